@@ -1,0 +1,27 @@
+// What goes wrong, and how it is said: one exception type with a code. The message names the argument, what came and
+// what was wanted. Nothing has been written to any output when one is thrown.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "rootdk/export.h"
+
+namespace rootdk {
+
+enum class ErrorCode : int {
+  kInvalidArgument = 1,  ///< an argument is wrong on its own or does not fit the others
+  kOutOfMemory = 2,      ///< a workspace could not be allocated
+  kInternal = 3,         ///< a bug in rootdk; please report it
+};
+
+class ROOTDK_API Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace rootdk

@@ -1,0 +1,13 @@
+// Scaled dot-product attention that can be seen into. Reading these headers in order is reading the flow:
+// tensors → Problem → Plan → forward / backward → Stats.
+#pragma once
+
+#include "rootdk/error.h"      // IWYU pragma: export
+#include "rootdk/tensor.h"     // IWYU pragma: export
+#include "rootdk/scale.h"      // IWYU pragma: export
+#include "rootdk/mask.h"       // IWYU pragma: export
+#include "rootdk/transform.h"  // IWYU pragma: export
+#include "rootdk/stats.h"      // IWYU pragma: export
+#include "rootdk/problem.h"    // IWYU pragma: export
+#include "rootdk/plan.h"       // IWYU pragma: export
+#include "rootdk/attention.h"  // IWYU pragma: export

@@ -1,0 +1,29 @@
+// Which probabilities dropout keeps. Four neighbouring keys of one query share a Philox call:
+// counter = (key / 4, query, head, batch), key = seed; key j keeps its probability iff word j % 4 is below the threshold.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/philox.h"
+#include "rootdk/problem.h"
+
+namespace rootdk::base {
+
+/// Keep iff the random word is below this; (1 − p)·2³² rounded down, computed in double from the f32 p.
+inline std::uint32_t keep_threshold(const Dropout& dropout) {
+  const double keep = (1.0 - static_cast<double>(dropout.p)) * 4294967296.0;
+  return keep >= 4294967295.0 ? 0xFFFFFFFFu : static_cast<std::uint32_t>(keep);
+}
+
+/// What a kept probability is multiplied by.
+inline double keep_gain(const Dropout& dropout) { return 1.0 / (1.0 - static_cast<double>(dropout.p)); }
+
+inline bool keeps(const Dropout& dropout, std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) {
+  const auto words = philox4x32({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(query),
+                                 static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(batch)},
+                                static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32));
+  return words[static_cast<std::size_t>(key % 4)] < keep_threshold(dropout);
+}
+
+}  // namespace rootdk::base

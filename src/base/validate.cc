@@ -1,0 +1,315 @@
+#include "base/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/overlap.h"
+
+namespace rootdk::base {
+
+namespace {
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
+}
+
+std::string show(const Extents& e) { return fmt::format("[{}, {}, {}, {}]", e[0], e[1], e[2], e[3]); }
+
+// Offsets in bytes must fit int64, or a view could reach round and look harmless.
+void check_reach(std::string_view name, const ConstTensor& t) {
+  std::int64_t low = 0, high = 0, count = 1;
+  for (const std::int64_t size : t.shape)
+    if (size < 0) refuse("{}: shape is {}, but sizes cannot be negative", name, show(t.shape));
+  for (const std::int64_t size : t.shape)
+    if (size == 0) return;
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    std::int64_t reach = 0, bytes = 0;
+    const bool overflow = __builtin_mul_overflow(count, t.shape[axis], &count) ||
+                          __builtin_mul_overflow(t.shape[axis] - 1, t.strides[axis], &reach) ||
+                          __builtin_mul_overflow(reach, size_of(t.dtype), &bytes) ||
+                          (bytes < 0 ? __builtin_add_overflow(low, bytes, &low) : __builtin_add_overflow(high, bytes, &high));
+    constexpr std::int64_t kAddressable = std::int64_t{1} << 62;
+    if (overflow || high > kAddressable || low < -kAddressable)
+      refuse("{}: shape {} with strides {} reaches beyond any address", name, show(t.shape), show(t.strides));
+  }
+}
+
+void check_memory(std::string_view name, const ConstTensor& t) {
+  check_reach(name, t);
+  if (t.count() == 0) return;
+  if (t.device != Device::kCpu) refuse("{}: lies on a GPU, but this build of rootdk runs on the CPU only", name);
+  if (!t.present()) refuse("{}: data is null, but its shape is {}", name, show(t.shape));
+  if (reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(size_of(t.dtype)) != 0)
+    refuse("{}: data is not aligned to its {} elements", name, name_of(t.dtype));
+}
+
+void check_tensor(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape) {
+  if (t.dtype != dtype) refuse("{}: dtype is {}, but {} is wanted", name, name_of(t.dtype), name_of(dtype));
+  if (t.shape != shape) refuse("{}: shape is {}, but {} is wanted", name, show(t.shape), show(shape));
+  check_memory(name, t);
+}
+
+void check_optional(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape) {
+  if (t.present()) check_tensor(name, t, dtype, shape);
+}
+
+// [batch|1, heads_q|1, len_q|1, len_kv|1]
+void check_broadcast(std::string_view name, const ConstTensor& t, const Shape& s) {
+  const Extents full = {s.batch, s.heads_q, s.len_q, s.len_kv};
+  for (std::size_t axis = 0; axis < 4; ++axis)
+    if (t.shape[axis] != full[axis] && t.shape[axis] != 1)
+      refuse("{}: shape is {}, but {} is wanted, or 1 to repeat an axis", name, show(t.shape), show(full));
+  check_memory(name, t);
+}
+
+void check_per_head(std::string_view name, std::span<const float> values, std::int64_t heads_q) {
+  if (static_cast<std::int64_t>(values.size()) != heads_q)
+    refuse("{}: {} values, but there are {} query heads", name, values.size(), heads_q);
+  for (std::size_t h = 0; h < values.size(); ++h)
+    if (!std::isfinite(values[h])) refuse("{}: value {} of head {} is not finite", name, values[h], h);
+}
+
+void check_starts(std::string_view name, std::span<const std::int64_t> starts, std::int64_t length, const char* axis) {
+  if (starts.empty()) refuse("{}: empty, but it needs documents + 1 entries", name);
+  if (starts[0] != 0) refuse("{}: begins with {}, but the first document starts at 0", name, starts[0]);
+  for (std::size_t d = 1; d < starts.size(); ++d)
+    if (starts[d] < starts[d - 1])
+      refuse("{}: entry {} is {}, below the one before it ({})", name, d, starts[d], starts[d - 1]);
+  if (starts.back() > length) refuse("{}: ends at {}, but {} is {}", name, starts.back(), axis, length);
+}
+
+void check_size(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) refuse("{}: {}, but {} to {} is wanted", name, value, least, most);
+}
+
+void check_shape(const Shape& s) {
+  check_size("batch", s.batch, 0, kMaxLength);
+  check_size("heads_q", s.heads_q, 0, kMaxLength);
+  check_size("heads_kv", s.heads_kv, 0, kMaxLength);
+  check_size("len_q", s.len_q, 0, kMaxLength);
+  check_size("len_kv", s.len_kv, 0, kMaxLength);
+  check_size("dim_qk", s.dim_qk, 1, kMaxDim);
+  check_size("dim_v", s.dim_v, 1, kMaxDim);
+  if (s.heads_kv == 0 ? s.heads_q != 0 : s.heads_q % s.heads_kv != 0)
+    refuse("k: heads_kv is {}, which does not divide q's {} heads", s.heads_kv, s.heads_q);
+  std::int64_t rows = 0;
+  if (__builtin_mul_overflow(s.batch * s.heads_q, std::max(s.len_q, s.len_kv), &rows) || rows > kMaxRows)
+    refuse("batch × heads_q × length: {} × {} × {} rows are more than {}", s.batch, s.heads_q,
+           std::max(s.len_q, s.len_kv), kMaxRows);
+  if (s.dtype == DType::kBool) refuse("q: dtype is bool, but f32, f16, bf16 or f64 is wanted");
+}
+
+void check_scale(const Scale& scale, const Shape& s) {
+  if (scale.rule == Scale::Rule::kPerHead) check_per_head("scale", scale.head_values, s.heads_q);
+  if (scale.rule == Scale::Rule::kConstant && !(std::fabs(scale.value) <= 3.4028234663852886e38))
+    refuse("scale: {} is not a finite f32 number", scale.value);
+}
+
+void check_mask(const Mask& mask, const Shape& s) {
+  if (mask.window && (mask.window->left < 0 || mask.window->right < 0))
+    refuse("mask.window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
+  if (std::abs(mask.diagonal.offset) > kMaxOffset)
+    refuse("mask.diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
+  if (!mask.key_lengths.empty()) {
+    if (static_cast<std::int64_t>(mask.key_lengths.size()) != s.batch)
+      refuse("mask.key_lengths: {} entries, but batch is {}", mask.key_lengths.size(), s.batch);
+    for (std::size_t b = 0; b < mask.key_lengths.size(); ++b)
+      if (mask.key_lengths[b] < 0 || mask.key_lengths[b] > s.len_kv)
+        refuse("mask.key_lengths: entry {} is {}, but 0 to len_kv ({}) is wanted", b, mask.key_lengths[b], s.len_kv);
+  }
+  if (mask.diagonal.kind == Diagonal::Kind::kLastKey && s.batch > 0 && (mask.key_lengths.empty() || mask.documents))
+    refuse("mask.diagonal: last_key measures from key_lengths, so it needs them, and no documents");
+  if (mask.documents) {
+    check_starts("mask.documents.q_starts", mask.documents->q_starts, s.len_q, "len_q");
+    check_starts("mask.documents.kv_starts", mask.documents->kv_starts, s.len_kv, "len_kv");
+    if (mask.documents->q_starts.size() != mask.documents->kv_starts.size())
+      refuse("mask.documents: q_starts has {} entries and kv_starts {}", mask.documents->q_starts.size(),
+             mask.documents->kv_starts.size());
+  }
+  if (mask.allowed.present()) {
+    if (mask.allowed.dtype != DType::kBool)
+      refuse("mask.allowed: dtype is {}, but bool is wanted", name_of(mask.allowed.dtype));
+    check_broadcast("mask.allowed", mask.allowed, s);
+  }
+  if (mask.bias.present()) {
+    if (mask.bias.dtype != DType::kF32 && mask.bias.dtype != s.dtype)
+      refuse("mask.bias: dtype is {}, but f32 or {} is wanted", name_of(mask.bias.dtype), name_of(s.dtype));
+    check_broadcast("mask.bias", mask.bias, s);
+  }
+  if (!mask.alibi_slopes.empty()) check_per_head("mask.alibi_slopes", mask.alibi_slopes, s.heads_q);
+}
+
+void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
+  const std::int64_t page_size = k.shape[2], pages = k.shape[0];
+  if (page_size < 1) refuse("k: page size is {}, but at least 1 is wanted", page_size);
+  if (paged.pages_per_item < 0 || paged.pages_per_item > kMaxLength ||
+      static_cast<std::int64_t>(paged.table.size()) != s.batch * paged.pages_per_item)
+    refuse("paged.table: {} entries, but batch {} × pages_per_item {} is wanted", paged.table.size(), s.batch,
+           paged.pages_per_item);
+  if (paged.pages_per_item * page_size < s.len_kv)
+    refuse("paged.pages_per_item: {} pages of {} keys cannot hold len_kv = {}", paged.pages_per_item, page_size, s.len_kv);
+  const std::int64_t used = (s.len_kv + page_size - 1) / page_size;
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t p = 0; p < used; ++p) {
+      const std::int32_t page = paged.table[static_cast<std::size_t>(b * paged.pages_per_item + p)];
+      if (page < 0 || page >= pages)
+        refuse("paged.table: entry [{}, {}] is {}, but k has {} pages", b, p, page, pages);
+    }
+}
+
+void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v) {
+  check_tensor("q", q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
+  if (problem.paged) {
+    check_pages(*problem.paged, s, k);
+    check_tensor("k", k, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_qk});
+    check_tensor("v", v, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_v});
+  } else {
+    check_tensor("k", k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
+    check_tensor("v", v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+  }
+}
+
+using Named = std::pair<const char*, ConstTensor>;
+
+Named as_tensor(const char* name, std::span<const float> values) {
+  return {name, tensor(values.data(), {1, 1, 1, static_cast<std::int64_t>(values.size())})};
+}
+
+void check_overlap(const std::vector<Named>& inputs, const std::vector<Named>& outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [name, out] = outputs[i];
+    if (overlaps_itself(out)) refuse("{}: strides {} make it overlap itself", name, show(out.strides));
+    for (const auto& [other_name, other] : inputs)
+      if (overlaps(out, other)) refuse("{}: overlaps the input {}", name, other_name);
+    for (std::size_t j = i + 1; j < outputs.size(); ++j)
+      if (overlaps(out, outputs[j].second)) refuse("{}: overlaps the output {}", name, outputs[j].first);
+  }
+}
+
+std::vector<Named> problem_arrays(const Problem& problem) {
+  return {{"mask.allowed", problem.mask.allowed},
+          {"mask.bias", problem.mask.bias},
+          as_tensor("scale", problem.scale.head_values),
+          as_tensor("sink", problem.sink),
+          as_tensor("mask.alibi_slopes", problem.mask.alibi_slopes)};
+}
+
+DType row_dtype(const Shape& s) { return s.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+}  // namespace
+
+void check_problem(const Problem& problem, const Shape& s) {
+  check_shape(s);
+  check_scale(problem.scale, s);
+  check_mask(problem.mask, s);
+  if (problem.soft_cap && !(*problem.soft_cap > 0 && std::isfinite(*problem.soft_cap)))
+    refuse("soft_cap: {}, but a finite positive number is wanted (leave it out for none)", *problem.soft_cap);
+  if (!problem.sink.empty()) check_per_head("sink", problem.sink, s.heads_q);
+  if (!(problem.dropout.p >= 0 && problem.dropout.p < 1))
+    refuse("dropout.p: {}, but 0 <= p < 1 is wanted", problem.dropout.p);
+  const ScoreTransform& f = problem.transform;
+  if (f.present() && !(f.apply_f64 && f.chain_f32 && f.chain_f64))
+    refuse("transform: some of its functions are null; make it with ScoreTransform::of");
+  if (problem.paged && problem.paged->len_kv != s.len_kv)
+    refuse("paged.len_kv: {}, but the plan's shape has {}", problem.paged->len_kv, s.len_kv);
+}
+
+void check_forward(const Problem& problem, const Shape& s, const Inputs& in, const Outputs& out) {
+  check_inputs(problem, s, in.q, in.k, in.v);
+  const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
+  check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
+  check_optional("lse", out.lse, row_dtype(s), rows);
+  check_optional("rows.raw_max", out.rows.raw_max, row_dtype(s), rows);
+  check_optional("rows.score_max", out.rows.score_max, row_dtype(s), rows);
+  check_optional("rows.p_max", out.rows.p_max, row_dtype(s), rows);
+  std::vector<Named> inputs = problem_arrays(problem);
+  inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
+  check_overlap(inputs, {{"o", out.o},
+                         {"lse", out.lse},
+                         {"rows.raw_max", out.rows.raw_max},
+                         {"rows.score_max", out.rows.score_max},
+                         {"rows.p_max", out.rows.p_max}});
+}
+
+void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad) {
+  check_inputs(problem, s, in.q, in.k, in.v);
+  const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
+  const Extents output = {s.batch, s.heads_q, s.len_q, s.dim_v};
+  check_tensor("o", in.o, s.dtype, output);
+  check_tensor("lse", in.lse, row_dtype(s), rows);
+  check_tensor("d_o", in.d_o, s.dtype, output);
+  check_optional("d_lse", in.d_lse, row_dtype(s), rows);
+  check_optional("d_q", grad.d_q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
+  check_optional("d_k", grad.d_k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
+  check_optional("d_v", grad.d_v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+  for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale}, {"d_sink", grad.d_sink}})
+    if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
+      refuse("{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
+  if (!grad.d_sink.empty() && problem.sink.empty()) refuse("d_sink: wanted, but the problem has no sink");
+  if (grad.d_bias.present()) {
+    const ConstTensor& bias = problem.mask.bias;
+    if (!bias.present()) refuse("d_bias: wanted, but the problem has no bias");
+    if (grad.d_bias.dtype != DType::kF32 && grad.d_bias.dtype != bias.dtype)
+      refuse("d_bias: dtype is {}, but f32 or {} is wanted", name_of(grad.d_bias.dtype), name_of(bias.dtype));
+    check_tensor("d_bias", grad.d_bias, grad.d_bias.dtype, bias.shape);
+  }
+  std::vector<Named> inputs = problem_arrays(problem);
+  inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", in.o}, {"lse", in.lse}, {"d_o", in.d_o},
+                               {"d_lse", in.d_lse}});
+  check_overlap(inputs, {{"d_q", grad.d_q},
+                         {"d_k", grad.d_k},
+                         {"d_v", grad.d_v},
+                         {"d_bias", grad.d_bias},
+                         as_tensor("d_scale", grad.d_scale),
+                         as_tensor("d_sink", grad.d_sink)});
+}
+
+void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse) {
+  if (o.dtype == DType::kBool) refuse("o: dtype is bool, but f32, f16, bf16 or f64 is wanted");
+  const DType rows_dtype = o.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  const Extents rows = {o.shape[0], o.shape[1], o.shape[2], 1};
+  check_memory("o", o);
+  check_tensor("lse", lse, rows_dtype, rows);
+  check_tensor("other_o", other_o, o.dtype, o.shape);
+  check_tensor("other_lse", other_lse, rows_dtype, rows);
+  check_overlap({{"other_o", other_o}, {"other_lse", other_lse}}, {{"o", o}, {"lse", lse}});
+}
+
+}  // namespace rootdk::base
+
+namespace rootdk {
+
+Shape shape_of(const Inputs& in, const Problem& problem) {
+  using base::refuse;
+  for (const auto& [name, t] : {std::pair{"q", in.q}, {"k", in.k}, {"v", in.v}}) base::check_reach(name, t);
+  for (const auto& [name, t] : {std::pair{"k", in.k}, {"v", in.v}})
+    if (t.dtype != in.q.dtype) refuse("{}: dtype is {}, but q has {}", name, name_of(t.dtype), name_of(in.q.dtype));
+  if (in.k.shape[3] != in.q.shape[3]) refuse("k: dim_qk is {}, but q has {}", in.k.shape[3], in.q.shape[3]);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    static constexpr const char* kAxis[] = {"batch", "heads_kv", "len_kv"};
+    if (in.v.shape[axis] != in.k.shape[axis])
+      refuse("v: {} is {}, but k has {}", kAxis[axis], in.v.shape[axis], in.k.shape[axis]);
+  }
+  if (!problem.paged && in.k.shape[0] != in.q.shape[0])
+    refuse("k: batch is {}, but q has {}", in.k.shape[0], in.q.shape[0]);
+  Shape shape;
+  shape.batch = in.q.shape[0];
+  shape.heads_q = in.q.shape[1];
+  shape.heads_kv = in.k.shape[1];
+  shape.len_q = in.q.shape[2];
+  shape.len_kv = problem.paged ? problem.paged->len_kv : in.k.shape[2];
+  shape.dim_qk = in.q.shape[3];
+  shape.dim_v = in.v.shape[3];
+  shape.dtype = in.q.dtype;
+  return shape;
+}
+
+}  // namespace rootdk

@@ -1,0 +1,19 @@
+// All checking of what a caller passes, in one place, before anything is computed or written. Below this nothing checks again.
+#pragma once
+
+#include "rootdk/attention.h"
+
+namespace rootdk::base {
+
+/// Limits that let kernels hold positions and distances in int32.
+inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
+inline constexpr std::int64_t kMaxOffset = std::int64_t{1} << 29;
+inline constexpr std::int64_t kMaxDim = std::int64_t{1} << 16;
+inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 40;  ///< batch × heads × length
+
+void check_problem(const Problem& problem, const Shape& shape);
+void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs);
+void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients);
+void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse);
+
+}  // namespace rootdk::base

@@ -1,0 +1,24 @@
+// The structural masks (causal, window, key lengths, documents) leave each query one run of consecutive keys. This is
+// where that run is worked out, once, for every kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "rootdk/problem.h"
+
+namespace rootdk::base {
+
+struct KeyRange {
+  std::int64_t begin = 0;  ///< first key that may be seen
+  std::int64_t end = 0;    ///< one past the last; begin == end means none
+  std::int64_t position = 0;  ///< where the query stands among the keys: ALiBi measures from here
+
+  bool empty() const { return begin >= end; }
+};
+
+KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query);
+
+/// True if every query sees every key, as far as structural masks go.
+bool sees_everything(const Mask& mask);
+
+}  // namespace rootdk::base
