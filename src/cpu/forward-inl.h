@@ -1,0 +1,384 @@
+// The fused forward kernel. A task is a run of query rows; it walks over the key blocks those rows can see:
+//
+//   S = K·Qᵀ  →  passes (cap, transform, bias, mask)  →  softmax step (moves the maximum)  →  O = O·r + V·P
+//
+// Several tiles of rows share each block of K and V while it is in cache (and converted to f32). Long key lists with few
+// queries are split; parts are merged in order.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "base/arena.h"
+#include "base/call.h"
+#include "base/row_state.h"
+#include "cpu/lanes.h"
+#include "cpu/parallel.h"
+
+#if defined(ROOTDK_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROOTDK_CPU_FORWARD_INL_H_
+#undef ROOTDK_CPU_FORWARD_INL_H_
+#else
+#define ROOTDK_CPU_FORWARD_INL_H_
+#endif
+
+#include "cpu/blocks-inl.h"
+#include "cpu/micro-inl.h"
+#include "cpu/passes-inl.h"
+#include "cpu/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rootdk::cpu {
+namespace HWY_NAMESPACE {
+
+inline constexpr int kTileRows = kMr * kLanes;
+inline constexpr std::size_t kTileKeys = 96;  // S tile 24 KB at 64 rows; a multiple of 4 (dropout) and of kNr
+static_assert(kTileRows <= kMaxTileRows && kTileKeys % 4 == 0);
+
+/// RowState of a tile: one lane a row. Unnormalised output in `o`, [dim_v][width].
+struct TileState {
+  float *max, *sum, *raw_max, *visible, *o;
+
+  static TileState take(base::Arena& arena, std::int64_t dim_v) {
+    return {arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
+            arena.take<float>(kTileRows), arena.take<float>(dim_v * kTileRows)};
+  }
+
+  void clear(std::int64_t dim_v) const {
+    std::fill_n(max, kTileRows, -std::numeric_limits<float>::infinity());
+    std::fill_n(raw_max, kTileRows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, kTileRows, 0.0f);
+    std::fill_n(visible, kTileRows, 0.0f);
+    std::memset(o, 0, static_cast<std::size_t>(dim_v * kTileRows) * sizeof(float));
+  }
+};
+
+/// Moves the maximum to `largest` and turns scores into e^{s−m}, in place. `rescale` is what older sums shrink by.
+template <int MR>
+HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* largest, const TileState& state, V* rescale) {
+  const V log2e = hn::Set(f32, kLog2E);
+  V shift[MR], sum[MR];
+  ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
+    const V old = hn::Load(f32, state.max + m * kLanes);
+    // A row that has seen nothing yet is shifted by 0: −inf − (−inf) would be NaN.
+    shift[m] = hn::IfThenElse(hn::Eq(largest[m], minus_infinity()), hn::Zero(f32), largest[m]);
+    rescale[m] = exp2(hn::Mul(hn::Sub(old, shift[m]), log2e));
+    sum[m] = hn::Mul(hn::Load(f32, state.sum + m * kLanes), rescale[m]);
+    hn::Store(largest[m], f32, state.max + m * kLanes);
+  }
+  for (std::size_t k = 0; k < keys; ++k) {
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
+      float* at = s + (k * MR + static_cast<std::size_t>(m)) * kLanes;
+      const V p = exp2(hn::Mul(hn::Sub(hn::Load(f32, at), shift[m]), log2e));
+      hn::Store(p, f32, at);
+      sum[m] = hn::Add(sum[m], p);
+    }
+  }
+  ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(sum[m], f32, state.sum + m * kLanes);
+}
+
+template <int MR>
+HWY_INLINE void largest_of(const float* HWY_RESTRICT s, std::size_t keys, V* largest) {
+  for (std::size_t k = 0; k < keys; ++k)
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m)
+      largest[m] = hn::Max(largest[m], hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes));
+}
+
+/// K and V of some keys, ready to use.
+struct KeyBlock {
+  std::int64_t key0;
+  std::size_t keys;
+  Matrix k, v;
+  int v_finite = -1;  ///< unknown until a tile that hides keys asks
+};
+
+struct ForwardScratch {
+  float* qt;  ///< [tiles][dim_qk][width], scaled by c
+  Lanes* lanes;
+  TileState* states;
+  float *s, *additive, *factor, *rows, *k, *v;
+
+  static ForwardScratch take(base::Arena& arena, const Plan& plan) {
+    const Shape& s = plan.shape;
+    const std::int64_t tiles = plan.rows_per_task / kTileRows;
+    constexpr std::int64_t kTile = static_cast<std::int64_t>(kTileKeys) * kTileRows;
+    ForwardScratch scratch{};
+    scratch.qt = arena.take<float>(tiles * s.dim_qk * kTileRows);
+    scratch.lanes = arena.take<Lanes>(tiles);
+    scratch.states = arena.take<TileState>(tiles);
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      const TileState state = TileState::take(arena, s.dim_v);
+      if (scratch.states) scratch.states[t] = state;
+    }
+    scratch.s = arena.take<float>(kTile);
+    scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(kTile) : nullptr;
+    scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(kTile) : nullptr;
+    scratch.rows = arena.take<float>(kTileRows * std::max({s.dim_qk, s.dim_v, static_cast<std::int64_t>(kTileKeys)}));
+    scratch.k = arena.take<float>(static_cast<std::int64_t>(kTileKeys) * s.dim_qk);
+    scratch.v = arena.take<float>(static_cast<std::int64_t>(kTileKeys) * s.dim_v);
+    return scratch;
+  }
+};
+
+template <int MR>
+HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* qt,
+                                const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
+  const Shape& shape = call.plan.shape;
+  const Problem& problem = call.plan.problem;
+  // Keys after the last visible one are not computed.
+  const std::size_t keys = std::min(block.keys, static_cast<std::size_t>(lanes.last_key - block.key0));
+  const TilePlace place{lanes, block.key0, keys};
+  float* s = scratch.s;
+
+  V largest[MR];
+  ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
+  score_product<MR>(qt, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape.dim_qk), s, largest);
+  if (passes.transforms() || passes.dense() || place.out_of_range_somewhere()) {
+    const bool stats = call.records || call.out.rows.raw_max.present();
+    passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
+    largest_of<MR>(s, keys, largest);
+  }
+
+  V rescale[MR];
+  softmax_step<MR>(s, keys, largest, state, rescale);
+  if (problem.dropout.p > 0) {
+    dropout_factors<MR>(problem.dropout, place, scratch.factor);
+    multiply(scratch.factor, keys * MR * kLanes, s);
+  }
+
+  const bool may_hide = passes.hides_keys() || place.out_of_range_somewhere();
+  if (may_hide && block.v_finite < 0)
+    block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
+  const auto dim_v = static_cast<std::size_t>(shape.dim_v);
+  if (may_hide && block.v_finite == 0)
+    weighted_sum<MR, Guard::kOn>(s, block.v.data, block.v.stride, keys, dim_v, state.o, rescale);
+  else
+    weighted_sum<MR, Guard::kOff>(s, block.v.data, block.v.stride, keys, dim_v, state.o, rescale);
+}
+
+/// Keys [key_from, key_to) for every tile of a task.
+HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, std::int64_t key_from, std::int64_t key_to,
+                          std::int64_t tiles, const TileState* states, const ForwardScratch& scratch) {
+  const Shape& shape = call.plan.shape;
+  const Problem& problem = call.plan.problem;
+  const Passes passes(problem);
+  std::int64_t first = key_to, last = key_from;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    first = std::min(first, scratch.lanes[t].first_key);
+    last = std::max(last, scratch.lanes[t].last_key);
+  }
+  constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
+  first = std::max(first, key_from) / kKeys * kKeys;  // the grid of blocks does not depend on who looks
+  last = std::min(last, key_to);
+  for (std::int64_t key0 = first; key0 < last; key0 += kKeys) {
+    KeyBlock block{key0, static_cast<std::size_t>(std::min(kKeys, last - key0)), {}, {}};
+    bool loaded = false;
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      const Lanes& lanes = scratch.lanes[t];
+      if (!lanes.sees_block(key0, static_cast<std::int64_t>(block.keys))) continue;
+      if (!loaded) {
+        block.k = load_keys(problem, call.in.k, group.batch, group.kv_head, key0, block.keys, scratch.k);
+        block.v = load_keys(problem, call.in.v, group.batch, group.kv_head, key0, block.keys, scratch.v);
+        loaded = true;
+      }
+      const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
+      switch ((lanes.count + kLanes - 1) / kLanes) {
+        case 1: forward_block<1>(call, passes, lanes, qt, states[t], block, scratch); break;
+        case 2: forward_block<2>(call, passes, lanes, qt, states[t], block, scratch); break;
+        case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, states[t], block, scratch); break;
+        case 4: if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, states[t], block, scratch); break;
+      }
+    }
+  }
+}
+
+/// Finds out who is in the tile and brings its queries into the lanes, scaled.
+HWY_INLINE void load_queries(const base::ForwardCall& call, const RowGroup& group, std::int64_t first_row,
+                             const ForwardScratch& scratch, std::int64_t t) {
+  const Shape& shape = call.plan.shape;
+  Lanes& lanes = scratch.lanes[t];
+  const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, group.rows - first_row));
+  const int width = (count + kLanes - 1) / kLanes * kLanes;
+  lanes.fill(call.plan, group, first_row, count, width);
+  const auto dim = static_cast<std::size_t>(shape.dim_qk);
+  load_tile_rows(call.in.q, lanes, scratch.rows, dim);
+  for (int r = 0; r < count; ++r)
+    for (std::size_t d = 0; d < dim; ++d) scratch.rows[static_cast<std::size_t>(r) * dim + d] *= lanes.scale[r];
+  to_lanes(scratch.rows, dim, static_cast<std::size_t>(count), dim, scratch.qt + t * shape.dim_qk * kTileRows,
+           static_cast<std::size_t>(width));
+}
+
+/// Merges another part of the same rows into `into`: RowState's merge, lane by lane.
+HWY_INLINE void merge_states(const TileState& into, const TileState& part, std::int64_t dim_v, int width) {
+  for (int m = 0; m < width; m += kLanes) {
+    const V a = hn::Load(f32, into.max + m), b = hn::Load(f32, part.max + m);
+    const V max = hn::Max(a, b);
+    const V shift = hn::IfThenElse(hn::Eq(max, minus_infinity()), hn::Zero(f32), max);
+    const V shrink_a = exp(hn::Sub(a, shift)), shrink_b = exp(hn::Sub(b, shift));
+    hn::Store(max, f32, into.max + m);
+    hn::Store(hn::MulAdd(hn::Load(f32, part.sum + m), shrink_b, hn::Mul(hn::Load(f32, into.sum + m), shrink_a)), f32, into.sum + m);
+    hn::Store(hn::Max(hn::Load(f32, into.raw_max + m), hn::Load(f32, part.raw_max + m)), f32, into.raw_max + m);
+    hn::Store(hn::Add(hn::Load(f32, into.visible + m), hn::Load(f32, part.visible + m)), f32, into.visible + m);
+    for (std::int64_t d = 0; d < dim_v; ++d) {
+      float* at = into.o + d * width + m;
+      hn::Store(hn::MulAdd(hn::Load(f32, part.o + d * width + m), shrink_b, hn::Mul(hn::Load(f32, at), shrink_a)), f32, at);
+    }
+  }
+}
+
+HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, float value) {
+  if (t.present())
+    static_cast<float*>(t.data)[base::offset_of(t, lanes.batch, lanes.head[r], lanes.query[r], 0)] = value;
+}
+
+/// Divides by the sum, lets the sink in, writes O, lse and statistics.
+HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const TileState& state,
+                            float* rows) {
+  const Shape& shape = call.plan.shape;
+  const Problem& problem = call.plan.problem;
+  const Outputs& out = call.out;
+  const auto dim = static_cast<std::size_t>(shape.dim_v);
+  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
+  alignas(64) float gain[kMaxTileRows] = {};  // what turns Σ e^{s−m}·v into o; also the largest probability
+  alignas(64) float lse[kMaxTileRows] = {};
+  for (int r = 0; r < lanes.count; ++r) {
+    base::RowState<float> row;
+    row.max = state.max[r];
+    row.sum = state.sum[r];
+    base::SinkResult<float> total{row.lse(), 1};
+    if (!problem.sink.empty()) total = base::with_sink(total.lse, problem.sink[lanes.head[r]]);
+    lse[r] = total.lse;
+    gain[r] = row.p_max(total.share);
+  }
+  for (int m = 0; m < width; m += kLanes) {
+    const V g = hn::Load(f32, gain + m);
+    for (std::size_t d = 0; d < dim; ++d) {
+      float* at = state.o + d * static_cast<std::size_t>(width) + m;
+      hn::Store(hn::Mul(hn::Load(f32, at), g), f32, at);
+    }
+  }
+  transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), rows, dim);
+  store_tile_rows(out.o, lanes, rows, dim);
+
+  for (int r = 0; r < lanes.count; ++r) {
+    const float raw_max = passes.raw_differs() ? state.raw_max[r] : state.max[r];
+    write_row_value(out.lse, lanes, r, lse[r]);
+    write_row_value(out.rows.raw_max, lanes, r, raw_max);
+    write_row_value(out.rows.score_max, lanes, r, state.max[r]);
+    write_row_value(out.rows.p_max, lanes, r, gain[r]);
+    if (!call.records) continue;
+    const bool finite = (std::isfinite(lse[r]) || lse[r] == base::RowState<float>::kNothing) &&
+                        all_finite({rows + static_cast<std::size_t>(r) * dim, dim}, 1, dim);
+    const std::int32_t visible =
+        passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r]) : lanes.end[r] - lanes.begin[r];
+    const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];
+    call.records[index] = {static_cast<double>(raw_max), static_cast<double>(state.max[r]), static_cast<double>(gain[r]),
+                           static_cast<double>(lse[r]), visible, finite};
+  }
+}
+
+/// How a problem falls into tasks: row groups × runs of rows × key splits.
+struct ForwardTasks {
+  std::int64_t runs_per_group, splits, keys_per_split, total;
+
+  explicit ForwardTasks(const Plan& plan) {
+    const std::int64_t rows = plan.pack_group ? plan.shape.group() * plan.shape.len_q : plan.shape.len_q;
+    constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
+    runs_per_group = (rows + plan.rows_per_task - 1) / plan.rows_per_task;
+    splits = plan.key_splits;
+    const std::int64_t blocks = (plan.shape.len_kv + kKeys - 1) / kKeys;
+    keys_per_split = (blocks + splits - 1) / splits * kKeys;
+    total = row_group_count(plan) * runs_per_group;
+  }
+};
+
+/// One run of rows over all its keys.
+HWY_NOINLINE void forward_task(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
+                               const ForwardScratch& scratch) {
+  const Plan& plan = call.plan;
+  const RowGroup group = row_group(plan, task / tasks.runs_per_group);
+  // Under a causal mask later rows see more: longest first keeps the threads level to the end.
+  const std::int64_t run = tasks.runs_per_group - 1 - task % tasks.runs_per_group;
+  const std::int64_t first_row = run * plan.rows_per_task;
+  const std::int64_t rows = std::min(plan.rows_per_task, group.rows - first_row);
+  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    load_queries(call, group, first_row + t * kTileRows, scratch, t);
+    scratch.states[t].clear(plan.shape.dim_v);
+  }
+  walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch.states, scratch);
+  const Passes passes(plan.problem);
+  for (std::int64_t t = 0; t < tiles; ++t) finish_tile(call, passes, scratch.lanes[t], scratch.states[t], scratch.rows);
+}
+
+/// One tile of rows over one split of its keys, into a state of its own.
+HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
+                                std::int64_t split, const TileState& state, const ForwardScratch& scratch) {
+  const RowGroup group = row_group(call.plan, task / tasks.runs_per_group);
+  load_queries(call, group, task % tasks.runs_per_group * kTileRows, scratch, 0);
+  state.clear(call.plan.shape.dim_v);
+  const std::int64_t from = split * tasks.keys_per_split;
+  walk_keys(call, group, from, std::min(from + tasks.keys_per_split, call.plan.shape.len_kv), 1, &state, scratch);
+}
+
+HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
+                               const TileState* states, const ForwardScratch& scratch) {
+  const RowGroup group = row_group(call.plan, task / tasks.runs_per_group);
+  load_queries(call, group, task % tasks.runs_per_group * kTileRows, scratch, 0);
+  const Lanes& lanes = scratch.lanes[0];
+  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
+  for (std::int64_t split = 1; split < tasks.splits; ++split)
+    merge_states(states[0], states[split], call.plan.shape.dim_v, width);
+  finish_tile(call, Passes(call.plan.problem), lanes, states[0], scratch.rows);
+}
+
+struct ForwardWorkspace {
+  ForwardScratch* scratch;  ///< one a thread
+  TileState* states;        ///< [tasks][splits], when keys are split
+
+  static ForwardWorkspace take(base::Arena& arena, const Plan& plan) {
+    const ForwardTasks tasks(plan);
+    ForwardWorkspace workspace{};
+    workspace.scratch = arena.take<ForwardScratch>(plan.threads);
+    for (int t = 0; t < plan.threads; ++t) {
+      const ForwardScratch scratch = ForwardScratch::take(arena, plan);
+      if (workspace.scratch) workspace.scratch[t] = scratch;
+    }
+    if (tasks.splits <= 1) return workspace;
+    workspace.states = arena.take<TileState>(tasks.total * tasks.splits);
+    for (std::int64_t i = 0; i < tasks.total * tasks.splits; ++i) {
+      const TileState state = TileState::take(arena, plan.shape.dim_v);
+      if (workspace.states) workspace.states[i] = state;
+    }
+    return workspace;
+  }
+};
+
+void forward(const base::ForwardCall& call) {
+  const Plan& plan = call.plan;
+  const ForwardTasks tasks(plan);
+  base::Arena arena(call.workspace);
+  const ForwardWorkspace workspace = ForwardWorkspace::take(arena, plan);
+  if (tasks.splits <= 1) {
+    parallel_tasks(tasks.total, plan.threads,
+                   [&](std::int64_t task, int thread) { forward_task(call, tasks, task, workspace.scratch[thread]); });
+    return;
+  }
+  parallel_tasks(tasks.total * tasks.splits, plan.threads, [&](std::int64_t index, int thread) {
+    forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states[index], workspace.scratch[thread]);
+  });
+  parallel_tasks(tasks.total, plan.threads, [&](std::int64_t task, int thread) {
+    merge_splits(call, tasks, task, workspace.states + task * tasks.splits, workspace.scratch[thread]);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace rootdk::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,42 @@
+#include "cpu/lanes.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace rootdk::cpu {
+
+void Lanes::fill(const Plan& plan, const RowGroup& group, std::int64_t first_row, int rows, int width) {
+  const Shape& s = plan.shape;
+  const Problem& problem = plan.problem;
+  batch = group.batch;
+  count = rows;
+  first_key = std::numeric_limits<std::int64_t>::max();
+  last_key = 0;
+  all_from = 0;
+  all_to = std::numeric_limits<std::int64_t>::max();
+  for (int lane = 0; lane < width; ++lane) {
+    if (lane >= rows) {  // computed along and thrown away
+      begin[lane] = 0, end[lane] = std::numeric_limits<std::int32_t>::max(), position[lane] = 0;
+      head[lane] = query[lane] = 0, scale[lane] = slope[lane] = 0;
+      continue;
+    }
+    const std::int64_t row = first_row + lane;
+    const std::int64_t h = group.first_head + row / s.len_q, i = row % s.len_q;
+    const base::KeyRange range = base::visible_keys(problem.mask, s, batch, i);
+    begin[lane] = static_cast<std::int32_t>(range.begin);
+    end[lane] = static_cast<std::int32_t>(range.end);
+    position[lane] = static_cast<std::int32_t>(range.position);
+    head[lane] = static_cast<std::uint32_t>(h);
+    query[lane] = static_cast<std::uint32_t>(i);
+    scale[lane] = static_cast<float>(problem.scale.factor(h, s.dim_qk));
+    slope[lane] = problem.mask.alibi_slopes.empty() ? 0 : problem.mask.alibi_slopes[static_cast<std::size_t>(h)];
+    all_from = std::max(all_from, range.begin);
+    all_to = std::min(all_to, range.end);
+    if (range.empty()) continue;
+    first_key = std::min(first_key, range.begin);
+    last_key = std::max(last_key, range.end);
+  }
+  if (last_key == 0) first_key = 0;
+}
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,217 @@
+// The three products, as register tiles. Lanes are query rows: a matrix with W = MR·lanes rows is held transposed, as
+// [column][W], so that an element of K or V is one broadcast that feeds MR multiply-adds, K and V are read as they lie in
+// memory, and nothing is ever summed across lanes.
+//
+//   score_product:  S[k][W]  = Σ_d K[k][d]·Qᵀ[d][W]          (also dP = V·dOᵀ)
+//   weighted_sum:   O[j][W]  = O[j][W]·r[W] + Σ_k V[k][j]·P[k][W]   (also dQ += Kᵀ·dS)
+//   outer_product:  C[k][d] += Σ_q A[k][q]·B[q][d]           (dV += P·dO, dK += dS·Q; vectors lie along d)
+//
+// Every output element is a chain of multiply-adds in ascending order of the summed index, whatever the tile sizes.
+#include <hwy/highway.h>
+
+#include <cstddef>
+
+#if defined(ROOTDK_CPU_MICRO_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROOTDK_CPU_MICRO_INL_H_
+#undef ROOTDK_CPU_MICRO_INL_H_
+#else
+#define ROOTDK_CPU_MICRO_INL_H_
+#endif
+
+#include "cpu/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rootdk::cpu {
+namespace HWY_NAMESPACE {
+
+// Register tile: kMr vectors × kNr broadcasts, kMr·kNr accumulators; the rest of the registers hold operands.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
+inline constexpr int kMr = 2, kNr = 6;  // 16 registers
+#else
+inline constexpr int kMr = 4, kNr = 6;  // 32 registers
+#endif
+
+/// 0·NaN must not leak through a mask: a guarded product skips terms whose weight is exactly 0.
+enum class Guard : bool { kOff, kOn };
+
+template <int MR, int NR>
+HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRICT k, std::size_t k_stride,
+                           std::size_t dim, float* HWY_RESTRICT s, V* HWY_RESTRICT largest) {
+  V acc[NR][MR];
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Zero(f32);
+  }
+  for (std::size_t d = 0; d < dim; ++d) {
+    V q[MR];
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) q[m] = hn::Load(f32, qt + (d * MR + static_cast<std::size_t>(m)) * kLanes);
+    ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+      const V b = hn::Set(f32, k[static_cast<std::size_t>(n) * k_stride + d]);
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::MulAdd(b, q[m], acc[n][m]);
+    }
+  }
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
+      largest[m] = hn::Max(largest[m], acc[n][m]);
+      hn::Store(acc[n][m], f32, s + (n * MR + m) * kLanes);
+    }
+  }
+}
+
+template <int MR, int NR, Guard kGuard>
+HWY_INLINE void sum_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT x, std::size_t x_stride, std::size_t keys,
+                         float* HWY_RESTRICT out, const V* HWY_RESTRICT rescale) {
+  V acc[NR][MR];
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Mul(hn::Load(f32, out + (n * MR + m) * kLanes), rescale[m]);
+  }
+  for (std::size_t k = 0; k < keys; ++k) {
+    V w[MR];
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] = hn::Load(f32, p + (k * MR + static_cast<std::size_t>(m)) * kLanes);
+    ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+      const V b = hn::Set(f32, x[k * x_stride + static_cast<std::size_t>(n)]);
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
+        if constexpr (kGuard == Guard::kOn) {
+          acc[n][m] = hn::MulAdd(hn::IfThenElseZero(hn::Ne(w[m], hn::Zero(f32)), b), w[m], acc[n][m]);
+        } else {
+          acc[n][m] = hn::MulAdd(b, w[m], acc[n][m]);
+        }
+      }
+    }
+  }
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(acc[n][m], f32, out + (n * MR + m) * kLanes);
+  }
+}
+
+template <int VR, int NR, Guard kGuard>
+HWY_INLINE void outer_tile(const float* HWY_RESTRICT a, std::size_t a_stride, const float* HWY_RESTRICT b,
+                           std::size_t b_stride, std::size_t rows, float* HWY_RESTRICT c, std::size_t c_stride) {
+  V acc[NR][VR];
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) acc[n][m] = hn::Load(f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
+  }
+  for (std::size_t q = 0; q < rows; ++q) {
+    V x[VR];
+    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) x[m] = hn::Load(f32, b + q * b_stride + m * kLanes);
+    ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+      const float weight = a[static_cast<std::size_t>(n) * a_stride + q];
+      if constexpr (kGuard == Guard::kOn) {
+        if (weight == 0) continue;
+      }
+      const V w = hn::Set(f32, weight);
+      ROOTDK_UNROLL for (int m = 0; m < VR; ++m) acc[n][m] = hn::MulAdd(w, x[m], acc[n][m]);
+    }
+  }
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) hn::Store(acc[n][m], f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
+  }
+}
+
+// The remainder of `count` by the tile is one smaller tile: tail<N>(rest, call) runs call.template run<rest>().
+template <int N, class Call>
+HWY_INLINE void tail(std::size_t rest, const Call& call) {
+  if constexpr (N > 0) {
+    if (rest == N) {
+      call.template run<N>();
+    } else {
+      tail<N - 1>(rest, call);
+    }
+  }
+}
+
+template <int MR>
+struct ScoreTail {
+  const float *qt, *k;
+  std::size_t k_stride, dim;
+  float* s;
+  V* largest;
+  template <int NR>
+  HWY_INLINE void run() const {
+    score_tile<MR, NR>(qt, k, k_stride, dim, s, largest);
+  }
+};
+
+/// S for `keys` keys; `largest` takes the maximum of what it held and every score.
+template <int MR>
+HWY_INLINE void score_product(const float* qt, const float* k, std::size_t k_stride, std::size_t keys, std::size_t dim,
+                              float* s, V* largest) {
+  std::size_t n = 0;
+  for (; n + kNr <= keys; n += kNr)
+    score_tile<MR, kNr>(qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest);
+  tail<kNr - 1>(keys - n, ScoreTail<MR>{qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest});
+}
+
+template <int MR, Guard kGuard>
+struct SumTail {
+  const float *p, *x;
+  std::size_t x_stride, keys;
+  float* out;
+  const V* rescale;
+  template <int NR>
+  HWY_INLINE void run() const {
+    sum_tile<MR, NR, kGuard>(p, x, x_stride, keys, out, rescale);
+  }
+};
+
+template <int MR, Guard kGuard>
+HWY_INLINE void weighted_sum(const float* p, const float* x, std::size_t x_stride, std::size_t keys, std::size_t dim,
+                             float* out, const V* rescale) {
+  std::size_t j = 0;
+  for (; j + kNr <= dim; j += kNr)
+    sum_tile<MR, kNr, kGuard>(p, x + j, x_stride, keys, out + j * MR * kLanes, rescale);
+  tail<kNr - 1>(dim - j, SumTail<MR, kGuard>{p, x + j, x_stride, keys, out + j * MR * kLanes, rescale});
+}
+
+template <int VR, Guard kGuard>
+struct OuterTail {
+  const float* a;
+  std::size_t a_stride;
+  const float* b;
+  std::size_t b_stride, rows;
+  float* c;
+  std::size_t c_stride;
+  template <int NR>
+  HWY_INLINE void run() const {
+    outer_tile<VR, NR, kGuard>(a, a_stride, b, b_stride, rows, c, c_stride);
+  }
+};
+
+template <int VR, Guard kGuard>
+HWY_INLINE void outer_panel(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
+                            std::size_t keys, float* c, std::size_t c_stride) {
+  std::size_t n = 0;
+  for (; n + kNr <= keys; n += kNr)
+    outer_tile<VR, kNr, kGuard>(a + n * a_stride, a_stride, b, b_stride, rows, c + n * c_stride, c_stride);
+  tail<kNr - 1>(keys - n, OuterTail<VR, kGuard>{a + n * a_stride, a_stride, b, b_stride, rows, c + n * c_stride, c_stride});
+}
+
+template <Guard kGuard>
+struct PanelTail {
+  const float* a;
+  std::size_t a_stride;
+  const float* b;
+  std::size_t b_stride, rows, keys;
+  float* c;
+  std::size_t c_stride;
+  template <int VR>
+  HWY_INLINE void run() const {
+    outer_panel<VR, kGuard>(a, a_stride, b, b_stride, rows, keys, c, c_stride);
+  }
+};
+
+/// `dim` is a multiple of the lanes: rows of b and c are padded.
+template <Guard kGuard>
+HWY_INLINE void outer_product(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
+                              std::size_t keys, std::size_t dim, float* c, std::size_t c_stride) {
+  constexpr std::size_t kPanel = static_cast<std::size_t>(kMr) * kLanes;
+  std::size_t d = 0;
+  for (; d + kPanel <= dim; d += kPanel)
+    outer_panel<kMr, kGuard>(a, a_stride, b + d, b_stride, rows, keys, c + d, c_stride);
+  tail<kMr - 1>((dim - d) / kLanes, PanelTail<kGuard>{a, a_stride, b + d, b_stride, rows, keys, c + d, c_stride});
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace rootdk::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

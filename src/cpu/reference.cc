@@ -1,0 +1,10 @@
+#include "cpu/reference.h"
+
+#include "cpu/naive.h"
+
+namespace rootdk::cpu {
+
+void reference_forward(const base::ForwardCall& call) { Naive<DoubleArithmetic>::forward(call); }
+void reference_backward(const base::BackwardCall& call) { Naive<DoubleArithmetic>::backward(call); }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,95 @@
+#include "rootdk/attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "base/arena.h"
+#include "base/element.h"
+#include "base/validate.h"
+#include "engine/kernel_table.h"
+#include "engine/records.h"
+
+namespace rootdk {
+
+namespace {
+
+struct Free {
+  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{base::kAlignment}); }
+};
+
+class Workspace {
+ public:
+  explicit Workspace(std::size_t bytes) : bytes_(bytes) {
+    try {
+      memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{base::kAlignment})));
+    } catch (const std::bad_alloc&) {
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("workspace: {} bytes could not be allocated", bytes));
+    }
+  }
+  std::span<std::byte> span() const { return {memory_.get(), bytes_}; }
+
+ private:
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t bytes_;
+};
+
+void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
+  if (plan.pass != pass)
+    throw Error(ErrorCode::kInvalidArgument, pass == Pass::kForward ? "plan: made for backward, but forward was called"
+                                                                    : "plan: made for forward, but backward was called");
+  if (workspace.size() < plan.workspace_bytes)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("workspace: {} bytes, but the plan needs {}", workspace.size(), plan.workspace_bytes));
+  if (!workspace.empty() && reinterpret_cast<std::uintptr_t>(workspace.data()) % base::kAlignment != 0)
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: not aligned to {} bytes", base::kAlignment));
+  base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
+}
+
+Stats reduce(const Plan& plan, const base::RowRecord* records) {
+  Stats stats;
+  stats.level = plan.problem.stats;
+  stats.batch = plan.shape.batch;
+  stats.heads = plan.shape.heads_q;
+  if (stats.level == StatsLevel::kNone) return stats;
+  const auto rows = static_cast<std::size_t>(plan.shape.len_q);
+  for (std::int64_t head = 0; head < stats.batch * stats.heads; ++head)
+    stats.per_head.push_back(base::reduce_rows({records + static_cast<std::size_t>(head) * rows, rows}));
+  return stats;
+}
+
+}  // namespace
+
+Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace) {
+  check_run(plan, Pass::kForward, workspace);
+  base::check_forward(plan.problem, plan.shape, inputs, outputs);
+  base::Arena arena(workspace.data());
+  const std::int64_t count = engine::record_count(plan);
+  base::RowRecord* records = count > 0 ? arena.take<base::RowRecord>(count) : nullptr;
+  engine::kernel_of(plan).forward({plan, inputs, outputs, records, workspace.data() + arena.used()});
+  return reduce(plan, records);
+}
+
+void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace) {
+  check_run(plan, Pass::kBackward, workspace);
+  base::check_backward(plan.problem, plan.shape, inputs, gradients);
+  engine::kernel_of(plan).backward({plan, inputs, gradients, workspace.data()});
+}
+
+Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+  const Plan plan = make_plan(problem, shape_of(inputs, problem), Pass::kForward);
+  base::check_forward(problem, plan.shape, inputs, outputs);  // before a workspace for a wrong shape is asked for
+  return forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
+}
+
+void backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients) {
+  const Plan plan = make_plan(problem, shape_of({inputs.q, inputs.k, inputs.v}, problem), Pass::kBackward);
+  base::check_backward(problem, plan.shape, inputs, gradients);
+  backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
+}
+
+}  // namespace rootdk

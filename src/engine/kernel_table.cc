@@ -1,0 +1,36 @@
+#include "engine/kernel_table.h"
+
+#include <algorithm>
+
+#include "cpu/fused.h"
+#include "cpu/reference.h"
+
+namespace rootdk::engine {
+
+const std::vector<Kernel>& kernel_table() {
+  static const std::vector<Kernel> table = [] {
+    std::vector<Kernel> rows;
+    for (const cpu::FusedKernel& k : cpu::fused_kernels())
+      rows.push_back({"fused", k.isa, k.tile_rows, k.tile_keys, k.workspace_bytes, k.forward, k.backward});
+    rows.push_back({"reference", "", 1, 1, [](const Plan&) -> std::size_t { return 0; }, &cpu::reference_forward,
+                    &cpu::reference_backward});
+    return rows;
+  }();
+  return table;
+}
+
+std::string misfit(const Kernel& kernel, const Shape& shape, const Machine& machine) {
+  if (kernel.name == "reference") return {};
+  if (shape.dtype == DType::kF64) return "takes f32, f16 and bf16, not f64";
+  if (std::find(machine.isas.begin(), machine.isas.end(), kernel.isa) == machine.isas.end())
+    return "its instruction set is not in the machine given";
+  return {};
+}
+
+const Kernel& kernel_of(const Plan& plan) {
+  for (const Kernel& kernel : kernel_table())
+    if (kernel.name == plan.kernel && kernel.isa == plan.isa) return kernel;
+  throw Error(ErrorCode::kInvalidArgument, "plan: no kernel here is called " + plan.kernel + " " + plan.isa);
+}
+
+}  // namespace rootdk::engine
