@@ -24,7 +24,9 @@ Bytes extent(const ConstTensor& t) {
 }
 
 // Contiguous runs of bytes that make up the tensor, sorted.
-std::vector<Bytes> sorted_runs(const ConstTensor& t) {
+std::vector<Bytes> sorted_runs(ConstTensor t) {
+  for (std::size_t axis = 0; axis < 4; ++axis)
+    if (t.strides[axis] == 0) t.shape[axis] = 1;  // repetitions add nothing
   const auto size = size_of(t.dtype);
   const bool joined = t.strides[3] == 1;
   const std::int64_t inner = joined ? 1 : t.shape[3];
@@ -74,6 +76,8 @@ bool overlaps_itself(const ConstTensor& t) {
     reach += stride * (size - 1);
   }
   if (nested) return false;
+  const Bytes all = extent(t);
+  if (t.count() > (all.end - all.begin) / size_of(t.dtype)) return true;  // more elements than room
   const std::vector<Bytes> runs = sorted_runs(t);
   for (std::size_t i = 1; i < runs.size(); ++i)
     if (runs[i].begin < runs[i - 1].end) return true;

@@ -23,7 +23,7 @@ struct RowState {
 
   void observe(T raw, T score) {
     const T new_max = std::max(max, score);
-    if (new_max != kNothing) sum = sum * rescale_to(new_max) + std::exp(score - new_max);
+    if (score != kNothing) sum = sum * rescale_to(new_max) + std::exp(score - new_max);  // NaN makes the sum NaN
     max = new_max;
     raw_max = std::max(raw_max, raw);
     ++visible;
@@ -33,12 +33,12 @@ struct RowState {
   T lse() const { return sum > 0 || std::isnan(sum) ? max + std::log(sum) : kNothing; }
 
   /// Largest probability: e^{s_max − lse} = 1/L, less what a sink takes. (Through lse it would lose every digit of large scores.)
-  T p_max(T share_of_keys = 1) const { return max == kNothing ? T(0) : share_of_keys / sum; }
+  T p_max(T share_of_keys = 1) const { return sum == 0 ? T(0) : share_of_keys / sum; }
 
   friend RowState merge(const RowState& a, const RowState& b) {
     RowState out;
     out.max = std::max(a.max, b.max);
-    if (out.max != kNothing) out.sum = a.sum * a.rescale_to(out.max) + b.sum * b.rescale_to(out.max);
+    out.sum = a.sum * a.rescale_to(out.max) + b.sum * b.rescale_to(out.max);
     out.raw_max = std::max(a.raw_max, b.raw_max);
     out.visible = a.visible + b.visible;
     return out;

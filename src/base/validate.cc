@@ -25,6 +25,7 @@ std::string show(const Extents& e) { return fmt::format("[{}, {}, {}, {}]", e[0]
 
 // Offsets in bytes must fit int64, or a view could reach round and look harmless.
 void check_reach(std::string_view name, const ConstTensor& t) {
+  if (size_of(t.dtype) == 0) refuse("{}: dtype is unknown, but f32, f16, bf16 or f64 is wanted", name);
   std::int64_t low = 0, high = 0, count = 1;
   for (const std::int64_t size : t.shape)
     if (size < 0) refuse("{}: shape is {}, but sizes cannot be negative", name, show(t.shape));
@@ -116,7 +117,7 @@ void check_scale(const Scale& scale, const Shape& s) {
 void check_mask(const Mask& mask, const Shape& s) {
   if (mask.window && (mask.window->left < 0 || mask.window->right < 0))
     refuse("mask.window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
-  if (std::abs(mask.diagonal.offset) > kMaxOffset)
+  if (mask.diagonal.offset > kMaxOffset || mask.diagonal.offset < -kMaxOffset)
     refuse("mask.diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
   if (!mask.key_lengths.empty()) {
     if (static_cast<std::int64_t>(mask.key_lengths.size()) != s.batch)
@@ -154,9 +155,9 @@ void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
       static_cast<std::int64_t>(paged.table.size()) != s.batch * paged.pages_per_item)
     refuse("paged.table: {} entries, but batch {} × pages_per_item {} is wanted", paged.table.size(), s.batch,
            paged.pages_per_item);
-  if (paged.pages_per_item * page_size < s.len_kv)
+  const std::int64_t used = s.len_kv / page_size + (s.len_kv % page_size != 0);
+  if (paged.pages_per_item < used)
     refuse("paged.pages_per_item: {} pages of {} keys cannot hold len_kv = {}", paged.pages_per_item, page_size, s.len_kv);
-  const std::int64_t used = (s.len_kv + page_size - 1) / page_size;
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t p = 0; p < used; ++p) {
       const std::int32_t page = paged.table[static_cast<std::size_t>(b * paged.pages_per_item + p)];
@@ -168,9 +169,9 @@ void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
 void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v) {
   check_tensor("q", q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
   if (problem.paged) {
-    check_pages(*problem.paged, s, k);
     check_tensor("k", k, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_qk});
     check_tensor("v", v, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_v});
+    check_pages(*problem.paged, s, k);
   } else {
     check_tensor("k", k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
     check_tensor("v", v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
@@ -179,8 +180,11 @@ void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, 
 
 using Named = std::pair<const char*, ConstTensor>;
 
-Named as_tensor(const char* name, std::span<const float> values) {
-  return {name, tensor(values.data(), {1, 1, 1, static_cast<std::int64_t>(values.size())})};
+// An array of numbers as the bytes it lies on.
+template <class T>
+Named as_bytes(const char* name, std::span<T> values) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+  return {name, tensor(bytes, {1, 1, 1, static_cast<std::int64_t>(values.size_bytes())})};
 }
 
 void check_overlap(const std::vector<Named>& inputs, const std::vector<Named>& outputs) {
@@ -195,11 +199,17 @@ void check_overlap(const std::vector<Named>& inputs, const std::vector<Named>& o
 }
 
 std::vector<Named> problem_arrays(const Problem& problem) {
-  return {{"mask.allowed", problem.mask.allowed},
-          {"mask.bias", problem.mask.bias},
-          as_tensor("scale", problem.scale.head_values),
-          as_tensor("sink", problem.sink),
-          as_tensor("mask.alibi_slopes", problem.mask.alibi_slopes)};
+  const Mask& mask = problem.mask;
+  const Documents documents = mask.documents.value_or(Documents{});
+  return {{"mask.allowed", mask.allowed},
+          {"mask.bias", mask.bias},
+          as_bytes("mask.alibi_slopes", mask.alibi_slopes),
+          as_bytes("mask.key_lengths", mask.key_lengths),
+          as_bytes("mask.documents.q_starts", documents.q_starts),
+          as_bytes("mask.documents.kv_starts", documents.kv_starts),
+          as_bytes("scale", problem.scale.head_values),
+          as_bytes("sink", problem.sink),
+          as_bytes("paged.table", problem.paged.value_or(PagedKv{}).table)};
 }
 
 DType row_dtype(const Shape& s) { return s.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -268,8 +278,8 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
                          {"d_k", grad.d_k},
                          {"d_v", grad.d_v},
                          {"d_bias", grad.d_bias},
-                         as_tensor("d_scale", grad.d_scale),
-                         as_tensor("d_sink", grad.d_sink)});
+                         as_bytes("d_scale", grad.d_scale),
+                         as_bytes("d_sink", grad.d_sink)});
 }
 
 void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse) {

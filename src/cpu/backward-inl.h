@@ -30,7 +30,6 @@
 #endif
 
 #include "cpu/blocks-inl.h"
-#include "cpu/forward-inl.h"
 #include "cpu/micro-inl.h"
 #include "cpu/passes-inl.h"
 #include "cpu/vector_math-inl.h"
@@ -155,7 +154,7 @@ class Backward {
     std::memset(scratch.d_k, 0, static_cast<std::size_t>(shape_.len_kv) * k_row * sizeof(float));
     std::memset(scratch.d_v, 0, static_cast<std::size_t>(shape_.len_kv) * v_row * sizeof(float));
     for (std::int64_t h = kv_head * shape_.group(); h < (kv_head + 1) * shape_.group(); ++h) {
-      for (std::int64_t t = 0; t < tiles_per_head(); ++t) load_tile(b, h, t, scratch.tiles[t], scratch);
+      for (std::int64_t t = 0; t < tiles_per_head(); ++t) load_tile(b, h, t, scratch.tiles[t]);
       for (std::int64_t n = 0; n < key_blocks(); ++n) {
         const KeyBlock block = load_block(b, kv_head, n, scratch);
         for (std::int64_t t = 0; t < tiles_per_head(); ++t)
@@ -175,7 +174,7 @@ class Backward {
     const KeyBlock block = load_block(b, kv_head, n, scratch);
     for (std::int64_t h = kv_head * shape_.group(); h < (kv_head + 1) * shape_.group(); ++h)
       for (std::int64_t t = 0; t < tiles_per_head(); ++t) {
-        load_tile(b, h, t, scratch.tiles[0], scratch, &block);
+        load_tile(b, h, t, scratch.tiles[0], &block);
         visit(scratch.tiles[0], block, want, scratch, scratch.d_k, scratch.d_v);
       }
     write_keys(b, kv_head, block.key0, static_cast<std::int64_t>(block.keys), scratch);
@@ -184,7 +183,7 @@ class Backward {
   /// One tile of queries: dQ.
   HWY_NOINLINE void sweep_query_tile(std::int64_t b, std::int64_t h, std::int64_t t, const BackwardScratch& scratch) const {
     const Wanted want{true, false, false};
-    load_tile(b, h, t, scratch.tiles[0], scratch);
+    load_tile(b, h, t, scratch.tiles[0]);
     for (std::int64_t n = 0; n < key_blocks(); ++n) {
       if (!scratch.tiles[0].lanes->sees_block(n * kKeys, kKeys)) continue;
       visit(scratch.tiles[0], load_block(b, h / shape_.group(), n, scratch), want, scratch, nullptr, nullptr);
@@ -208,7 +207,7 @@ class Backward {
       for (std::int64_t h = h0; h < h1; ++h)
         for (std::int64_t t = t0; t < t1; ++t) {
           const QueryTile& tile = scratch.tiles[0];
-          load_tile(b, h, t, scratch.tiles[0], scratch);
+          load_tile(b, h, t, scratch.tiles[0]);
           for (std::int64_t n = n0; n < n1; ++n) {
             if (!tile.lanes->sees_block(n * kKeys, kKeys)) continue;
             const KeyBlock block = load_block(b, h / shape_.group(), n, scratch);
@@ -257,7 +256,7 @@ class Backward {
   };
 
   /// Brings a tile of one head in. With `only_for`, does nothing beyond the lanes if the tile sees nothing of that block.
-  HWY_INLINE void load_tile(std::int64_t b, std::int64_t h, std::int64_t t, QueryTile& tile, const BackwardScratch& scratch,
+  HWY_INLINE void load_tile(std::int64_t b, std::int64_t h, std::int64_t t, QueryTile& tile,
                             const KeyBlock* only_for = nullptr) const {
     const RowGroup group{b, h / shape_.group(), h, shape_.len_q};
     const std::int64_t first_row = t * kTileRows;
@@ -287,7 +286,6 @@ class Backward {
       tile.lse[r] = used && lse != -kInfinity ? lse : kInfinity;
       tile.delta[r] = used ? workspace_.delta[(b * shape_.heads_q + h) * shape_.len_q + i] : 0;
     }
-    (void)scratch;
   }
 
   HWY_INLINE KeyBlock load_block(std::int64_t b, std::int64_t kv_head, std::int64_t n, const BackwardScratch& scratch) const {
@@ -435,6 +433,12 @@ class Backward {
   Passes passes_;
   const BackwardWorkspace& workspace_;
 };
+
+std::size_t backward_workspace_bytes(const Plan& plan) {
+  base::Arena arena;
+  BackwardWorkspace::take(arena, plan);
+  return arena.used();
+}
 
 void backward(const base::BackwardCall& call) {
   const Plan& plan = call.plan;

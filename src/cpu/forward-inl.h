@@ -35,10 +35,6 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kTileRows = kMr * kLanes;
-inline constexpr std::size_t kTileKeys = 96;  // S tile 24 KB at 64 rows; a multiple of 4 (dropout) and of kNr
-static_assert(kTileRows <= kMaxTileRows && kTileKeys % 4 == 0);
-
 /// RowState of a tile: one lane a row. Unnormalised output in `o`, [dim_v][width].
 struct TileState {
   float *max, *sum, *raw_max, *visible, *o;
@@ -358,6 +354,12 @@ struct ForwardWorkspace {
     return workspace;
   }
 };
+
+std::size_t forward_workspace_bytes(const Plan& plan) {
+  base::Arena arena;
+  ForwardWorkspace::take(arena, plan);
+  return arena.used();
+}
 
 void forward(const base::ForwardCall& call) {
   const Plan& plan = call.plan;

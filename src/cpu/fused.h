@@ -9,15 +9,20 @@
 
 namespace rootdk::cpu {
 
-struct FusedKernel {
+struct FusedForward {
   const char* isa;
   std::int64_t tile_rows, tile_keys;  ///< of one register tile and key block
   std::size_t (*workspace_bytes)(const Plan& plan);
-  void (*forward)(const base::ForwardCall& call);
-  void (*backward)(const base::BackwardCall& call);
+  void (*run)(const base::ForwardCall& call);
 };
 
-/// Those this machine can run, best first.
-const std::vector<FusedKernel>& fused_kernels();
+struct FusedBackward {
+  std::size_t (*workspace_bytes)(const Plan& plan);
+  void (*run)(const base::BackwardCall& call);
+};
+
+/// For the instruction sets this machine can run, best first; both lists go in step.
+const std::vector<FusedForward>& fused_forward();
+const std::vector<FusedBackward>& fused_backward();
 
 }  // namespace rootdk::cpu

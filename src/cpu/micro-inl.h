@@ -11,6 +11,8 @@
 
 #include <cstddef>
 
+#include "cpu/lanes.h"
+
 #if defined(ROOTDK_CPU_MICRO_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROOTDK_CPU_MICRO_INL_H_
 #undef ROOTDK_CPU_MICRO_INL_H_
@@ -30,6 +32,12 @@ inline constexpr int kMr = 2, kNr = 6;  // 16 registers
 #else
 inline constexpr int kMr = 4, kNr = 6;  // 32 registers
 #endif
+
+// Rows in the lanes of one tile, and keys in a block. The tile of scores is 24 KB at 64 rows; the keys are a multiple of kNr
+// and of 4 (dropout draws for four keys at a time).
+inline constexpr int kTileRows = kMr * kLanes;
+inline constexpr std::size_t kTileKeys = 96;
+static_assert(kTileRows <= kMaxTileRows && kTileKeys % 4 == 0 && kTileKeys % kNr == 0);
 
 /// 0·NaN must not leak through a mask: a guarded product skips terms whose weight is exactly 0.
 enum class Guard : bool { kOff, kOn };

@@ -10,10 +10,14 @@ namespace rootdk::engine {
 const std::vector<Kernel>& kernel_table() {
   static const std::vector<Kernel> table = [] {
     std::vector<Kernel> rows;
-    for (const cpu::FusedKernel& k : cpu::fused_kernels())
-      rows.push_back({"fused", k.isa, k.tile_rows, k.tile_keys, k.workspace_bytes, k.forward, k.backward});
-    rows.push_back({"reference", "", 1, 1, [](const Plan&) -> std::size_t { return 0; }, &cpu::reference_forward,
-                    &cpu::reference_backward});
+    for (std::size_t i = 0; i < cpu::fused_forward().size(); ++i) {
+      const cpu::FusedForward& forward = cpu::fused_forward()[i];
+      const cpu::FusedBackward& backward = cpu::fused_backward()[i];
+      rows.push_back({"fused", forward.isa, forward.tile_rows, forward.tile_keys, forward.workspace_bytes,
+                      backward.workspace_bytes, forward.run, backward.run});
+    }
+    const auto nothing = [](const Plan&) -> std::size_t { return 0; };
+    rows.push_back({"reference", "", 1, 1, nothing, nothing, &cpu::reference_forward, &cpu::reference_backward});
     return rows;
   }();
   return table;

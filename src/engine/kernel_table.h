@@ -15,7 +15,8 @@ struct Kernel {
   std::string name;  ///< "fused" or "reference"
   std::string isa;
   std::int64_t tile_rows, tile_keys;
-  std::size_t (*workspace_bytes)(const Plan& plan);
+  std::size_t (*forward_bytes)(const Plan& plan);   ///< of workspace
+  std::size_t (*backward_bytes)(const Plan& plan);
   void (*forward)(const base::ForwardCall& call);
   void (*backward)(const base::BackwardCall& call);
 

@@ -9,7 +9,7 @@ Machine Machine::here() {
   Machine machine;
   // Inside somebody's parallel region the cores are taken.
   machine.threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  for (const cpu::FusedKernel& kernel : cpu::fused_kernels()) machine.isas.emplace_back(kernel.isa);
+  for (const cpu::FusedForward& kernel : cpu::fused_forward()) machine.isas.emplace_back(kernel.isa);
   return machine;
 }
 

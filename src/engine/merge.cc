@@ -19,7 +19,7 @@ void merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const
       for (std::int64_t i = 0; i < o.shape[2]; ++i) {
         const double mine = base::read(lse, b, h, i, 0), theirs = base::read(other_lse, b, h, i, 0);
         const double high = std::max(mine, theirs);
-        if (high == kNothing) continue;  // neither saw anything: o is 0 and stays so
+        if (mine == kNothing && theirs == kNothing) continue;  // neither saw anything: o is 0 and stays so
         const double total = high + std::log(std::exp(mine - high) + std::exp(theirs - high));
         const double my_share = std::exp(mine - total), their_share = std::exp(theirs - total);
         for (std::int64_t d = 0; d < o.shape[3]; ++d)

@@ -129,9 +129,13 @@ Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Mach
     plan.isa = kernel.isa;
     plan.tile_rows = kernel.tile_rows;
     plan.tile_keys = kernel.tile_keys;
-    if (pass == Pass::kForward) plan_forward(plan);
-    else plan_backward(plan);
-    plan.workspace_bytes = engine::records_bytes(plan) + kernel.workspace_bytes(plan);
+    if (pass == Pass::kForward) {
+      plan_forward(plan);
+      plan.workspace_bytes = engine::records_bytes(plan) + kernel.forward_bytes(plan);
+    } else {
+      plan_backward(plan);
+      plan.workspace_bytes = kernel.backward_bytes(plan);
+    }
     break;
   }
   return plan;

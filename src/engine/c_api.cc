@@ -1,0 +1,344 @@
+// The C ABI: turns C structs into the C++ ones, calls, and turns exceptions into codes. It checks only what C++ types rule
+// out (null pointers, enumerations, counts, reserved space); everything else is checked where C++ callers are.
+#include "rootdk/c.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/arena.h"
+#include "rootdk/attention.h"
+#include "rootdk/version.h"
+
+namespace rootdk {
+namespace {
+
+constexpr bool same(int c, auto cpp) { return c == static_cast<int>(cpp); }
+static_assert(same(ROOTDK_INVALID_ARGUMENT, ErrorCode::kInvalidArgument) &&
+              same(ROOTDK_OUT_OF_MEMORY, ErrorCode::kOutOfMemory) && same(ROOTDK_INTERNAL, ErrorCode::kInternal));
+static_assert(same(ROOTDK_F32, DType::kF32) && same(ROOTDK_F16, DType::kF16) && same(ROOTDK_BF16, DType::kBF16) &&
+              same(ROOTDK_F64, DType::kF64) && same(ROOTDK_BOOL, DType::kBool));
+static_assert(same(ROOTDK_CPU, Device::kCpu) && same(ROOTDK_CUDA, Device::kCuda));
+static_assert(same(ROOTDK_SCALE_NONE, Scale::Rule::kNone) && same(ROOTDK_SCALE_INV_SQRT_DK, Scale::Rule::kInvSqrtDk) &&
+              same(ROOTDK_SCALE_INV_DK, Scale::Rule::kInvDk) && same(ROOTDK_SCALE_CONSTANT, Scale::Rule::kConstant) &&
+              same(ROOTDK_SCALE_PER_HEAD, Scale::Rule::kPerHead));
+static_assert(same(ROOTDK_BOTTOM_RIGHT, Diagonal::Kind::kBottomRight) && same(ROOTDK_TOP_LEFT, Diagonal::Kind::kTopLeft) &&
+              same(ROOTDK_LAST_KEY, Diagonal::Kind::kLastKey) && same(ROOTDK_AT, Diagonal::Kind::kAt));
+static_assert(same(ROOTDK_STATS_NONE, StatsLevel::kNone) && same(ROOTDK_STATS_BASIC, StatsLevel::kBasic));
+static_assert(same(ROOTDK_FORWARD, Pass::kForward) && same(ROOTDK_BACKWARD, Pass::kBackward));
+static_assert(ROOTDK_UNBOUNDED == Window::kUnbounded);
+
+constexpr std::int32_t kProblemVersion = 1;
+
+// A fixed array: to remember why something failed must not itself fail.
+thread_local std::array<char, 1024> last_error = {};
+
+void remember(std::string_view message) {
+  const std::size_t n = std::min(message.size(), last_error.size() - 1);
+  std::copy_n(message.data(), n, last_error.data());
+  last_error[n] = '\0';
+}
+
+template <class Body>
+int guarded(Body&& body) {
+  try {
+    body();
+    remember("");
+    return ROOTDK_OK;
+  } catch (const Error& error) {
+    remember(error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    remember("out of memory");
+    return ROOTDK_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    remember(error.what());
+    return ROOTDK_INTERNAL;
+  } catch (...) {
+    remember("an exception of unknown type");
+    return ROOTDK_INTERNAL;
+  }
+}
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class T>
+const T& given(std::string_view name, const T* pointer) {
+  if (pointer == nullptr) refuse("{}: null", name);
+  return *pointer;
+}
+
+template <class Enum>
+Enum to_enum(std::string_view name, std::string_view field, std::int32_t value, Enum last) {
+  if (value < 0 || value > static_cast<std::int32_t>(last))
+    refuse("{}: {} is {}, but 0 to {} is wanted", name, field, value, static_cast<std::int32_t>(last));
+  return static_cast<Enum>(value);
+}
+
+template <std::size_t kSize>
+void check_reserved(std::string_view name, const std::uint64_t (&reserved)[kSize]) {
+  if (std::any_of(reserved, reserved + kSize, [](std::uint64_t word) { return word != 0; }))
+    refuse("{}: reserved is not zero: not initialised, or made for a later version than {}", name, ROOTDK_VERSION);
+}
+
+Tensor to_tensor(std::string_view name, const rootdk_tensor& t) {
+  Tensor tensor;
+  tensor.data = t.data;
+  tensor.dtype = to_enum(name, "dtype", t.dtype, DType::kBool);
+  tensor.device = to_enum(name, "device", t.device, Device::kCuda);
+  std::copy_n(t.shape, 4, tensor.shape.begin());
+  std::copy_n(t.strides, 4, tensor.strides.begin());
+  return tensor;
+}
+
+template <class Array>
+auto to_span(std::string_view name, const Array& array) {
+  if (array.count < 0) refuse("{}: count is {}, but it cannot be negative", name, array.count);
+  if (array.data == nullptr && array.count != 0) refuse("{}: null, but its count is {}", name, array.count);
+  return std::span(array.data, static_cast<std::size_t>(array.count));
+}
+
+ScoreTransform to_transform(const rootdk_transform& f) {
+  const int present = (f.apply_f32 != nullptr) + (f.apply_f64 != nullptr) + (f.chain_f32 != nullptr) + (f.chain_f64 != nullptr);
+  if (present != 0 && present != 4) refuse("transform: {} of its 4 functions are null, but all or none are wanted", 4 - present);
+  ScoreTransform transform;
+  transform.context = f.context;
+  transform.apply_f32 = f.apply_f32;
+  transform.apply_f64 = f.apply_f64;
+  transform.chain_f32 = f.chain_f32;
+  transform.chain_f64 = f.chain_f64;
+  return transform;
+}
+
+Mask to_mask(const rootdk_problem& p) {
+  Mask mask;
+  mask.causal = p.causal != 0;
+  mask.diagonal = {to_enum("problem", "diagonal", p.diagonal, Diagonal::Kind::kAt), p.diagonal_offset};
+  if (p.window_left != ROOTDK_UNBOUNDED || p.window_right != ROOTDK_UNBOUNDED)
+    mask.window = Window{p.window_left, p.window_right};
+  mask.key_lengths = to_span("key_lengths", p.key_lengths);
+  const auto q_starts = to_span("document_q_starts", p.document_q_starts);
+  const auto kv_starts = to_span("document_kv_starts", p.document_kv_starts);
+  if (q_starts.data() != nullptr || kv_starts.data() != nullptr) mask.documents = Documents{q_starts, kv_starts};
+  mask.allowed = to_tensor("allowed", p.allowed);
+  mask.bias = to_tensor("bias", p.bias);
+  mask.alibi_slopes = to_span("alibi_slopes", p.alibi_slopes);
+  return mask;
+}
+
+Problem to_problem(const rootdk_problem* given_problem) {
+  if (given_problem == nullptr) return {};
+  const rootdk_problem& p = *given_problem;
+  if (p.version != kProblemVersion)
+    refuse("problem: version is {}, but {} is wanted; call rootdk_problem_init first", p.version, kProblemVersion);
+  check_reserved("problem", p.reserved);
+  Problem problem;
+  problem.scale.rule = to_enum("problem", "scale_rule", p.scale_rule, Scale::Rule::kPerHead);
+  problem.scale.value = p.scale_value;
+  problem.scale.head_values = to_span("scale_per_head", p.scale_per_head);
+  if (p.has_soft_cap != 0) problem.soft_cap = p.soft_cap;
+  problem.transform = to_transform(p.transform);
+  problem.mask = to_mask(p);
+  problem.sink = to_span("sink", p.sink);
+  problem.dropout = {p.dropout_p, p.dropout_seed};
+  const auto table = to_span("page_table", p.page_table);
+  if (table.data() != nullptr) problem.paged = PagedKv{table, p.pages_per_item, p.paged_len_kv};
+  problem.stats = to_enum("problem", "stats", p.stats, StatsLevel::kBasic);
+  return problem;
+}
+
+Inputs to_inputs(const rootdk_inputs* inputs) {
+  const rootdk_inputs& in = given("inputs", inputs);
+  check_reserved("inputs", in.reserved);
+  return {to_tensor("q", in.q), to_tensor("k", in.k), to_tensor("v", in.v)};
+}
+
+Outputs to_outputs(const rootdk_outputs& out) {
+  check_reserved("outputs", out.reserved);
+  Outputs outputs;
+  outputs.o = to_tensor("o", out.o);
+  outputs.lse = to_tensor("lse", out.lse);
+  outputs.rows.raw_max = to_tensor("row_raw_max", out.row_raw_max);
+  outputs.rows.score_max = to_tensor("row_score_max", out.row_score_max);
+  outputs.rows.p_max = to_tensor("row_p_max", out.row_p_max);
+  return outputs;
+}
+
+BackwardInputs to_backward_inputs(const rootdk_backward_inputs* inputs) {
+  const rootdk_backward_inputs& in = given("inputs", inputs);
+  check_reserved("inputs", in.reserved);
+  BackwardInputs result;
+  result.q = to_tensor("q", in.q);
+  result.k = to_tensor("k", in.k);
+  result.v = to_tensor("v", in.v);
+  result.o = to_tensor("o", in.o);
+  result.lse = to_tensor("lse", in.lse);
+  result.d_o = to_tensor("d_o", in.d_o);
+  result.d_lse = to_tensor("d_lse", in.d_lse);
+  return result;
+}
+
+Gradients to_gradients(const rootdk_gradients* gradients) {
+  const rootdk_gradients& g = given("gradients", gradients);
+  check_reserved("gradients", g.reserved);
+  Gradients result;
+  result.d_q = to_tensor("d_q", g.d_q);
+  result.d_k = to_tensor("d_k", g.d_k);
+  result.d_v = to_tensor("d_v", g.d_v);
+  result.d_bias = to_tensor("d_bias", g.d_bias);
+  result.d_scale = to_span("d_scale", g.d_scale);
+  result.d_sink = to_span("d_sink", g.d_sink);
+  return result;
+}
+
+void check_head_stats(const rootdk_outputs& out, const Problem& problem, const Inputs& inputs) {
+  if (out.head_stats == nullptr) {
+    if (out.head_stats_count != 0) refuse("head_stats: null, but its count is {}", out.head_stats_count);
+    return;
+  }
+  if (problem.stats == StatsLevel::kNone) refuse("head_stats: wanted, but the problem's stats are ROOTDK_STATS_NONE");
+  const Shape shape = shape_of(inputs, problem);
+  if (out.head_stats_count != shape.batch * shape.heads_q)
+    refuse("head_stats: count is {}, but batch {} × heads_q {} is wanted", out.head_stats_count, shape.batch, shape.heads_q);
+}
+
+void copy_head_stats(const Stats& stats, rootdk_head_stats* out) {
+  for (const HeadStats& head : stats.per_head) {
+    *out = {};
+    out->rows = head.rows;
+    out->rows_masked = head.rows_masked;
+    out->rows_short = head.rows_short;
+    out->rows_not_finite = head.rows_not_finite;
+    out->raw_max = head.raw_max;
+    out->score_max = head.score_max;
+    out->mean_p_max = head.mean_p_max;
+    out->mean_lse = head.mean_lse;
+    ++out;
+  }
+}
+
+Plan plan_for(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass) {
+  const Pass which = to_enum("pass", "value", pass, Pass::kBackward);
+  const Problem p = to_problem(problem);
+  return make_plan(p, shape_of(to_inputs(inputs), p), which);
+}
+
+// C's malloc knows nothing of 64-byte alignment, so a C workspace is that much larger and is aligned here.
+std::size_t padded(std::size_t workspace_bytes) { return workspace_bytes == 0 ? 0 : workspace_bytes + base::kAlignment - 1; }
+
+std::span<std::byte> align(void* workspace, std::size_t size, const Plan& plan) {
+  if (workspace == nullptr) refuse("workspace: null, but workspace_size is {}", size);
+  if (size < padded(plan.workspace_bytes))
+    refuse("workspace: {} bytes, but {} are wanted", size, padded(plan.workspace_bytes));
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace);
+  const std::size_t skip = plan.workspace_bytes == 0 ? 0 : -address % base::kAlignment;
+  return {static_cast<std::byte*>(workspace) + skip, plan.workspace_bytes};
+}
+
+}  // namespace
+}  // namespace rootdk
+
+using namespace rootdk;
+
+extern "C" {
+
+rootdk_tensor rootdk_row_major(const void* data, rootdk_dtype dtype, int64_t batch, int64_t heads, int64_t length, int64_t dim) {
+  rootdk_tensor t = {};
+  t.data = const_cast<void*>(data);
+  t.dtype = dtype;
+  const std::array<std::int64_t, 4> shape = {batch, heads, length, dim};
+  // Sizes nobody has checked yet: where strides overflow, forward refuses the shape.
+  std::uint64_t stride = 1;
+  for (std::size_t axis = 4; axis-- > 0;) {
+    t.shape[axis] = shape[axis];
+    t.strides[axis] = static_cast<std::int64_t>(stride);
+    stride *= static_cast<std::uint64_t>(shape[axis]);
+  }
+  return t;
+}
+
+void rootdk_problem_init(rootdk_problem* problem) {
+  if (problem == nullptr) return;
+  *problem = {};
+  problem->version = kProblemVersion;
+  problem->scale_rule = ROOTDK_SCALE_INV_SQRT_DK;
+  problem->scale_value = 1;
+  problem->window_left = ROOTDK_UNBOUNDED;
+  problem->window_right = ROOTDK_UNBOUNDED;
+  problem->stats = ROOTDK_STATS_BASIC;
+}
+
+int rootdk_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs,
+                   void* workspace, size_t workspace_size) {
+  return guarded([&] {
+    const Problem p = to_problem(problem);
+    const Inputs in = to_inputs(inputs);
+    const rootdk_outputs& c_out = given("outputs", outputs);
+    const Outputs out = to_outputs(c_out);
+    check_head_stats(c_out, p, in);
+    Stats stats;
+    if (workspace == nullptr && workspace_size == 0) {
+      stats = forward(p, in, out);
+    } else {
+      const Plan plan = make_plan(p, shape_of(in, p), Pass::kForward);
+      stats = forward(plan, in, out, align(workspace, workspace_size, plan));
+    }
+    if (c_out.head_stats != nullptr) copy_head_stats(stats, c_out.head_stats);
+  });
+}
+
+int rootdk_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs, const rootdk_gradients* gradients,
+                    void* workspace, size_t workspace_size) {
+  return guarded([&] {
+    const Problem p = to_problem(problem);
+    const BackwardInputs in = to_backward_inputs(inputs);
+    const Gradients out = to_gradients(gradients);
+    if (workspace == nullptr && workspace_size == 0) return backward(p, in, out);
+    const Plan plan = make_plan(p, shape_of({in.q, in.k, in.v}, p), Pass::kBackward);
+    backward(plan, in, out, align(workspace, workspace_size, plan));
+  });
+}
+
+int rootdk_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, size_t* size) {
+  return guarded([&] {
+    given("size", size);
+    *size = padded(plan_for(problem, inputs, pass).workspace_bytes);
+  });
+}
+
+int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer, size_t capacity,
+                   size_t* needed) {
+  return guarded([&] {
+    if (buffer == nullptr && capacity != 0) refuse("buffer: null, but capacity is {}", capacity);
+    const std::string words = plan_for(problem, inputs, pass).explain();
+    if (needed != nullptr) *needed = words.size() + 1;
+    if (capacity == 0) return;
+    const std::size_t n = std::min(words.size(), capacity - 1);
+    std::memcpy(buffer, words.data(), n);
+    buffer[n] = '\0';
+  });
+}
+
+int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, const rootdk_tensor* other_o, const rootdk_tensor* other_lse) {
+  return guarded([&] {
+    merge(to_tensor("o", given("o", o)), to_tensor("lse", given("lse", lse)), to_tensor("other_o", given("other_o", other_o)),
+          to_tensor("other_lse", given("other_lse", other_lse)));
+  });
+}
+
+const char* rootdk_last_error(void) { return last_error.data(); }
+
+const char* rootdk_version(void) { return ROOTDK_VERSION; }
+
+}  // extern "C"
