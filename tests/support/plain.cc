@@ -1,0 +1,25 @@
+#include "support/plain.h"
+
+#include "cpu/naive.h"
+
+namespace rootdk::test {
+
+namespace {
+
+struct PlainArithmetic {
+  using Real = float;
+  static float stored(DType dtype, float x) {
+    switch (dtype) {
+      case DType::kF16: return to_float(to_float16(static_cast<double>(x)));
+      case DType::kBF16: return to_float(to_bfloat16(static_cast<double>(x)));
+      default: return x;
+    }
+  }
+};
+
+}  // namespace
+
+void plain_forward(const base::ForwardCall& call) { cpu::Naive<PlainArithmetic>::forward(call); }
+void plain_backward(const base::BackwardCall& call) { cpu::Naive<PlainArithmetic>::backward(call); }
+
+}  // namespace rootdk::test

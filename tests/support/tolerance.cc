@@ -1,0 +1,193 @@
+#include "support/tolerance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/dropout.h"
+#include "base/element.h"
+#include "base/visibility.h"
+
+namespace rootdk::test {
+
+namespace {
+
+constexpr double kU = 0x1p-24;  // f32 unit roundoff
+
+double half_ulp(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return 0x1p-11;
+    case DType::kBF16: return 0x1p-8;
+    case DType::kF64: return 0x1p-53;
+    default: return 0x1p-24;
+  }
+}
+
+double largest(const std::vector<double>& x) {
+  double m = 0;
+  for (const double v : x)
+    if (std::isfinite(v)) m = std::max(m, std::fabs(v));
+  return m;
+}
+
+// Magnitudes of a problem that bound its rounding errors, over visible pairs.
+struct Magnitudes {
+  double raw = 0;       // max c·Σ|q||k|
+  double dot = 0;       // max Σ|q||k|
+  double score = 0;     // max of |what is added to the score| + |score|
+  double d_p = 0;       // max Σ|dO||v|
+  double delta = 0;     // max |dLSE|
+  double column = 0;    // max over keys of Σ P over the rows that see it (all heads of a group)
+  double rows = 0;      // batch × len_q
+};
+
+Magnitudes measure(const Case& c, const Result& exact) {
+  const Shape& s = c.shape;
+  const Mask& mask = c.problem.mask;
+  const std::vector<double> q = c.q.values(), d_o = c.d_o.values(), d_lse = c.d_lse.values();
+  Magnitudes m;
+  m.rows = static_cast<double>(s.batch * s.len_q);
+  m.delta = largest(d_lse);
+  std::vector<double> k(static_cast<std::size_t>(s.dim_qk)), v(static_cast<std::size_t>(s.dim_v));
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t kv = 0; kv < s.heads_kv; ++kv)
+      for (std::int64_t j = 0; j < s.len_kv; ++j) {
+        const base::KeyPlace place = base::place_of_key(c.problem, c.k.tensor(), b, j);
+        for (std::int64_t d = 0; d < s.dim_qk; ++d) k[static_cast<std::size_t>(d)] = c.k.get(place.item, kv, place.row, d);
+        for (std::int64_t d = 0; d < s.dim_v; ++d) v[static_cast<std::size_t>(d)] = c.v.get(place.item, kv, place.row, d);
+        double column = 0;
+        for (std::int64_t h = kv * s.group(); h < (kv + 1) * s.group(); ++h)
+          for (std::int64_t i = 0; i < s.len_q; ++i) {
+            const base::KeyRange range = base::visible_keys(mask, s, b, i);
+            if (j < range.begin || j >= range.end) continue;
+            const std::size_t row = static_cast<std::size_t>((b * s.heads_q + h) * s.len_q + i);
+            double dot = 0, signed_dot = 0, d_p = 0;
+            for (std::size_t d = 0; d < k.size(); ++d) {
+              const double product = q[row * k.size() + d] * k[d];
+              signed_dot += product;
+              dot += std::fabs(product);
+            }
+            for (std::size_t d = 0; d < v.size(); ++d) d_p += std::fabs(d_o[row * v.size() + d] * v[d]);
+            const double scale = std::fabs(c.problem.scale.factor(h, s.dim_qk));
+            double added = 0;
+            if (!c.bias.empty()) added += std::fabs(base::read(mask.bias, b, h, i, j));
+            if (!c.slopes.empty()) added += std::fabs(static_cast<double>(c.slopes[static_cast<std::size_t>(h)]) * static_cast<double>(range.position - j));
+            if (!std::isfinite(added)) continue;
+            m.raw = std::max(m.raw, scale * dot);
+            m.dot = std::max(m.dot, dot);
+            m.score = std::max(m.score, added);
+            m.d_p = std::max(m.d_p, d_p);
+            // P is at most 1 and at most what an unbent score gives; transforms here only shrink scores, so bound by 1.
+            const bool bent = c.problem.soft_cap || c.problem.transform.present();
+            const double exponent = c.problem.scale.factor(h, s.dim_qk) * signed_dot + added - exact.lse[row];
+            column += bent ? 1.0 : std::min(1.0, std::exp(exponent));
+          }
+        m.column = std::max(m.column, column);
+      }
+  return m;
+}
+
+}  // namespace
+
+// The derivation. A score is a sum of magnitude at most A = c·Σ|q||k| plus what is added; computed in f32 it is off by at
+// most about u·A (the sums behind it are short against their bound, and the plain method, of which twice is allowed, has
+// the same error), so a probability is off by a relative u·(2 + A): the 2 is for exp and the division.
+//   o      = Σ p·v:            u·(2 + A)·max|v|·gain, gain = 1/(1 − dropout)
+//   maxima, lse: one score, with no others to average its error out. Rounding errors of a sum of n terms behave as a random
+//                              walk (Higham and Mary, 2019): u·√n·A in place of u·A; lse and p_max add their own roundings
+// Backward computes p = e^{s − lse} from an lse that was stored in f32 and subtracts it in f32: u·|lse| twice more, so there
+// B = A + 2·|lse|.
+//   dV     = Σ_rows p·dO:      u·(2 + B)·max|dO|·gain·column, column = largest Σ_rows p of a key
+//   dS     = p·(dP − D):       [u·(4 + B)·M + half_ulp·E]·p, E = gain·max Σ|dO||v| bounds |dP| and |dO·o|,
+//                              M = 2E + max|dLSE|; the half ulp is of o, which backward reads in the storage dtype
+//   dQ     = c·Σ_keys dS·k:    c·max|k| times that (the p of a row sum to 1)
+//   dK     = c·Σ_rows dS·q:    c·max|q|·column times that
+//   dc     = Σ dS·(q·k):       max Σ|q||k|·rows times that (p of a row sum to 1)
+//   dbias  = Σ dS:             times the number of rows that share an element
+//   dz     = Σ_rows p_sink·D:  rows times u·(4 + B)·M
+// Each is then rounded to the storage dtype: half an ulp of the largest element, and f16's smallest step.
+Floors floors(const Case& c, const Result& exact) {
+  const Shape& s = c.shape;
+  const Magnitudes m = measure(c, exact);
+  const double a = m.raw + m.score;
+  const double gain = base::keep_gain(c.problem.dropout);
+  const double stored = half_ulp(s.dtype);
+  const double tiny = s.dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
+  const double c_max = [&] {
+    double x = 0;
+    for (std::int64_t h = 0; h < s.heads_q; ++h) x = std::max(x, std::fabs(c.problem.scale.factor(h, s.dim_qk)));
+    return x;
+  }();
+  const double e = gain * m.d_p, big_m = 2 * e + m.delta;
+  const double back = a + 2 * largest(exact.lse);
+  const double d_s = kU * (4 + back) * big_m + stored * e;
+  const auto after_store = [&](double floor, const std::vector<double>& result) { return floor + stored * largest(result) + tiny; };
+
+  double sharing = 1;  // rows that share an element of the bias
+  double bias_stored = 0;
+  if (!c.bias.empty()) {
+    const ConstTensor bias = c.bias.tensor();
+    sharing = static_cast<double>(s.batch * s.heads_q * s.len_q) / static_cast<double>(bias.shape[0] * bias.shape[1] * bias.shape[2]);
+    bias_stored = half_ulp(bias.dtype) * largest(exact.d_bias) + (bias.dtype == DType::kF16 ? 0x1p-25 : 0);
+  }
+  Floors f;
+  f.o = after_store(kU * (2 + a) * largest(c.v.values()) * gain, exact.o);
+  const double single = std::sqrt(static_cast<double>(s.dim_qk)) * m.raw;
+  f.raw_max = kU * (2 + single);
+  f.score_max = kU * (2 + single + a);
+  f.lse = kU * (2 + single + a + 2 * largest(exact.lse));
+  f.p_max = kU * (4 + single + a + largest(exact.lse));
+  f.d_v = after_store(kU * (2 + back) * largest(c.d_o.values()) * gain * m.column, exact.d_v);
+  f.d_q = after_store(c_max * largest(c.k.values()) * d_s, exact.d_q);
+  f.d_k = after_store(c_max * largest(c.q.values()) * m.column * d_s, exact.d_k);
+  f.d_scale = m.dot * m.rows * d_s + kU * largest(exact.d_scale);
+  f.d_bias = sharing * d_s + bias_stored;
+  f.d_sink = m.rows * d_s + kU * largest(exact.d_sink);
+  return f;
+}
+
+namespace {
+
+struct Distance {
+  double error = 0;
+  bool comparable = true;  // infinities and NaNs in the same places
+};
+
+Distance distance(const std::vector<double>& x, const std::vector<double>& exact) {
+  Distance d;
+  d.comparable = x.size() == exact.size();
+  for (std::size_t i = 0; i < x.size() && d.comparable; ++i) {
+    if (std::isfinite(exact[i]) && std::isfinite(x[i])) d.error = std::max(d.error, std::fabs(x[i] - exact[i]));
+    else d.comparable = x[i] == exact[i] || (std::isnan(x[i]) && std::isnan(exact[i]));
+  }
+  return d;
+}
+
+}  // namespace
+
+std::string compare(const Case& c, const Result& fast, const Result& plain, const Result& exact) {
+  const Floors f = floors(c, exact);
+  const struct {
+    const char* name;
+    std::vector<double> Result::*member;
+    double floor;
+  } parts[] = {{"o", &Result::o, f.o},           {"lse", &Result::lse, f.lse},       {"raw_max", &Result::raw_max, f.raw_max},
+               {"score_max", &Result::score_max, f.score_max}, {"p_max", &Result::p_max, f.p_max}, {"d_q", &Result::d_q, f.d_q},
+               {"d_k", &Result::d_k, f.d_k},     {"d_v", &Result::d_v, f.d_v},       {"d_scale", &Result::d_scale, f.d_scale},
+               {"d_bias", &Result::d_bias, f.d_bias}, {"d_sink", &Result::d_sink, f.d_sink}};
+  std::string out;
+  if (!fast.guards_intact) out += "wrote outside an output\n";
+  for (const auto& part : parts) {
+    const Distance ours = distance(fast.*part.member, exact.*part.member);
+    const Distance theirs = distance(plain.*part.member, exact.*part.member);
+    const double allowed = (theirs.comparable ? 2 * theirs.error : 0) + part.floor;
+    if (!ours.comparable) out += fmt::format("{}: not finite where the reference is, or sizes differ\n", part.name);
+    else if (!(ours.error <= allowed))
+      out += fmt::format("{}: error {:.3g}, allowed {:.3g} (plain {:.3g}, floor {:.3g})\n", part.name, ours.error, allowed, theirs.error, part.floor);
+  }
+  return out;
+}
+
+}  // namespace rootdk::test

@@ -1,0 +1,28 @@
+// Every fused kernel on every instruction set of this machine, forward and every gradient, against the double reference
+// over random problems from the whole space.
+#include <gtest/gtest.h>
+
+#include "support/case.h"
+#include "support/run_case.h"
+#include "support/tolerance.h"
+
+namespace rootdk::test {
+namespace {
+
+TEST(Sweep, EveryKernelIsWithinTheErrorRule) {
+  int failures = 0;
+  const int problems = problem_count(2000);
+  for (int seed = 0; seed < problems && failures < 10; ++seed) {
+    const auto c = random_case(static_cast<std::uint64_t>(seed));
+    const Result exact = run_reference(*c), plain = run_plain(*c);
+    for (const engine::Kernel& kernel : fast_kernels()) {
+      const std::string wrong = compare(*c, run(*c, kernel), plain, exact);
+      if (wrong.empty()) continue;
+      ADD_FAILURE() << "seed " << seed << ", " << kernel.label() << ":\n" << wrong << c->describe();
+      ++failures;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rootdk::test
