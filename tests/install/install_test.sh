@@ -12,7 +12,7 @@ compile() { "$cmake" --build "$1" >"$work/log" || { cat "$work/log" >&2; return 
 
 run_all() { # FOLDER
   local name
-  for name in hello kv_cache own_transform c_hello; do
+  for name in hello scales kv_cache own_transform c_hello; do
     "$1/$name" >"$work/output" || { echo "$1/$name failed" >&2; cat "$work/output" >&2; return 1; }
     [[ -s $work/output ]] || { echo "$1/$name said nothing" >&2; return 1; }
   done
@@ -33,7 +33,7 @@ by_pkg_config() { # PREFIX PKG-CONFIG-ARGUMENT...
   path=$library/pkgconfig:${PKG_CONFIG_PATH-}
   read -ra flags < <(PKG_CONFIG_PATH=$path pkg-config "${@:2}" --cflags --libs rootdk)
   flags+=("-Wl,-rpath,$library")
-  for name in hello kv_cache own_transform; do
+  for name in hello scales kv_cache own_transform; do
     "$CXX" -std=c++20 "$source/examples/$name.cc" "${flags[@]}" -o "$out/$name"
   done
   "$CC" -std=c99 "$source/examples/c_hello.c" "${flags[@]}" -lm -o "$out/c_hello"
