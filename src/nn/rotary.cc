@@ -1,0 +1,101 @@
+#include "rootdk/nn/rotary.h"
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "nn/refuse.h"
+#include "nn/rotary.h"
+
+namespace rootdk::nn {
+
+namespace {
+
+// Farther than any real position, and still exact in double.
+constexpr std::int64_t kMaxPosition = std::int64_t{1} << 50;
+
+// Below so many components waking threads takes longer than the work.
+constexpr std::int64_t kWorthThreads = 1 << 14;
+
+struct Angle {
+  float cos, sin;
+};
+
+// [positions, pairs]
+std::vector<Angle> angles_of(const Rotary& rotary, std::int64_t dim_qk, std::span<const std::int64_t> positions, Turn turn) {
+  const std::int64_t pairs = rotary.turning_dims(dim_qk) / 2;
+  const double direction = turn == Turn::kForward ? 1.0 : -1.0;
+  std::vector<double> frequency(static_cast<std::size_t>(pairs));
+  for (std::int64_t i = 0; i < pairs; ++i) frequency[static_cast<std::size_t>(i)] = rotary.frequency(i, dim_qk);
+
+  const auto rows = static_cast<std::int64_t>(positions.size());
+  std::vector<Angle> angles(static_cast<std::size_t>(rows * pairs));
+#pragma omp parallel for schedule(static) if (rows * pairs > kWorthThreads)
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const double position = static_cast<double>(positions[static_cast<std::size_t>(r)] + rotary.first_position);
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const double angle = position * frequency[static_cast<std::size_t>(i)];
+      angles[static_cast<std::size_t>(r * pairs + i)] = {static_cast<float>(std::cos(angle)),
+                                                         static_cast<float>(direction * std::sin(angle))};
+    }
+  }
+  return angles;
+}
+
+}  // namespace
+
+double Rotary::frequency(std::int64_t pair, std::int64_t dim_qk) const {
+  return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(turning_dims(dim_qk)));
+}
+
+void check_rotary(const Rotary& rotary, std::int64_t dim_qk) {
+  if (!(rotary.base > 0 && std::isfinite(rotary.base)))
+    refuse("rotary.base: {}, but a finite positive number is wanted", rotary.base);
+  const std::int64_t dims = rotary.turning_dims(dim_qk);
+  if (dims < 0 || dims > dim_qk || dims % 2 != 0)
+    refuse("rotary.dims: {}, but an even number of at most dim_qk = {} is wanted", dims, dim_qk);
+  if (rotary.first_position > kMaxPosition || rotary.first_position < -kMaxPosition)
+    refuse("rotary.first_position: {} is beyond ±{}", rotary.first_position, kMaxPosition);
+}
+
+void rotate(const Rotary& rotary, const Tensor& x, std::span<const std::int64_t> positions, Turn turn) {
+  const std::int64_t batch = x.shape[0], heads = x.shape[1], length = x.shape[2], dim_qk = x.shape[3];
+  if (batch < 0 || heads < 0 || length < 0 || dim_qk < 0)
+    refuse("x: shape is [{}, {}, {}, {}], but sizes cannot be negative", batch, heads, length, dim_qk);
+  if (x.dtype != DType::kF32) refuse("x: dtype is {}, but f32 is wanted", name_of(x.dtype));
+  if (x.device != Device::kCpu) refuse("x: lies on a GPU, but rotate runs on the CPU");
+  if (!x.present() && x.count() != 0) refuse("x: data is null, but it has {} values", x.count());
+  const auto given = static_cast<std::int64_t>(positions.size());
+  if (given != length && given != batch * length)
+    refuse("positions: {} entries, but length {} or batch × length {} are wanted", given, length, batch * length);
+  for (const std::int64_t position : positions)
+    if (position > kMaxPosition || position < -kMaxPosition)
+      refuse("positions: {} is beyond ±{}", position, kMaxPosition);
+  check_rotary(rotary, dim_qk);
+  if (x.count() == 0) return;
+
+  const std::int64_t pairs = rotary.turning_dims(dim_qk) / 2;
+  const bool split = rotary.pairing == Rotary::Pairing::kHalfSplit;
+  const std::int64_t step = (split ? 1 : 2) * x.strides[3];         // from a pair's first component to the next pair's
+  const std::int64_t partner = (split ? pairs : 1) * x.strides[3];  // from a pair's first component to its second
+  const std::vector<Angle> angles = angles_of(rotary, dim_qk, positions, turn);
+  auto* const data = static_cast<float*>(x.data);
+
+#pragma omp parallel for schedule(static) if (x.count() > kWorthThreads)
+  for (std::int64_t row = 0; row < batch * length; ++row) {
+    const std::int64_t b = row / length, t = row % length;
+    const Angle* const angle = angles.data() + (given == length ? t : row) * pairs;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      float* const head = data + b * x.strides[0] + h * x.strides[1] + t * x.strides[2];
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        float& first = head[i * step];
+        float& second = head[i * step + partner];
+        const float a = first, c = second;
+        first = a * angle[i].cos - c * angle[i].sin;
+        second = a * angle[i].sin + c * angle[i].cos;
+      }
+    }
+  }
+}
+
+}  // namespace rootdk::nn
