@@ -35,6 +35,7 @@ struct Plan {
   std::int64_t tile_keys = 0;   ///< keys per block
   std::int64_t key_splits = 1;  ///< a row's keys are cut in so many parts, merged in order; depends on lengths only
   bool pack_group = false;      ///< rows of the query heads that share a key head lie side by side in a tile
+  bool narrow = false;          ///< so few queries that vectors lie along d, and all rows share one read of K and V
   bool two_sweeps = false;      ///< backward: one sweep for dK, dV and one for dQ, to occupy more threads
   std::vector<std::string> passed_over;  ///< faster kernels that did not fit, and why
 

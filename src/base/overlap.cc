@@ -65,7 +65,8 @@ bool overlaps_itself(const ConstTensor& t) {
   if (!t.present() || t.count() <= 1) return false;
   // Nested strides (each steps over everything inside it) cannot collide: the common case, without touching elements.
   std::array<std::pair<std::int64_t, std::int64_t>, 4> axes;  // |stride|, size
-  for (std::size_t axis = 0; axis < 4; ++axis) axes[axis] = {std::abs(t.strides[axis]), t.shape[axis]};
+  for (std::size_t axis = 0; axis < 4; ++axis)  // the stride of a single element means nothing, and may be anything
+    axes[axis] = {t.shape[axis] == 1 ? 0 : std::abs(t.strides[axis]), t.shape[axis]};
   std::sort(axes.begin(), axes.end());
   std::int64_t reach = 0;
   bool nested = true;

@@ -102,9 +102,9 @@ void check_shape(const Shape& s) {
   if (s.heads_kv == 0 ? s.heads_q != 0 : s.heads_q % s.heads_kv != 0)
     refuse("k: heads_kv is {}, which does not divide q's {} heads", s.heads_kv, s.heads_q);
   std::int64_t rows = 0;
-  if (__builtin_mul_overflow(s.batch * s.heads_q, std::max(s.len_q, s.len_kv), &rows) || rows > kMaxRows)
-    refuse("batch × heads_q × length: {} × {} × {} rows are more than {}", s.batch, s.heads_q,
-           std::max(s.len_q, s.len_kv), kMaxRows);
+  const std::int64_t length = std::max({s.len_q, s.len_kv, std::int64_t{1}});
+  if (__builtin_mul_overflow(s.batch * s.heads_q, length, &rows) || rows > kMaxRows)
+    refuse("batch × heads_q × length: {} × {} × {} rows are more than {}", s.batch, s.heads_q, length, kMaxRows);
   if (s.dtype == DType::kBool) refuse("q: dtype is bool, but f32, f16, bf16 or f64 is wanted");
 }
 
@@ -226,7 +226,7 @@ void check_problem(const Problem& problem, const Shape& s) {
   if (!(problem.dropout.p >= 0 && problem.dropout.p < 1))
     refuse("dropout.p: {}, but 0 <= p < 1 is wanted", problem.dropout.p);
   const ScoreTransform& f = problem.transform;
-  if (f.present() && !(f.apply_f64 && f.chain_f32 && f.chain_f64))
+  if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) && !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
     refuse("transform: some of its functions are null; make it with ScoreTransform::of");
   if (problem.paged && problem.paged->len_kv != s.len_kv)
     refuse("paged.len_kv: {}, but the plan's shape has {}", problem.paged->len_kv, s.len_kv);

@@ -31,6 +31,7 @@
 
 #include "cpu/blocks-inl.h"
 #include "cpu/micro-inl.h"
+#include "cpu/narrow-inl.h"
 #include "cpu/passes-inl.h"
 #include "cpu/vector_math-inl.h"
 
@@ -308,7 +309,9 @@ class Backward {
     const TilePlace place{lanes, block.key0, keys};
     V unused[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) unused[m] = hn::Zero(f32);
-    score_product<MR>(tile.qt, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), scratch.s, unused);
+    const bool narrow = call_.plan.narrow;
+    scores<MR>(narrow ? tile.q_rows : tile.qt, narrow, static_cast<std::size_t>(lanes.count), block.k.data, block.k.stride, keys,
+               static_cast<std::size_t>(shape_.dim_qk), scratch.s, unused);
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
     passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, nullptr, nullptr, scratch.slope);
     score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), scratch.d_s, unused);

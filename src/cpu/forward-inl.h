@@ -28,6 +28,7 @@
 
 #include "cpu/blocks-inl.h"
 #include "cpu/micro-inl.h"
+#include "cpu/narrow-inl.h"
 #include "cpu/passes-inl.h"
 #include "cpu/vector_math-inl.h"
 
@@ -35,13 +36,25 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-/// RowState of a tile: one lane a row. Unnormalised output in `o`, [dim_v][width].
+/// RowState of a tile: one lane a row. Unnormalised output in `o`: [dim_v][width], or [row][dim_v] in a narrow plan.
 struct TileState {
   float *max, *sum, *raw_max, *visible, *o;
 
   static TileState take(base::Arena& arena, std::int64_t dim_v) {
     return {arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
             arena.take<float>(kTileRows), arena.take<float>(dim_v * kTileRows)};
+  }
+
+  /// Number `index` of an array of states at `base`.
+  static TileState at(std::byte* base, std::int64_t index, std::int64_t dim_v) {
+    base::Arena arena(base + index * bytes(dim_v));
+    return take(arena, dim_v);
+  }
+
+  static std::int64_t bytes(std::int64_t dim_v) {
+    base::Arena arena;
+    take(arena, dim_v);
+    return static_cast<std::int64_t>(arena.used());
   }
 
   void clear(std::int64_t dim_v) const {
@@ -77,13 +90,6 @@ HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* l
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(sum[m], f32, state.sum + m * kLanes);
 }
 
-template <int MR>
-HWY_INLINE void largest_of(const float* HWY_RESTRICT s, std::size_t keys, V* largest) {
-  for (std::size_t k = 0; k < keys; ++k)
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m)
-      largest[m] = hn::Max(largest[m], hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes));
-}
-
 /// K and V of some keys, ready to use.
 struct KeyBlock {
   std::int64_t key0;
@@ -100,13 +106,13 @@ struct ForwardScratch {
 
   static ForwardScratch take(base::Arena& arena, const Plan& plan) {
     const Shape& s = plan.shape;
-    const std::int64_t tiles = plan.rows_per_task / kTileRows;
+    const std::int64_t tiles = plan.rows_per_task / plan.tile_rows;
     constexpr std::int64_t kTile = static_cast<std::int64_t>(kTileKeys) * kTileRows;
     ForwardScratch scratch{};
     scratch.qt = arena.take<float>(tiles * s.dim_qk * kTileRows);
     scratch.lanes = arena.take<Lanes>(tiles);
     scratch.states = arena.take<TileState>(tiles);
-    for (std::int64_t t = 0; t < tiles; ++t) {
+    for (std::int64_t t = 0; t < tiles && plan.key_splits <= 1; ++t) {  // else they outlive the task, and lie elsewhere
       const TileState state = TileState::take(arena, s.dim_v);
       if (scratch.states) scratch.states[t] = state;
     }
@@ -120,6 +126,21 @@ struct ForwardScratch {
   }
 };
 
+/// O = O·rescale + V·P.
+template <int MR, Guard kGuard>
+HWY_INLINE void accumulate(const float* p, bool narrow, std::size_t rows, Matrix v, std::size_t keys, std::size_t dim,
+                           const V* rescale, float* o) {
+  if constexpr (MR == 1 && kLanes > 1) {
+    if (narrow) {
+      alignas(64) float shrink[kLanes];
+      hn::Store(rescale[0], f32, shrink);
+      narrow_weighted_sum<kGuard>(p, rows, v.data, v.stride, keys, dim, shrink, o);
+      return;
+    }
+  }
+  weighted_sum<MR, kGuard>(p, v.data, v.stride, keys, dim, o, rescale);
+}
+
 template <int MR>
 HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* qt,
                                 const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
@@ -132,7 +153,9 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
 
   V largest[MR];
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
-  score_product<MR>(qt, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape.dim_qk), s, largest);
+  const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
+  const bool narrow = call.plan.narrow;
+  scores<MR>(qt, narrow, rows, block.k.data, block.k.stride, keys, dim_qk, s, largest);
   if (passes.transforms() || passes.dense() || place.out_of_range_somewhere()) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
@@ -150,16 +173,14 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   const bool may_hide = passes.hides_keys() || place.out_of_range_somewhere();
   if (may_hide && block.v_finite < 0)
     block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
-  const auto dim_v = static_cast<std::size_t>(shape.dim_v);
-  if (may_hide && block.v_finite == 0)
-    weighted_sum<MR, Guard::kOn>(s, block.v.data, block.v.stride, keys, dim_v, state.o, rescale);
-  else
-    weighted_sum<MR, Guard::kOff>(s, block.v.data, block.v.stride, keys, dim_v, state.o, rescale);
+  const Guard guard = may_hide && block.v_finite == 0 ? Guard::kOn : Guard::kOff;
+  if (guard == Guard::kOn) accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, static_cast<std::size_t>(shape.dim_v), rescale, state.o);
+  else accumulate<MR, Guard::kOff>(s, narrow, rows, block.v, keys, static_cast<std::size_t>(shape.dim_v), rescale, state.o);
 }
 
 /// Keys [key_from, key_to) for every tile of a task.
 HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, std::int64_t key_from, std::int64_t key_to,
-                          std::int64_t tiles, const TileState* states, const ForwardScratch& scratch) {
+                          std::int64_t tiles, const ForwardScratch& scratch) {
   const Shape& shape = call.plan.shape;
   const Problem& problem = call.plan.problem;
   const Passes passes(problem);
@@ -184,10 +205,10 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
       switch ((lanes.count + kLanes - 1) / kLanes) {
-        case 1: forward_block<1>(call, passes, lanes, qt, states[t], block, scratch); break;
-        case 2: forward_block<2>(call, passes, lanes, qt, states[t], block, scratch); break;
-        case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, states[t], block, scratch); break;
-        case 4: if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, states[t], block, scratch); break;
+        case 1: forward_block<1>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
+        case 2: forward_block<2>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
+        case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
+        case 4: if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
       }
     }
   }
@@ -198,19 +219,23 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const RowGroup& grou
                              const ForwardScratch& scratch, std::int64_t t) {
   const Shape& shape = call.plan.shape;
   Lanes& lanes = scratch.lanes[t];
-  const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, group.rows - first_row));
+  const int count = static_cast<int>(std::min(call.plan.tile_rows, group.rows - first_row));
   const int width = (count + kLanes - 1) / kLanes * kLanes;
   lanes.fill(call.plan, group, first_row, count, width);
   const auto dim = static_cast<std::size_t>(shape.dim_qk);
-  load_tile_rows(call.in.q, lanes, scratch.rows, dim);
+  float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
+  float* rows = call.plan.narrow ? qt : scratch.rows;
+  load_tile_rows(call.in.q, lanes, rows, dim);
   for (int r = 0; r < count; ++r)
-    for (std::size_t d = 0; d < dim; ++d) scratch.rows[static_cast<std::size_t>(r) * dim + d] *= lanes.scale[r];
-  to_lanes(scratch.rows, dim, static_cast<std::size_t>(count), dim, scratch.qt + t * shape.dim_qk * kTileRows,
-           static_cast<std::size_t>(width));
+    for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] *= lanes.scale[r];
+  if (!call.plan.narrow) to_lanes(rows, dim, static_cast<std::size_t>(count), dim, qt, static_cast<std::size_t>(width));
 }
 
 /// Merges another part of the same rows into `into`: RowState's merge, lane by lane.
-HWY_INLINE void merge_states(const TileState& into, const TileState& part, std::int64_t dim_v, int width) {
+HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileState& into, const TileState& part) {
+  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
+  const std::int64_t dim_v = plan.shape.dim_v;
+  alignas(64) float shrinks[2][kMaxTileRows];
   for (int m = 0; m < width; m += kLanes) {
     const V a = hn::Load(f32, into.max + m), b = hn::Load(f32, part.max + m);
     const V max = hn::Max(a, b);
@@ -220,11 +245,18 @@ HWY_INLINE void merge_states(const TileState& into, const TileState& part, std::
     hn::Store(hn::MulAdd(hn::Load(f32, part.sum + m), shrink_b, hn::Mul(hn::Load(f32, into.sum + m), shrink_a)), f32, into.sum + m);
     hn::Store(hn::Max(hn::Load(f32, into.raw_max + m), hn::Load(f32, part.raw_max + m)), f32, into.raw_max + m);
     hn::Store(hn::Add(hn::Load(f32, into.visible + m), hn::Load(f32, part.visible + m)), f32, into.visible + m);
-    for (std::int64_t d = 0; d < dim_v; ++d) {
-      float* at = into.o + d * width + m;
-      hn::Store(hn::MulAdd(hn::Load(f32, part.o + d * width + m), shrink_b, hn::Mul(hn::Load(f32, at), shrink_a)), f32, at);
-    }
+    hn::Store(shrink_a, f32, shrinks[0] + m);
+    hn::Store(shrink_b, f32, shrinks[1] + m);
   }
+  // o is [dim_v][width], or [row][dim_v]: the shrinking goes along the inner or the outer index.
+  const std::int64_t outer = plan.narrow ? lanes.count : dim_v, inner = plan.narrow ? dim_v : width;
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t j = 0; j < inner; j += kLanes) {
+      const V shrink_a = plan.narrow ? hn::Set(f32, shrinks[0][i]) : hn::Load(f32, shrinks[0] + j);
+      const V shrink_b = plan.narrow ? hn::Set(f32, shrinks[1][i]) : hn::Load(f32, shrinks[1] + j);
+      float* at = into.o + i * inner + j;
+      hn::Store(hn::MulAdd(hn::Load(f32, part.o + i * inner + j), shrink_b, hn::Mul(hn::Load(f32, at), shrink_a)), f32, at);
+    }
 }
 
 HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, float value) {
@@ -251,14 +283,10 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     lse[r] = total.lse;
     gain[r] = row.p_max(total.share);
   }
-  for (int m = 0; m < width; m += kLanes) {
-    const V g = hn::Load(f32, gain + m);
-    for (std::size_t d = 0; d < dim; ++d) {
-      float* at = state.o + d * static_cast<std::size_t>(width) + m;
-      hn::Store(hn::Mul(hn::Load(f32, at), g), f32, at);
-    }
-  }
-  transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), rows, dim);
+  if (!call.plan.narrow) transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), rows, dim);
+  else std::memcpy(rows, state.o, static_cast<std::size_t>(lanes.count) * dim * sizeof(float));
+  for (int r = 0; r < lanes.count; ++r)
+    for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] *= gain[r];
   store_tile_rows(out.o, lanes, rows, dim);
 
   for (int r = 0; r < lanes.count; ++r) {
@@ -280,62 +308,78 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
 
 /// How a problem falls into tasks: row groups × runs of rows × key splits.
 struct ForwardTasks {
-  std::int64_t runs_per_group, splits, keys_per_split, total;
+  std::int64_t runs_per_group, splits, keys_per_split, tiles_per_run, total;
 
   explicit ForwardTasks(const Plan& plan) {
     const std::int64_t rows = plan.pack_group ? plan.shape.group() * plan.shape.len_q : plan.shape.len_q;
     constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
     runs_per_group = (rows + plan.rows_per_task - 1) / plan.rows_per_task;
     splits = plan.key_splits;
+    tiles_per_run = plan.rows_per_task / plan.tile_rows;
     const std::int64_t blocks = (plan.shape.len_kv + kKeys - 1) / kKeys;
     keys_per_split = (blocks + splits - 1) / splits * kKeys;
     total = row_group_count(plan) * runs_per_group;
   }
+
+  std::int64_t state_index(std::int64_t task, std::int64_t split, std::int64_t tile) const {
+    return (task * splits + split) * tiles_per_run + tile;
+  }
 };
+
+/// Brings the rows of a task in; returns how many tiles they fill.
+HWY_INLINE std::int64_t load_task(const base::ForwardCall& call, const ForwardTasks& tasks, const RowGroup& group,
+                                  std::int64_t task, const ForwardScratch& scratch) {
+  const Plan& plan = call.plan;
+  // Under a causal mask later rows see more: longest first keeps the threads level to the end.
+  const std::int64_t run = tasks.runs_per_group - 1 - task % tasks.runs_per_group;
+  const std::int64_t first_row = run * plan.rows_per_task;
+  const std::int64_t rows = std::min(plan.rows_per_task, group.rows - first_row);
+  const std::int64_t tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
+  for (std::int64_t t = 0; t < tiles; ++t) load_queries(call, group, first_row + t * plan.tile_rows, scratch, t);
+  return tiles;
+}
 
 /// One run of rows over all its keys.
 HWY_NOINLINE void forward_task(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
                                const ForwardScratch& scratch) {
   const Plan& plan = call.plan;
   const RowGroup group = row_group(plan, task / tasks.runs_per_group);
-  // Under a causal mask later rows see more: longest first keeps the threads level to the end.
-  const std::int64_t run = tasks.runs_per_group - 1 - task % tasks.runs_per_group;
-  const std::int64_t first_row = run * plan.rows_per_task;
-  const std::int64_t rows = std::min(plan.rows_per_task, group.rows - first_row);
-  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (std::int64_t t = 0; t < tiles; ++t) {
-    load_queries(call, group, first_row + t * kTileRows, scratch, t);
-    scratch.states[t].clear(plan.shape.dim_v);
-  }
-  walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch.states, scratch);
+  const std::int64_t tiles = load_task(call, tasks, group, task, scratch);
+  for (std::int64_t t = 0; t < tiles; ++t) scratch.states[t].clear(plan.shape.dim_v);
+  walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch);
   const Passes passes(plan.problem);
   for (std::int64_t t = 0; t < tiles; ++t) finish_tile(call, passes, scratch.lanes[t], scratch.states[t], scratch.rows);
 }
 
-/// One tile of rows over one split of its keys, into a state of its own.
+/// The same over one split of the keys, into states that outlive the task: [tasks][splits][tiles] at `states`.
 HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
-                                std::int64_t split, const TileState& state, const ForwardScratch& scratch) {
-  const RowGroup group = row_group(call.plan, task / tasks.runs_per_group);
-  load_queries(call, group, task % tasks.runs_per_group * kTileRows, scratch, 0);
-  state.clear(call.plan.shape.dim_v);
+                                std::int64_t split, std::byte* states, const ForwardScratch& scratch) {
+  const Plan& plan = call.plan;
+  const RowGroup group = row_group(plan, task / tasks.runs_per_group);
+  const std::int64_t tiles = load_task(call, tasks, group, task, scratch);
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    scratch.states[t] = TileState::at(states, tasks.state_index(task, split, t), plan.shape.dim_v);
+    scratch.states[t].clear(plan.shape.dim_v);
+  }
   const std::int64_t from = split * tasks.keys_per_split;
-  walk_keys(call, group, from, std::min(from + tasks.keys_per_split, call.plan.shape.len_kv), 1, &state, scratch);
+  walk_keys(call, group, from, std::min(from + tasks.keys_per_split, plan.shape.len_kv), tiles, scratch);
 }
 
 HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
-                               const TileState* states, const ForwardScratch& scratch) {
-  const RowGroup group = row_group(call.plan, task / tasks.runs_per_group);
-  load_queries(call, group, task % tasks.runs_per_group * kTileRows, scratch, 0);
-  const Lanes& lanes = scratch.lanes[0];
-  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
-  for (std::int64_t split = 1; split < tasks.splits; ++split)
-    merge_states(states[0], states[split], call.plan.shape.dim_v, width);
-  finish_tile(call, Passes(call.plan.problem), lanes, states[0], scratch.rows);
+                               std::byte* states, const ForwardScratch& scratch) {
+  const Plan& plan = call.plan;
+  const std::int64_t tiles = load_task(call, tasks, row_group(plan, task / tasks.runs_per_group), task, scratch);
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    const TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan.shape.dim_v);
+    for (std::int64_t split = 1; split < tasks.splits; ++split)
+      merge_states(plan, scratch.lanes[t], total, TileState::at(states, tasks.state_index(task, split, t), plan.shape.dim_v));
+    finish_tile(call, Passes(plan.problem), scratch.lanes[t], total, scratch.rows);
+  }
 }
 
 struct ForwardWorkspace {
   ForwardScratch* scratch;  ///< one a thread
-  TileState* states;        ///< [tasks][splits], when keys are split
+  std::byte* states;        ///< TileState [tasks][splits][tiles], when keys are split
 
   static ForwardWorkspace take(base::Arena& arena, const Plan& plan) {
     const ForwardTasks tasks(plan);
@@ -346,11 +390,7 @@ struct ForwardWorkspace {
       if (workspace.scratch) workspace.scratch[t] = scratch;
     }
     if (tasks.splits <= 1) return workspace;
-    workspace.states = arena.take<TileState>(tasks.total * tasks.splits);
-    for (std::int64_t i = 0; i < tasks.total * tasks.splits; ++i) {
-      const TileState state = TileState::take(arena, plan.shape.dim_v);
-      if (workspace.states) workspace.states[i] = state;
-    }
+    workspace.states = arena.take<std::byte>(tasks.state_index(tasks.total, 0, 0) * TileState::bytes(plan.shape.dim_v));
     return workspace;
   }
 };
@@ -372,10 +412,10 @@ void forward(const base::ForwardCall& call) {
     return;
   }
   parallel_tasks(tasks.total * tasks.splits, plan.threads, [&](std::int64_t index, int thread) {
-    forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states[index], workspace.scratch[thread]);
+    forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states, workspace.scratch[thread]);
   });
   parallel_tasks(tasks.total, plan.threads, [&](std::int64_t task, int thread) {
-    merge_splits(call, tasks, task, workspace.states + task * tasks.splits, workspace.scratch[thread]);
+    merge_splits(call, tasks, task, workspace.states, workspace.scratch[thread]);
   });
 }
 

@@ -12,6 +12,7 @@ namespace rootdk::cpu {
 struct FusedForward {
   const char* isa;
   std::int64_t tile_rows, tile_keys;  ///< of one register tile and key block
+  std::int64_t lanes;                 ///< of a vector
   std::size_t (*workspace_bytes)(const Plan& plan);
   void (*run)(const base::ForwardCall& call);
 };

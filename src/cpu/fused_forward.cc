@@ -14,7 +14,8 @@ namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
 FusedForward forward_entry() {
-  return {hwy::TargetName(HWY_TARGET), kTileRows, static_cast<std::int64_t>(kTileKeys), &forward_workspace_bytes, &forward};
+  return {hwy::TargetName(HWY_TARGET), kTileRows,        static_cast<std::int64_t>(kTileKeys),
+          kLanes,                      &forward_workspace_bytes, &forward};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -26,18 +26,23 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-// Register tile: kMr vectors × kNr broadcasts, kMr·kNr accumulators; the rest of the registers hold operands.
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
-inline constexpr int kMr = 2, kNr = 6;  // 16 registers
-#else
-inline constexpr int kMr = 4, kNr = 6;  // 32 registers
+// Register tile: MR vectors × kNr<MR> broadcasts, as many accumulators; the rest of the registers hold operands. Fewer vectors
+// take more broadcasts, to keep the multiply-adds' latency covered.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3  // 16 registers
+inline constexpr int kMr = 2;
+template <int MR>
+inline constexpr int kNr = 12 / MR;
+#else  // 32 registers
+inline constexpr int kMr = 4;
+template <int MR>
+inline constexpr int kNr = MR == 1 ? 12 : 24 / MR;
 #endif
 
-// Rows in the lanes of one tile, and keys in a block. The tile of scores is 24 KB at 64 rows; the keys are a multiple of kNr
-// and of 4 (dropout draws for four keys at a time).
+// Rows in the lanes of one tile, and keys in a block. The tile of scores is 24 KB at 64 rows; the keys are a multiple of every
+// kNr and of 4 (dropout draws for four keys at a time).
 inline constexpr int kTileRows = kMr * kLanes;
 inline constexpr std::size_t kTileKeys = 96;
-static_assert(kTileRows <= kMaxTileRows && kTileKeys % 4 == 0 && kTileKeys % kNr == 0);
+static_assert(kTileRows <= kMaxTileRows && kTileKeys % 24 == 0);
 
 /// 0·NaN must not leak through a mask: a guarded product skips terms whose weight is exactly 0.
 enum class Guard : bool { kOff, kOn };
@@ -115,27 +120,24 @@ HWY_INLINE void outer_tile(const float* HWY_RESTRICT a, std::size_t a_stride, co
   }
 }
 
-// The remainder of `count` by the tile is one smaller tile: tail<N>(rest, call) runs call.template run<rest>().
-template <int N, class Call>
-HWY_INLINE void tail(std::size_t rest, const Call& call) {
-  if constexpr (N > 0) {
-    if (rest == N) {
-      call.template run<N>();
-    } else {
-      tail<N - 1>(rest, call);
-    }
+// Covers `count` with tiles of N, then 8, 4, 2 and 1: calls tile.template run<size>(start).
+template <int N, class Tile>
+HWY_INLINE void cover(std::size_t count, const Tile& tile, std::size_t start = 0) {
+  for (; start + N <= count; start += N) tile.template run<N>(start);
+  if constexpr (N > 1) {
+    if (start < count) cover<(N > 8 ? 8 : N > 4 ? 4 : N > 2 ? 2 : 1)>(count, tile, start);
   }
 }
 
 template <int MR>
-struct ScoreTail {
+struct ScoreTiles {
   const float *qt, *k;
   std::size_t k_stride, dim;
   float* s;
   V* largest;
   template <int NR>
-  HWY_INLINE void run() const {
-    score_tile<MR, NR>(qt, k, k_stride, dim, s, largest);
+  HWY_INLINE void run(std::size_t n) const {
+    score_tile<MR, NR>(qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest);
   }
 };
 
@@ -143,35 +145,29 @@ struct ScoreTail {
 template <int MR>
 HWY_INLINE void score_product(const float* qt, const float* k, std::size_t k_stride, std::size_t keys, std::size_t dim,
                               float* s, V* largest) {
-  std::size_t n = 0;
-  for (; n + kNr <= keys; n += kNr)
-    score_tile<MR, kNr>(qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest);
-  tail<kNr - 1>(keys - n, ScoreTail<MR>{qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest});
+  cover<kNr<MR>>(keys, ScoreTiles<MR>{qt, k, k_stride, dim, s, largest});
 }
 
 template <int MR, Guard kGuard>
-struct SumTail {
+struct SumTiles {
   const float *p, *x;
   std::size_t x_stride, keys;
   float* out;
   const V* rescale;
   template <int NR>
-  HWY_INLINE void run() const {
-    sum_tile<MR, NR, kGuard>(p, x, x_stride, keys, out, rescale);
+  HWY_INLINE void run(std::size_t j) const {
+    sum_tile<MR, NR, kGuard>(p, x + j, x_stride, keys, out + j * MR * kLanes, rescale);
   }
 };
 
 template <int MR, Guard kGuard>
 HWY_INLINE void weighted_sum(const float* p, const float* x, std::size_t x_stride, std::size_t keys, std::size_t dim,
                              float* out, const V* rescale) {
-  std::size_t j = 0;
-  for (; j + kNr <= dim; j += kNr)
-    sum_tile<MR, kNr, kGuard>(p, x + j, x_stride, keys, out + j * MR * kLanes, rescale);
-  tail<kNr - 1>(dim - j, SumTail<MR, kGuard>{p, x + j, x_stride, keys, out + j * MR * kLanes, rescale});
+  cover<kNr<MR>>(dim, SumTiles<MR, kGuard>{p, x, x_stride, keys, out, rescale});
 }
 
 template <int VR, Guard kGuard>
-struct OuterTail {
+struct OuterTiles {
   const float* a;
   std::size_t a_stride;
   const float* b;
@@ -179,22 +175,13 @@ struct OuterTail {
   float* c;
   std::size_t c_stride;
   template <int NR>
-  HWY_INLINE void run() const {
-    outer_tile<VR, NR, kGuard>(a, a_stride, b, b_stride, rows, c, c_stride);
+  HWY_INLINE void run(std::size_t n) const {
+    outer_tile<VR, NR, kGuard>(a + n * a_stride, a_stride, b, b_stride, rows, c + n * c_stride, c_stride);
   }
 };
 
-template <int VR, Guard kGuard>
-HWY_INLINE void outer_panel(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
-                            std::size_t keys, float* c, std::size_t c_stride) {
-  std::size_t n = 0;
-  for (; n + kNr <= keys; n += kNr)
-    outer_tile<VR, kNr, kGuard>(a + n * a_stride, a_stride, b, b_stride, rows, c + n * c_stride, c_stride);
-  tail<kNr - 1>(keys - n, OuterTail<VR, kGuard>{a + n * a_stride, a_stride, b, b_stride, rows, c + n * c_stride, c_stride});
-}
-
 template <Guard kGuard>
-struct PanelTail {
+struct OuterPanels {
   const float* a;
   std::size_t a_stride;
   const float* b;
@@ -202,8 +189,8 @@ struct PanelTail {
   float* c;
   std::size_t c_stride;
   template <int VR>
-  HWY_INLINE void run() const {
-    outer_panel<VR, kGuard>(a, a_stride, b, b_stride, rows, keys, c, c_stride);
+  HWY_INLINE void run(std::size_t v) const {
+    cover<kNr<VR>>(keys, OuterTiles<VR, kGuard>{a, a_stride, b + v * kLanes, b_stride, rows, c + v * kLanes, c_stride});
   }
 };
 
@@ -211,11 +198,7 @@ struct PanelTail {
 template <Guard kGuard>
 HWY_INLINE void outer_product(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
                               std::size_t keys, std::size_t dim, float* c, std::size_t c_stride) {
-  constexpr std::size_t kPanel = static_cast<std::size_t>(kMr) * kLanes;
-  std::size_t d = 0;
-  for (; d + kPanel <= dim; d += kPanel)
-    outer_panel<kMr, kGuard>(a, a_stride, b + d, b_stride, rows, keys, c + d, c_stride);
-  tail<kMr - 1>((dim - d) / kLanes, PanelTail<kGuard>{a, a_stride, b + d, b_stride, rows, keys, c + d, c_stride});
+  cover<kMr>(dim / kLanes, OuterPanels<kGuard>{a, a_stride, b, b_stride, rows, keys, c, c_stride});
 }
 
 }  // namespace HWY_NAMESPACE

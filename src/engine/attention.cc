@@ -50,6 +50,16 @@ void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
   base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
 }
 
+// Memory that a kernel or a check asks for beside the workspace.
+template <class Run>
+auto with_memory_errors(const Run& run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kOutOfMemory, "out of memory");
+  }
+}
+
 Stats reduce(const Plan& plan, const base::RowRecord* records) {
   Stats stats;
   stats.level = plan.problem.stats;
@@ -65,30 +75,34 @@ Stats reduce(const Plan& plan, const base::RowRecord* records) {
 }  // namespace
 
 Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace) {
-  check_run(plan, Pass::kForward, workspace);
-  base::check_forward(plan.problem, plan.shape, inputs, outputs);
-  base::Arena arena(workspace.data());
-  const std::int64_t count = engine::record_count(plan);
-  base::RowRecord* records = count > 0 ? arena.take<base::RowRecord>(count) : nullptr;
-  engine::kernel_of(plan).forward({plan, inputs, outputs, records, workspace.data() + arena.used()});
-  return reduce(plan, records);
+  return with_memory_errors([&] {
+    check_run(plan, Pass::kForward, workspace);
+    base::check_forward(plan.problem, plan.shape, inputs, outputs);
+    base::Arena arena(workspace.data());
+    const std::int64_t count = engine::record_count(plan);
+    base::RowRecord* records = count > 0 ? arena.take<base::RowRecord>(count) : nullptr;
+    engine::kernel_of(plan).forward({plan, inputs, outputs, records, workspace.data() + arena.used()});
+    return reduce(plan, records);
+  });
 }
 
 void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace) {
-  check_run(plan, Pass::kBackward, workspace);
-  base::check_backward(plan.problem, plan.shape, inputs, gradients);
-  engine::kernel_of(plan).backward({plan, inputs, gradients, workspace.data()});
+  with_memory_errors([&] {
+    check_run(plan, Pass::kBackward, workspace);
+    base::check_backward(plan.problem, plan.shape, inputs, gradients);
+    engine::kernel_of(plan).backward({plan, inputs, gradients, workspace.data()});
+  });
 }
 
 Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
   const Plan plan = make_plan(problem, shape_of(inputs, problem), Pass::kForward);
-  base::check_forward(problem, plan.shape, inputs, outputs);  // before a workspace for a wrong shape is asked for
+  with_memory_errors([&] { base::check_forward(problem, plan.shape, inputs, outputs); });  // before asking for a workspace
   return forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
 }
 
 void backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients) {
   const Plan plan = make_plan(problem, shape_of({inputs.q, inputs.k, inputs.v}, problem), Pass::kBackward);
-  base::check_backward(problem, plan.shape, inputs, gradients);
+  with_memory_errors([&] { base::check_backward(problem, plan.shape, inputs, gradients); });
   backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
 }
 

@@ -13,11 +13,11 @@ const std::vector<Kernel>& kernel_table() {
     for (std::size_t i = 0; i < cpu::fused_forward().size(); ++i) {
       const cpu::FusedForward& forward = cpu::fused_forward()[i];
       const cpu::FusedBackward& backward = cpu::fused_backward()[i];
-      rows.push_back({"fused", forward.isa, forward.tile_rows, forward.tile_keys, forward.workspace_bytes,
+      rows.push_back({"fused", forward.isa, forward.tile_rows, forward.tile_keys, forward.lanes, forward.workspace_bytes,
                       backward.workspace_bytes, forward.run, backward.run});
     }
     const auto nothing = [](const Plan&) -> std::size_t { return 0; };
-    rows.push_back({"reference", "", 1, 1, nothing, nothing, &cpu::reference_forward, &cpu::reference_backward});
+    rows.push_back({"reference", "", 1, 1, 1, nothing, nothing, &cpu::reference_forward, &cpu::reference_backward});
     return rows;
   }();
   return table;

@@ -14,7 +14,7 @@ namespace rootdk::engine {
 struct Kernel {
   std::string name;  ///< "fused" or "reference"
   std::string isa;
-  std::int64_t tile_rows, tile_keys;
+  std::int64_t tile_rows, tile_keys, lanes;
   std::size_t (*forward_bytes)(const Plan& plan);   ///< of workspace
   std::size_t (*backward_bytes)(const Plan& plan);
   void (*forward)(const base::ForwardCall& call);

@@ -13,6 +13,8 @@ namespace rootdk {
 
 void merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse) {
   base::check_merge(o, lse, other_o, other_lse);
+  for (const std::int64_t size : o.shape)
+    if (size == 0) return;
   constexpr double kNothing = -std::numeric_limits<double>::infinity();
   for (std::int64_t b = 0; b < o.shape[0]; ++b)
     for (std::int64_t h = 0; h < o.shape[1]; ++h)

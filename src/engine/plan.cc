@@ -39,26 +39,35 @@ int useful_threads(const Shape& s, int threads) {
   return static_cast<int>(std::clamp(work / static_cast<double>(kWorkPerThread), 1.0, static_cast<double>(threads)));
 }
 
-void plan_forward(Plan& plan) {
+// With at most so many queries, tiles are narrow; up to so many rows share one.
+constexpr std::int64_t kNarrowQueries = 4;
+constexpr std::int64_t kNarrowRows = 8;
+
+// Whether a row's sums run along lanes must not depend on who shares the tile, so the group does not count here. Backward
+// follows forward, so that it finds the scores that lse was made of.
+bool is_narrow(const Shape& s, const engine::Kernel& kernel) {
+  return kernel.lanes > 1 && s.len_q <= kNarrowQueries && s.dim_qk % kernel.lanes == 0 && s.dim_v % kernel.lanes == 0;
+}
+
+void plan_forward(Plan& plan, const engine::Kernel& kernel) {
   const Shape& s = plan.shape;
   plan.pack_group = s.group() > 1 && s.len_q < kShortQueries;
-  if (s.len_q <= kShortQueries && s.len_kv >= 2 * kKeysPerSplit) {
-    plan.key_splits = divide_up(s.len_kv, kKeysPerSplit);
-    plan.rows_per_task = plan.tile_rows;
-    return;
-  }
+  plan.narrow = is_narrow(s, kernel);
+  if (plan.narrow) plan.tile_rows = std::min(kNarrowRows, kernel.lanes);
+  if (s.len_q <= kShortQueries && s.len_kv >= 2 * kKeysPerSplit) plan.key_splits = divide_up(s.len_kv, kKeysPerSplit);
   const std::int64_t row_bytes = (s.dim_qk + s.dim_v) * 4;
-  const std::int64_t most = std::clamp(kTaskBytes / row_bytes, plan.tile_rows, kRowsPerTask) / plan.tile_rows * plan.tile_rows;
-  const std::int64_t groups = cpu::row_group_count(plan);
   const std::int64_t rows = plan.pack_group ? s.group() * s.len_q : s.len_q;
-  plan.rows_per_task = most;
+  const std::int64_t most = std::min(std::max(kTaskBytes / row_bytes, plan.tile_rows), kRowsPerTask);
+  plan.rows_per_task = std::min(most / plan.tile_rows, std::max<std::int64_t>(1, divide_up(rows, plan.tile_rows))) * plan.tile_rows;
+  const std::int64_t groups = cpu::row_group_count(plan) * plan.key_splits;
   while (plan.rows_per_task > plan.tile_rows &&
          groups * divide_up(rows, plan.rows_per_task) < kTasksPerThread * plan.threads)
     plan.rows_per_task -= plan.tile_rows;
 }
 
-void plan_backward(Plan& plan) {
+void plan_backward(Plan& plan, const engine::Kernel& kernel) {
   const Shape& s = plan.shape;
+  plan.narrow = is_narrow(s, kernel);
   plan.rows_per_task = plan.tile_rows;
   // One sweep costs five products per key head, two sweeps cost seven but divide finely: take the sooner end.
   const std::int64_t units = s.batch * s.heads_kv, threads = plan.threads;
@@ -130,10 +139,10 @@ Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Mach
     plan.tile_rows = kernel.tile_rows;
     plan.tile_keys = kernel.tile_keys;
     if (pass == Pass::kForward) {
-      plan_forward(plan);
+      plan_forward(plan, kernel);
       plan.workspace_bytes = engine::records_bytes(plan) + kernel.forward_bytes(plan);
     } else {
-      plan_backward(plan);
+      plan_backward(plan, kernel);
       plan.workspace_bytes = kernel.backward_bytes(plan);
     }
     break;
@@ -153,7 +162,7 @@ std::string Plan::explain() const {
   } else {
     text += fmt::format("kernel: fused, {}; tiles of {} query rows x {} keys; up to {} threads\n", isa, tile_rows, tile_keys, threads);
     if (pass == Pass::kForward) {
-      text += fmt::format("schedule: {} rows a task{}{}\n", rows_per_task,
+      text += fmt::format("schedule: {} rows a task{}{}{}\n", rows_per_task, narrow ? "; few rows, so vectors lie along d" : "",
                           pack_group ? "; heads that share keys lie side by side in a tile" : "",
                           key_splits > 1 ? fmt::format("; keys in {} parts, merged in order", key_splits) : "");
     } else {
