@@ -117,12 +117,13 @@ TEST(Edges, EmptyLengths) {
 TEST(Edges, ScoresOfTenThousandInF16) {
   const auto c = simple_case({1, 2, 2, 50, 300, 64, 64, DType::kF16}, 3, 40);  // unscaled scores spread as 8·1600
   c->problem.scale = Scale::none();
-  const Result exact = run_reference(*c), plain = run_plain(*c);
-  ASSERT_GT(*std::max_element(exact.score_max.begin(), exact.score_max.end()), 1e4);
+  const Yardstick yardstick(*c);
+  const std::vector<double>& score_max = yardstick.exact().score_max;
+  ASSERT_GT(*std::max_element(score_max.begin(), score_max.end()), 1e4);
   for (const engine::Kernel& kernel : fast_kernels()) {
     const Result r = run(*c, kernel);
     for (const auto* x : {&r.o, &r.lse, &r.d_q, &r.d_k, &r.d_v}) EXPECT_TRUE(all_finite(*x)) << kernel.label();
-    EXPECT_EQ(compare(*c, r, plain, exact), "") << kernel.label();
+    EXPECT_EQ(yardstick.judge(r), "") << kernel.label();
   }
 }
 
@@ -241,19 +242,19 @@ TEST(Edges, DropoutKeepsWhatTheGeneratorSays) {
 }
 
 // The error rule must be able to fail: a scale that is wrong in its fifth digit is found in most problems.
-TEST(Yardstick, CatchesASlightlyWrongScale) {
+TEST(ErrorRule, CatchesASlightlyWrongScale) {
   int caught = 0, tried = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto c = random_case(seed, {.work = 1 << 16, .longest = 300});
     if (c->shape.dtype != DType::kF32 || c->shape.len_q == 0 || c->shape.len_kv < 2) continue;
     if (c->problem.scale.rule != Scale::Rule::kInvSqrtDk) continue;
-    const Result exact = run_reference(*c), plain = run_plain(*c);
-    ASSERT_EQ(compare(*c, run(*c, fast_kernels()[0]), plain, exact), "");
+    const Yardstick yardstick(*c);
+    ASSERT_EQ(yardstick.judge(run(*c, fast_kernels()[0])), "");
     c->problem.scale = Scale::constant((1 + 2e-5) / std::sqrt(static_cast<double>(c->shape.dim_qk)));
     const Result wrong = run(*c, fast_kernels()[0]);
     c->problem.scale = Scale::inv_sqrt_dk();
     ++tried;
-    caught += !compare(*c, wrong, plain, exact).empty();
+    caught += !yardstick.judge(wrong).empty();
   }
   ASSERT_GT(tried, 5);
   EXPECT_GE(2 * caught, tried) << caught << " of " << tried;

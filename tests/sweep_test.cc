@@ -14,9 +14,9 @@ TEST(Sweep, EveryKernelIsWithinTheErrorRule) {
   const int problems = problem_count(2000);
   for (int seed = 0; seed < problems && failures < 10; ++seed) {
     const auto c = random_case(static_cast<std::uint64_t>(seed));
-    const Result exact = run_reference(*c), plain = run_plain(*c);
+    const Yardstick yardstick(*c);
     for (const engine::Kernel& kernel : fast_kernels()) {
-      const std::string wrong = compare(*c, run(*c, kernel), plain, exact);
+      const std::string wrong = yardstick.judge(run(*c, kernel));
       if (wrong.empty()) continue;
       ADD_FAILURE() << "seed " << seed << ", " << kernel.label() << ":\n" << wrong << c->describe();
       ++failures;

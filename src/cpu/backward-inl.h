@@ -275,7 +275,7 @@ class Backward {
     load_tile_rows(call_.in.q, lanes, tile.q_rows, q_row);
     load_tile_rows(call_.in.d_o, lanes, tile.d_o_rows, v_row);
     for (std::size_t i = 0; i < rows * q_row; ++i) tile.q_rows[i] *= lanes.scale[0];  // one head: one scale
-    tile.finite = all_finite({tile.q_rows, q_row}, rows, dim_qk) && all_finite({tile.d_o_rows, v_row}, rows, dim_v);
+    tile.finite = all_finite(Matrix{tile.q_rows, q_row}, rows, dim_qk) && all_finite(Matrix{tile.d_o_rows, v_row}, rows, dim_v);
     to_lanes(tile.q_rows, q_row, rows, dim_qk, tile.qt, cols);
     to_lanes(tile.d_o_rows, v_row, rows, dim_v, tile.d_ot, cols);
     std::memset(tile.d_qt, 0, dim_qk * cols * sizeof(float));
@@ -310,8 +310,9 @@ class Backward {
     V unused[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) unused[m] = hn::Zero(f32);
     const bool narrow = call_.plan.narrow;
-    scores<MR>(narrow ? tile.q_rows : tile.qt, narrow, static_cast<std::size_t>(lanes.count), block.k.data, block.k.stride, keys,
-               static_cast<std::size_t>(shape_.dim_qk), scratch.s, unused);
+    const StoredMatrix stored{block.k.data, DType::kF32, block.k.stride};
+    scores<MR>(narrow ? tile.q_rows : tile.qt, narrow, static_cast<std::size_t>(lanes.count), stored, keys,
+               static_cast<std::size_t>(shape_.dim_qk), rows_of(stored), scratch.s, unused);
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
     passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, nullptr, nullptr, scratch.slope);
     score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), scratch.d_s, unused);

@@ -106,15 +106,29 @@ struct Matrix {
   std::size_t stride;
 };
 
-/// Keys key0 … of one head: as they lie in memory where that is possible, else copied to `scratch` [keys, dim].
+/// Rows of any dtype whose elements lie side by side, `stride` elements apart; null if they do not lie like that.
+struct StoredMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::size_t stride = 0;
+};
+
+/// Keys key0 … of one head as they lie in memory.
+HWY_INLINE StoredMatrix find_keys(const Problem& problem, const ConstTensor& t, std::int64_t batch, std::int64_t head,
+                                  std::int64_t key0, std::size_t keys) {
+  const base::KeyPlace first = base::place_of_key(problem, t, batch, key0);
+  const bool consecutive = !problem.paged || first.row + static_cast<std::int64_t>(keys) <= t.shape[2];
+  if (!consecutive || (t.strides[3] != 1 && t.shape[3] != 1) || t.strides[2] < 0) return {};
+  const std::int64_t offset = base::offset_of(t, first.item, head, first.row, 0) * size_of(t.dtype);
+  return {static_cast<const std::byte*>(t.data) + offset, t.dtype, static_cast<std::size_t>(t.strides[2])};
+}
+
+/// The same as f32: as they lie in memory where that is possible, else copied to `scratch` [keys, dim].
 HWY_INLINE Matrix load_keys(const Problem& problem, const ConstTensor& t, std::int64_t batch, std::int64_t head,
                             std::int64_t key0, std::size_t keys, float* scratch) {
   const auto dim = static_cast<std::size_t>(t.shape[3]);
-  const base::KeyPlace first = base::place_of_key(problem, t, batch, key0);
-  const bool consecutive = !problem.paged || first.row + static_cast<std::int64_t>(keys) <= t.shape[2];
-  if (t.dtype == DType::kF32 && (t.strides[3] == 1 || dim == 1) && t.strides[2] >= 0 && consecutive)
-    return {static_cast<const float*>(t.data) + base::offset_of(t, first.item, head, first.row, 0),
-            static_cast<std::size_t>(t.strides[2])};
+  const StoredMatrix stored = find_keys(problem, t, batch, head, key0, keys);
+  if (stored.data && t.dtype == DType::kF32) return {static_cast<const float*>(stored.data), stored.stride};
   for (std::size_t k = 0; k < keys; ++k) {
     const base::KeyPlace place = base::place_of_key(problem, t, batch, key0 + static_cast<std::int64_t>(k));
     load_row(t.dtype, t.data, base::offset_of(t, place.item, head, place.row, 0), t.strides[3], dim, scratch + k * dim);
@@ -127,6 +141,16 @@ HWY_INLINE bool all_finite(Matrix x, std::size_t rows, std::size_t dim) {
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t d = 0; d < dim; ++d)
       bad |= (std::bit_cast<std::uint32_t>(x.data[r * x.stride + d]) & 0x7f800000u) == 0x7f800000u;
+  return bad == 0;
+}
+
+HWY_INLINE bool all_finite(const StoredMatrix& x, std::size_t rows, std::size_t dim) {
+  if (x.dtype == DType::kF32) return all_finite(Matrix{static_cast<const float*>(x.data), x.stride}, rows, dim);
+  const std::uint32_t exponent = x.dtype == DType::kF16 ? 0x7c00u : 0x7f80u;
+  std::uint32_t bad = 0;
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t d = 0; d < dim; ++d)
+      bad |= (static_cast<const std::uint16_t*>(x.data)[r * x.stride + d] & exponent) == exponent;
   return bad == 0;
 }
 

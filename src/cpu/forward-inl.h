@@ -94,7 +94,7 @@ HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* l
 struct KeyBlock {
   std::int64_t key0;
   std::size_t keys;
-  Matrix k, v;
+  StoredMatrix k, v;  ///< f32 but for narrow tiles, which read some dtypes as stored
   int v_finite = -1;  ///< unknown until a tile that hides keys asks
 };
 
@@ -126,21 +126,6 @@ struct ForwardScratch {
   }
 };
 
-/// O = O·rescale + V·P.
-template <int MR, Guard kGuard>
-HWY_INLINE void accumulate(const float* p, bool narrow, std::size_t rows, Matrix v, std::size_t keys, std::size_t dim,
-                           const V* rescale, float* o) {
-  if constexpr (MR == 1 && kLanes > 1) {
-    if (narrow) {
-      alignas(64) float shrink[kLanes];
-      hn::Store(rescale[0], f32, shrink);
-      narrow_weighted_sum<kGuard>(p, rows, v.data, v.stride, keys, dim, shrink, o);
-      return;
-    }
-  }
-  weighted_sum<MR, kGuard>(p, v.data, v.stride, keys, dim, o, rescale);
-}
-
 template <int MR>
 HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* qt,
                                 const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
@@ -155,7 +140,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
   const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
   const bool narrow = call.plan.narrow;
-  scores<MR>(qt, narrow, rows, block.k.data, block.k.stride, keys, dim_qk, s, largest);
+  scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, rows_of(block.v), s, largest);
   if (passes.transforms() || passes.dense() || place.out_of_range_somewhere()) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
@@ -173,9 +158,23 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   const bool may_hide = passes.hides_keys() || place.out_of_range_somewhere();
   if (may_hide && block.v_finite < 0)
     block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
-  const Guard guard = may_hide && block.v_finite == 0 ? Guard::kOn : Guard::kOff;
-  if (guard == Guard::kOn) accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, static_cast<std::size_t>(shape.dim_v), rescale, state.o);
-  else accumulate<MR, Guard::kOff>(s, narrow, rows, block.v, keys, static_cast<std::size_t>(shape.dim_v), rescale, state.o);
+  const auto dim_v = static_cast<std::size_t>(shape.dim_v);
+  const Ahead next = rows_of(block.k, block.keys);
+  if (may_hide && block.v_finite == 0)
+    accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
+  else
+    accumulate<MR, Guard::kOff>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
+}
+
+/// Keys as the plan's tiles read them.
+HWY_INLINE StoredMatrix bring_keys(const Plan& plan, const ConstTensor& t, const RowGroup& group, std::int64_t key0,
+                                   std::size_t keys, float* scratch) {
+  if (plan.narrow && narrow_reads(t.dtype)) {
+    const StoredMatrix stored = find_keys(plan.problem, t, group.batch, group.kv_head, key0, keys);
+    if (stored.data) return stored;
+  }
+  const Matrix matrix = load_keys(plan.problem, t, group.batch, group.kv_head, key0, keys, scratch);
+  return {matrix.data, DType::kF32, matrix.stride};
 }
 
 /// Keys [key_from, key_to) for every tile of a task.
@@ -199,8 +198,8 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       const Lanes& lanes = scratch.lanes[t];
       if (!lanes.sees_block(key0, static_cast<std::int64_t>(block.keys))) continue;
       if (!loaded) {
-        block.k = load_keys(problem, call.in.k, group.batch, group.kv_head, key0, block.keys, scratch.k);
-        block.v = load_keys(problem, call.in.v, group.batch, group.kv_head, key0, block.keys, scratch.v);
+        block.k = bring_keys(call.plan, call.in.k, group, key0, block.keys, scratch.k);
+        block.v = bring_keys(call.plan, call.in.v, group, key0, block.keys, scratch.v);
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
@@ -297,7 +296,7 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     write_row_value(out.rows.p_max, lanes, r, gain[r]);
     if (!call.records) continue;
     const bool finite = (std::isfinite(lse[r]) || lse[r] == base::RowState<float>::kNothing) &&
-                        all_finite({rows + static_cast<std::size_t>(r) * dim, dim}, 1, dim);
+                        all_finite(Matrix{rows + static_cast<std::size_t>(r) * dim, dim}, 1, dim);
     const std::int32_t visible =
         passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r]) : lanes.end[r] - lanes.begin[r];
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];

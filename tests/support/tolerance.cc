@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/dropout.h"
 #include "base/element.h"
@@ -167,8 +168,11 @@ Distance distance(const std::vector<double>& x, const std::vector<double>& exact
 
 }  // namespace
 
-std::string compare(const Case& c, const Result& fast, const Result& plain, const Result& exact) {
-  const Floors f = floors(c, exact);
+Yardstick::Yardstick(const Case& c, Result plain, Result exact)
+    : plain_(std::move(plain)), exact_(std::move(exact)), floors_(floors(c, exact_)) {}
+
+std::string Yardstick::judge(const Result& fast) const {
+  const Floors& f = floors_;
   const struct {
     const char* name;
     std::vector<double> Result::*member;
@@ -180,8 +184,8 @@ std::string compare(const Case& c, const Result& fast, const Result& plain, cons
   std::string out;
   if (!fast.guards_intact) out += "wrote outside an output\n";
   for (const auto& part : parts) {
-    const Distance ours = distance(fast.*part.member, exact.*part.member);
-    const Distance theirs = distance(plain.*part.member, exact.*part.member);
+    const Distance ours = distance(fast.*part.member, exact_.*part.member);
+    const Distance theirs = distance(plain_.*part.member, exact_.*part.member);
     const double allowed = (theirs.comparable ? 2 * theirs.error : 0) + part.floor;
     if (!ours.comparable) out += fmt::format("{}: not finite where the reference is, or sizes differ\n", part.name);
     else if (!(ours.error <= allowed))

@@ -18,7 +18,22 @@ struct Floors {
 
 Floors floors(const Case& c, const Result& exact);
 
-/// Empty if `fast` is within the rule; else which result is out, by how much.
-std::string compare(const Case& c, const Result& fast, const Result& plain, const Result& exact);
+/// The error rule for one problem: holds what every kernel's result is compared with.
+class Yardstick {
+ public:
+  Yardstick(const Case& c, Result plain, Result exact);
+
+  /// Runs the reference and the plain method.
+  explicit Yardstick(const Case& c) : Yardstick(c, run_plain(c), run_reference(c)) {}
+
+  /// Empty if `fast` is within the rule; else which result is out, by how much.
+  std::string judge(const Result& fast) const;
+
+  const Result& exact() const { return exact_; }
+
+ private:
+  Result plain_, exact_;
+  Floors floors_;
+};
 
 }  // namespace rootdk::test
