@@ -312,10 +312,10 @@ class Backward {
     const bool narrow = call_.plan.narrow;
     const StoredMatrix stored{block.k.data, DType::kF32, block.k.stride};
     scores<MR>(narrow ? tile.q_rows : tile.qt, narrow, static_cast<std::size_t>(lanes.count), stored, keys,
-               static_cast<std::size_t>(shape_.dim_qk), rows_of(stored), scratch.s, unused);
+               static_cast<std::size_t>(shape_.dim_qk), {}, scratch.s, unused);
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
     passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, nullptr, nullptr, scratch.slope);
-    score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), scratch.d_s, unused);
+    score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), {}, scratch.d_s, unused);
     if (scratch.factor) {
       dropout_factors<MR>(problem_.dropout, place, scratch.factor);
       multiply(scratch.factor, n, scratch.d_s);
@@ -364,7 +364,7 @@ class Backward {
   HWY_INLINE void add_queries(const QueryTile& tile, const KeyBlock& block, std::size_t keys, const BackwardScratch& scratch) const {
     V one[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) one[m] = hn::Set(f32, 1.0f);
-    weighted_sum<MR, kGuard>(scratch.d_s, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), tile.d_qt, one);
+    weighted_sum<MR, kGuard>(scratch.d_s, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), {}, tile.d_qt, one);
   }
 
   template <int MR>

@@ -95,6 +95,7 @@ struct KeyBlock {
   std::int64_t key0;
   std::size_t keys;
   StoredMatrix k, v;  ///< f32 but for narrow tiles, which read some dtypes as stored
+  bool fresh = true;  ///< no tile has read it yet
   int v_finite = -1;  ///< unknown until a tile that hides keys asks
 };
 
@@ -140,7 +141,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
   const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
   const bool narrow = call.plan.narrow;
-  scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, rows_of(block.v), s, largest);
+  scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
   if (passes.transforms() || passes.dense() || place.out_of_range_somewhere()) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
@@ -159,7 +160,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   if (may_hide && block.v_finite < 0)
     block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
   const auto dim_v = static_cast<std::size_t>(shape.dim_v);
-  const Ahead next = rows_of(block.k, block.keys);
+  const Ahead next = block.fresh ? rows_of(block.k, block.keys) : Ahead{};
   if (may_hide && block.v_finite == 0)
     accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
   else
@@ -209,6 +210,7 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
         case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
         case 4: if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
       }
+      block.fresh = false;
     }
   }
 }

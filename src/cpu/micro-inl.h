@@ -47,19 +47,40 @@ static_assert(kTileRows <= kMaxTileRows && kTileKeys % 24 == 0);
 /// 0·NaN must not leak through a mask: a guarded product skips terms whose weight is exactly 0.
 enum class Guard : bool { kOff, kOn };
 
+/// What to bring into L2 while something else is worked on: V while scores are computed, the next keys while values are
+/// summed. So memory is busy during the softmax, too.
+struct Ahead {
+  const char* data = nullptr;  ///< null: nothing
+  std::size_t row_bytes = 0;
+
+  HWY_INLINE Ahead from_row(std::size_t row) const { return data ? Ahead{data + row * row_bytes, row_bytes} : Ahead{}; }
+  HWY_INLINE Ahead from_byte(std::size_t byte) const { return data ? Ahead{data + byte, row_bytes} : Ahead{}; }
+
+  HWY_INLINE void fetch(std::size_t row, std::size_t byte) const {
+    __builtin_prefetch(data + row * row_bytes + byte, /*read*/ 0, /*L2*/ 2);
+  }
+};
+
 template <int MR, int NR>
 HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRICT k, std::size_t k_stride,
-                           std::size_t dim, float* HWY_RESTRICT s, V* HWY_RESTRICT largest) {
+                           std::size_t dim, const Ahead& ahead, float* HWY_RESTRICT s, V* HWY_RESTRICT largest) {
   V acc[NR][MR];
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Zero(f32);
   }
-  for (std::size_t d = 0; d < dim; ++d) {
-    V q[MR];
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) q[m] = hn::Load(f32, qt + (d * MR + static_cast<std::size_t>(m)) * kLanes);
-    ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
-      const V b = hn::Set(f32, k[static_cast<std::size_t>(n) * k_stride + d]);
-      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::MulAdd(b, q[m], acc[n][m]);
+  constexpr std::size_t kLine = 64 / sizeof(float);
+  for (std::size_t line = 0; line < dim; line += kLine) {
+    if (ahead.data) {
+      ROOTDK_UNROLL for (int n = 0; n < NR; ++n) ahead.fetch(static_cast<std::size_t>(n), line * sizeof(float));
+    }
+    const std::size_t end = line + kLine < dim ? line + kLine : dim;
+    for (std::size_t d = line; d < end; ++d) {
+      V q[MR];
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) q[m] = hn::Load(f32, qt + (d * MR + static_cast<std::size_t>(m)) * kLanes);
+      ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
+        const V b = hn::Set(f32, k[static_cast<std::size_t>(n) * k_stride + d]);
+        ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::MulAdd(b, q[m], acc[n][m]);
+      }
     }
   }
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
@@ -72,12 +93,13 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRI
 
 template <int MR, int NR, Guard kGuard>
 HWY_INLINE void sum_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT x, std::size_t x_stride, std::size_t keys,
-                         float* HWY_RESTRICT out, const V* HWY_RESTRICT rescale) {
+                         const Ahead& ahead, float* HWY_RESTRICT out, const V* HWY_RESTRICT rescale) {
   V acc[NR][MR];
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Mul(hn::Load(f32, out + (n * MR + m) * kLanes), rescale[m]);
   }
   for (std::size_t k = 0; k < keys; ++k) {
+    if (ahead.data) ahead.fetch(k, 0);
     V w[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] = hn::Load(f32, p + (k * MR + static_cast<std::size_t>(m)) * kLanes);
     ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
@@ -133,37 +155,42 @@ template <int MR>
 struct ScoreTiles {
   const float *qt, *k;
   std::size_t k_stride, dim;
+  Ahead ahead;
   float* s;
   V* largest;
   template <int NR>
   HWY_INLINE void run(std::size_t n) const {
-    score_tile<MR, NR>(qt, k + n * k_stride, k_stride, dim, s + n * MR * kLanes, largest);
+    score_tile<MR, NR>(qt, k + n * k_stride, k_stride, dim, ahead.from_row(n), s + n * MR * kLanes, largest);
   }
 };
 
 /// S for `keys` keys; `largest` takes the maximum of what it held and every score.
 template <int MR>
 HWY_INLINE void score_product(const float* qt, const float* k, std::size_t k_stride, std::size_t keys, std::size_t dim,
-                              float* s, V* largest) {
-  cover<kNr<MR>>(keys, ScoreTiles<MR>{qt, k, k_stride, dim, s, largest});
+                              const Ahead& ahead, float* s, V* largest) {
+  cover<kNr<MR>>(keys, ScoreTiles<MR>{qt, k, k_stride, dim, ahead, s, largest});
 }
 
 template <int MR, Guard kGuard>
 struct SumTiles {
   const float *p, *x;
-  std::size_t x_stride, keys;
+  std::size_t x_stride, keys, dim;
+  Ahead ahead;
   float* out;
   const V* rescale;
   template <int NR>
   HWY_INLINE void run(std::size_t j) const {
-    sum_tile<MR, NR, kGuard>(p, x + j, x_stride, keys, out + j * MR * kLanes, rescale);
+    // Each tile fetches another line of the rows ahead; there are about as many of one as of the other.
+    const std::size_t byte = j / NR * 64;
+    const Ahead line = byte < dim * sizeof(float) ? ahead.from_byte(byte) : Ahead{};
+    sum_tile<MR, NR, kGuard>(p, x + j, x_stride, keys, line, out + j * MR * kLanes, rescale);
   }
 };
 
 template <int MR, Guard kGuard>
 HWY_INLINE void weighted_sum(const float* p, const float* x, std::size_t x_stride, std::size_t keys, std::size_t dim,
-                             float* out, const V* rescale) {
-  cover<kNr<MR>>(dim, SumTiles<MR, kGuard>{p, x, x_stride, keys, out, rescale});
+                             const Ahead& ahead, float* out, const V* rescale) {
+  cover<kNr<MR>>(dim, SumTiles<MR, kGuard>{p, x, x_stride, keys, dim, ahead, out, rescale});
 }
 
 template <int VR, Guard kGuard>

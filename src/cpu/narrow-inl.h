@@ -24,17 +24,6 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-/// What to bring into L2 while something else is worked on: V while scores are computed, the next keys while values are
-/// summed. So memory is busy during the softmax, too.
-struct Ahead {
-  const char* data;
-  std::size_t row_bytes;
-
-  HWY_INLINE void fetch(std::size_t row, std::size_t byte) const {
-    __builtin_prefetch(data + row * row_bytes + byte, /*read*/ 0, /*L2*/ 2);
-  }
-};
-
 #if HWY_TARGET != HWY_SCALAR  // one lane is no vector
 
 // Four vectors → one, each 128-bit block of which holds the four sums over that block.
@@ -94,7 +83,7 @@ HWY_INLINE void narrow_score_tile(const float* const* q, const T* const* k, std:
       ROOTDK_UNROLL for (int r = 0; r < R; ++r) x[r] = hn::Load(f32, q[r] + d);
       ROOTDK_UNROLL for (int n = n0; n < n0 + kTogether; ++n) {
         const V y = load_stored(k[n] + d);
-        if constexpr (kFrom == From::kMemory) ahead.fetch(first + static_cast<std::size_t>(n), d * sizeof(T));
+        if (kFrom == From::kMemory && ahead.data) ahead.fetch(first + static_cast<std::size_t>(n), d * sizeof(T));
         ROOTDK_UNROLL for (int r = 0; r < R; ++r) acc[n * R + r] = hn::MulAdd(x[r], y, acc[n * R + r]);
       }
     }
@@ -141,7 +130,7 @@ HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std:
 
 // R rows × J vectors of the output.
 template <int R, int J, Guard kGuard, class T>
-HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys, const Ahead* ahead,
+HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys, const Ahead& ahead,
                                 const float* HWY_RESTRICT rescale, float* HWY_RESTRICT o, std::size_t o_stride) {
   V acc[R][J];
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
@@ -152,7 +141,7 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRI
     V x[J];
     ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
       x[j] = load_stored(v + k * v_stride + j * kLanes);
-      if (ahead) ahead->fetch(k, static_cast<std::size_t>(j) * kLanes * sizeof(T));
+      if (ahead.data) ahead.fetch(k, static_cast<std::size_t>(j) * kLanes * sizeof(T));
     }
     ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
       const float weight = p[k * kLanes + static_cast<std::size_t>(r)];
@@ -173,14 +162,13 @@ struct NarrowSumTiles {
   const float* p;
   const T* v;
   std::size_t v_stride, keys;
-  const Ahead* ahead;  ///< or null
+  Ahead ahead;
   const float* rescale;
   float* o;
   std::size_t o_stride;
   template <int J>
   HWY_INLINE void run(std::size_t j) const {
-    const Ahead shifted = ahead ? Ahead{ahead->data + j * kLanes * sizeof(T), ahead->row_bytes} : Ahead{};
-    narrow_sum_tile<R, J, kGuard, T>(p, v + j * kLanes, v_stride, keys, ahead ? &shifted : nullptr, rescale, o + j * kLanes, o_stride);
+    narrow_sum_tile<R, J, kGuard, T>(p, v + j * kLanes, v_stride, keys, ahead.from_byte(j * kLanes * sizeof(T)), rescale, o + j * kLanes, o_stride);
   }
 };
 
@@ -188,7 +176,7 @@ struct NarrowSumTiles {
 template <Guard kGuard, class T>
 HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v, std::size_t v_stride, std::size_t keys,
                                     std::size_t dim, const Ahead& ahead, const float* rescale, float* o) {
-  const auto tiles = [&](auto row_count, auto vectors, std::size_t r, const Ahead* fetch = nullptr) HWY_ATTR {
+  const auto tiles = [&](auto row_count, auto vectors, std::size_t r, const Ahead& fetch = {}) HWY_ATTR {
     constexpr int R = decltype(row_count)::value, J = decltype(vectors)::value;
     cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r, v, v_stride, keys, fetch, rescale + r, o + r * dim, dim});
   };
@@ -199,10 +187,10 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v
   constexpr std::integral_constant<int, 2> two;
   constexpr std::integral_constant<int, 4> four;
   std::size_t r = 0;
-  if (rows >= 2) tiles(two, whole, r, &ahead), r += 2;
+  if (rows >= 2) tiles(two, whole, r, ahead), r += 2;
   for (; r + 4 <= rows; r += 4) tiles(four, part, r);
   for (; r + 2 <= rows; r += 2) tiles(two, whole, r);
-  if (r < rows) tiles(one, whole, r, r == 0 ? &ahead : nullptr);
+  if (r < rows) tiles(one, whole, r, r == 0 ? ahead : Ahead{});
 }
 
 #else  // named by code that is not compiled with one lane
@@ -231,7 +219,7 @@ HWY_INLINE Ahead rows_of(const StoredMatrix& x, std::size_t from = 0) {
 }
 
 /// S = K·Qᵀ, narrow (q row-major, k as stored) or wide (q in the lanes, k in f32); `largest` takes the maximum of what it held
-/// and every score. `next` is what will be read afterwards.
+/// and every score. `next` is what will be read afterwards, if this tile is the first to read k.
 template <int MR>
 HWY_INLINE void scores(const float* q, bool narrow, std::size_t rows, const StoredMatrix& k, std::size_t keys, std::size_t dim,
                        const Ahead& next, float* s, V* largest) {
@@ -247,7 +235,7 @@ HWY_INLINE void scores(const float* q, bool narrow, std::size_t rows, const Stor
       return;
     }
   }
-  score_product<MR>(q, static_cast<const float*>(k.data), k.stride, keys, dim, s, largest);
+  score_product<MR>(q, static_cast<const float*>(k.data), k.stride, keys, dim, next, s, largest);
 }
 
 /// O = O·rescale + V·P, likewise; o is [row][dim] or [dim][width].
@@ -269,7 +257,7 @@ HWY_INLINE void accumulate(const float* p, bool narrow, std::size_t rows, const 
       return;
     }
   }
-  weighted_sum<MR, kGuard>(p, static_cast<const float*>(v.data), v.stride, keys, dim, o, rescale);
+  weighted_sum<MR, kGuard>(p, static_cast<const float*>(v.data), v.stride, keys, dim, next, o, rescale);
 }
 
 }  // namespace HWY_NAMESPACE

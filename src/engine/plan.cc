@@ -39,14 +39,13 @@ int useful_threads(const Shape& s, int threads) {
   return static_cast<int>(std::clamp(work / static_cast<double>(kWorkPerThread), 1.0, static_cast<double>(threads)));
 }
 
-// With at most so many queries, tiles are narrow; up to so many rows share one.
-constexpr std::int64_t kNarrowQueries = 4;
+// With at most so many queries, and no more than lanes, tiles are narrow; as many rows share one.
 constexpr std::int64_t kNarrowRows = 8;
 
 // Whether a row's sums run along lanes must not depend on who shares the tile, so the group does not count here. Backward
 // follows forward, so that it finds the scores that lse was made of.
 bool is_narrow(const Shape& s, const engine::Kernel& kernel) {
-  return kernel.lanes > 1 && s.len_q <= kNarrowQueries && s.dim_qk % kernel.lanes == 0 && s.dim_v % kernel.lanes == 0;
+  return kernel.lanes > 1 && s.len_q <= std::min(kNarrowRows, kernel.lanes) && s.dim_qk % kernel.lanes == 0 && s.dim_v % kernel.lanes == 0;
 }
 
 void plan_forward(Plan& plan, const engine::Kernel& kernel) {
