@@ -1,0 +1,68 @@
+"""The bars: what rootdk promises to reach, each a number of this run held against a floor and a goal."""
+from dataclasses import dataclass
+
+import numpy as np
+
+from paired import Row
+
+AT_THE_LIMIT = 0.85  # of the bandwidth: a peer that reaches this leaves nothing to win
+
+
+@dataclass
+class Bar:
+    name: str
+    value: float  # the worst row's, where it is about several
+    floor: float
+    goal: float
+    row: str = ""
+
+    def verdict(self) -> str:
+        return "goal" if self.value >= self.goal else "floor" if self.value >= self.floor else "MISS"
+
+
+def worst(name: str, values: list[tuple[float, str]], floor: float, goal: float) -> list[Bar]:
+    return [Bar(name, *[min(values)[0]], floor, goal, min(values)[1])] if values else []
+
+
+def of_peak(rows: list[Row], name: str, row_name: str, floor: float, goal: float) -> list[Bar]:
+    return [Bar(name, row.of_limit().median, floor, goal, row.name) for row in rows if row.name == row_name and row.of_limit()]
+
+
+def against_torch(rows: list[Row], name: str, groups: tuple[str, ...], floor: float, goal: float) -> list[Bar]:
+    return worst(name, [(row.times_faster("torch").median, row.name) for row in rows if row.group in groups and row.times_faster("torch")], floor, goal)
+
+
+def every_row(rows: list[Row]) -> list[Bar]:
+    """1.1 ×, or 1.0 × where PyTorch is at the bandwidth limit too; as one number: the smallest ratio to what is asked."""
+    values = []
+    for row in rows:
+        faster, peer = row.times_faster("torch"), row.of_limit(whose="torch") if row.memory else None
+        if faster:
+            values.append((faster.median * (1.1 if peer and peer.median >= AT_THE_LIMIT else 1.0), row.name))
+    bars = worst("× PyTorch, every row (1.0 counts as 1.1 at the bandwidth limit)", values, 1.1, 1.1)
+    if values:
+        ratios = [row.times_faster("torch").median for row in rows if row.times_faster("torch")]
+        bars.append(Bar("× PyTorch, geometric mean", float(np.exp(np.mean(np.log(ratios)))), 1.4, 1.8, f"{len(ratios)} rows"))
+    return bars
+
+
+def scaling(rows: list[Row]) -> list[Bar]:
+    return worst("1 → 2 threads", [(r.median, row.name) for row in rows if (r := row.times_faster("rootdk-1-thread"))], 1.8, 1.95)
+
+
+def bars(rows: list[Row]) -> list[Bar]:
+    decode = lambda types: [(row.of_limit().median, row.name) for row in rows if row.group == "decode" and row.record["case"]["dtype"] in types and row.of_limit()]
+    backward = [(row.of_limit().median, row.name) for row in rows if row.group == "backward" and not row.record["case"]["causal"] and row.of_limit()]
+    return [
+        *of_peak(rows, "forward, of peak", "prefill 2,048 × d 128", 0.85, 0.90),
+        *of_peak(rows, "forward, of peak", "prefill 1,024 × d 64", 0.80, 0.86),
+        *of_peak(rows, "causal, of peak", "prefill 2,048 × d 128, causal", 0.78, 0.85),
+        *of_peak(rows, "causal, of peak", "prefill 1,024 × d 64, causal", 0.72, 0.80),
+        *worst("backward, of peak", backward, 0.72, 0.80),
+        *worst("decode f32, of read bandwidth", decode(("f32",)), 0.85, 0.92),
+        *worst("decode f16 and bf16, of read bandwidth", decode(("f16", "bf16")), 0.70, 0.85),
+        *against_torch(rows, "8 to 64 queries, × PyTorch", ("few queries",), 1.1, 1.5),
+        *against_torch(rows, "lengths to 256, × PyTorch", ("short",), 1.3, 1.8),
+        *every_row(rows),
+        *scaling(rows),
+    ]
