@@ -305,7 +305,7 @@ TEST_F(CApi, AWorkspaceOfAnyAlignment) {
 TEST_F(CApi, AWorkspaceTooSmallIsRefused) {
   std::size_t size = 0;
   ASSERT_EQ(rootdk_workspace_size(&problem, &c_inputs, ROOTDK_BACKWARD, &size), ROOTDK_OK);
-  if (size == 0) GTEST_SKIP() << "the plan needs no workspace";
+  ASSERT_GT(size, 0u);
   const auto memory = std::make_unique<std::byte[]>(size);
   EXPECT_EQ(rootdk_backward(&problem, &c_backward, &c_gradients, memory.get(), size - 1), ROOTDK_INVALID_ARGUMENT);
   EXPECT_NE(std::string(rootdk_last_error()).find("workspace"), std::string::npos);

@@ -65,8 +65,8 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-/// Where the keys are. What comes from memory is read strictly in order, one key after the other (measured: 1.4 times as fast as
-/// a few at a time); what another row has brought into the cache is read a few keys at a time, to use each load of q again.
+/// Where the keys are. What comes from memory is read strictly in order, one key after the other, as the hardware's prefetchers
+/// like it; what another row has brought into the cache is read a few keys at a time, to use each load of q again.
 enum class From : bool { kMemory, kCache };
 
 // R rows × kLanes/R keys: as many dot products as lanes.
