@@ -41,19 +41,26 @@ def running() -> int:
 
 
 class Load:
-    """How much of the cores' time went to processes that are not ours, or to other guests of the same host."""
+    """How much of the cores' time, while entered, went to processes that are not ours or to other guests of the same host."""
 
     def __init__(self):
-        self.start = self.read()
+        self.total = self.elsewhere = 0.0
+        self.ours = [os.getpid()]
 
-    @staticmethod
-    def read() -> tuple[float, float, float]:
-        """Seconds since boot, times cores: all, busy; and ours: of this process and of children that have ended."""
-        user, nice, system, idle, iowait, irq, softirq, steal = (int(x) / os.sysconf("SC_CLK_TCK") for x in Path("/proc/stat").read_text().split()[1:9])
+    def read(self) -> tuple[int, int]:
+        """Clock ticks of all cores since boot: all, and those spent elsewhere."""
+        user, nice, system, idle, iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
         busy = user + nice + system + irq + softirq + steal
-        return busy + idle + iowait, busy, sum(os.times()[:4])
+        fields = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in self.ours]
+        return busy + idle + iowait, busy - sum(int(stat[11]) + int(stat[12]) for stat in fields)
 
-    def elsewhere(self) -> float:
-        """To be asked when the children have ended."""
-        total, busy, ours = (after - before for before, after in zip(self.start, self.read()))
-        return max(0.0, busy - ours) / total
+    def __enter__(self):
+        self.before = self.read()
+
+    def __exit__(self, *_):
+        total, elsewhere = self.read()
+        self.total += total - self.before[0]
+        self.elsewhere += elsewhere - self.before[1]
+
+    def share(self) -> float:
+        return max(0.0, self.elsewhere) / self.total if self.total else 0.0

@@ -3,6 +3,8 @@ from bars import bars
 from competitors import LIMITS, ONE_THREAD_LIMIT, PEERS
 from paired import Ratio, Row
 
+DISTURBED = 0.03  # share of the cores that others may take before the numbers mean little
+
 
 def spread(r: Ratio | None, complaint: str | None = None) -> str:
     if complaint:
@@ -24,11 +26,12 @@ def line(row: Row) -> list[str]:
             f"{1 / stats.median:.3f}" if stats else "–", f"{one_thread.median:.2f}" if one_thread else "–", str(len(row.seconds("rootdk")))]
 
 
-def columns(lines: list[list[str]]) -> str:
-    """The first column to the left, the others to the right."""
+def columns(lines: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
+    """Columns `left` aligned to the left, the others to the right; a line that lacks cells has no say in the widths."""
     full = [cells for cells in lines if len(cells) == len(lines[0])]
     widths = [max(map(len, column)) for column in zip(*full)]
-    place = lambda cells: [f"{cell:<{widths[i]}}" if i == 0 else f"{cell:>{widths[i]}}" for i, cell in enumerate(cells)]
+    sides = ["<" if i in left else ">" for i in range(len(widths))]
+    place = lambda cells: [f"{cell:{side}{width}}" for cell, side, width in zip(cells, sides, widths)]
     return "\n".join("  ".join(place(cells)).rstrip() for cells in lines)
 
 
@@ -47,12 +50,12 @@ def text(result: dict) -> str:
     rows = [Row(record) for record in result["rows"]]
     machine = result["machine"]
     head = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {' '.join(machine['instruction_sets'])}",
-            f"{100 * result['elsewhere']:.0f} % of the cores' time went to other processes",
+            f"{100 * result['elsewhere']:.0f} % of the cores' time in timed rounds went elsewhere" + (": DISTURBED, run it again" if result["elsewhere"] > DISTURBED else ""),
             f"rootdk {machine['commit']}, {machine['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items() if name != "rootdk")]
     titles = ["", "ms", "rate", "of limit", *(f"× {peer.title}" for peer in PEERS), "stats", "1→2", "pairs"]
     table = columns([titles, *map(line, rows)])
     verdicts = columns([["bar", "value", "floor", "goal", "", "row"],
-                        *([bar.name, f"{bar.value:.2f}", f"{bar.floor:.2f}", f"{bar.goal:.2f}", bar.verdict(), bar.row] for bar in bars(rows))])
+                        *([bar.name, f"{bar.value:.2f}", f"{bar.floor:.2f}", f"{bar.goal:.2f}", bar.verdict(), bar.row] for bar in bars(rows))], left=(0, 4, 5))
     notes = ("rate: multiply and add of visible pairs (4·d forward, 10·d backward), or bytes of K and V read once. of limit: of the multiply-add peak,\n"
              "or of read bandwidth, measured in the same rounds. × peer: the peer's seconds over rootdk's, median of the rounds [10 %–90 %].\n"
              "stats: seconds with statistics (rootdk's default, and what is compared) over seconds without. wrong: failed the check, not timed.")

@@ -8,6 +8,7 @@ against the bars (bars.py).
 """
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -53,6 +54,7 @@ class Bench:
     def __init__(self, options):
         self.options, self.random, self.patience = options, random.Random(1), options.patience
         self.processes = {competitor.key: Process(competitor, options.libraries) for competitor in ALL}
+        self.load = machine.Load()
         self.folder = tempfile.TemporaryDirectory()
 
     def versions(self) -> dict:
@@ -92,14 +94,16 @@ class Bench:
         able = {key: entry for key, entry in entries.items() if "complaint" not in entry}
         calls = {key: max(1, ceil(BATCH / entry["seconds"])) for key, entry in able.items()}
         samples = {key: [] for key in able}
+        self.load.ours = [os.getpid(), *(process.child.pid for process in self.processes.values())]
         spent = 0.0
         for done in range(self.options.rounds):
             if done >= min(7, self.options.rounds) and spent > self.options.seconds:
                 break
             self.wait_for_quiet()
             start = monotonic()
-            for key in self.random.sample(list(able), len(able)):
-                samples[key].append(float(f"{self.processes[key].ask('time', calls=calls[key]):.5g}"))
+            with self.load:
+                for key in self.random.sample(list(able), len(able)):
+                    samples[key].append(float(f"{self.processes[key].ask('time', calls=calls[key]):.5g}"))
             spent += monotonic() - start
         for key in entries:
             self.processes[key].ask("drop")
@@ -134,13 +138,13 @@ def main():
     cases = chosen(options)
     if not cases:
         sys.exit(f"--filter: no row has {options.filter!r} in its name")
-    load, bench, start = machine.Load(), Bench(options), monotonic()
+    bench, start = Bench(options), monotonic()
     result = {"machine": machine.describe(), "versions": bench.versions(), "rows": []}
     for number, case in enumerate(cases, 1):
         result["rows"].append(bench.row(case))
         print(f"[{number}/{len(cases)}, {monotonic() - start:.0f} s] {progress(result['rows'][-1])}", file=sys.stderr)
     bench.close()
-    result["elsewhere"] = round(load.elsewhere(), 3)
+    result["elsewhere"] = round(bench.load.share(), 3)
     path = destination(options, result)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, ensure_ascii=False) + "\n")

@@ -1,5 +1,6 @@
 """PyTorch's scaled_dot_product_attention. Where it can be asked in more than one way, the fastest is timed."""
 import os
+import re
 
 import numpy as np
 import torch
@@ -14,9 +15,8 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def versions() -> dict:
-    flags = torch.__config__.show()
-    blas = next((line.strip(" -") for line in flags.splitlines() if "Math Kernel Library" in line or "OpenBLAS" in line), "")
-    return {"PyTorch": torch.__version__, "PyTorch's BLAS": blas.split(" Product")[0], "PyTorch's CPU level": torch.backends.cpu.get_cpu_capability()}
+    mkl = re.search(r"Math Kernel Library Version (\S+?)-", torch.__config__.show())
+    return {"PyTorch": torch.__version__, "its BLAS": f"MKL {mkl[1]}" if mkl else "not MKL", "its vectors": torch.backends.cpu.get_cpu_capability()}
 
 
 def tensor(x: np.ndarray, dtype: str) -> torch.Tensor:
