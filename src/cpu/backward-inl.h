@@ -62,7 +62,7 @@ struct QueryTile {
             true};
   }
 
-  int width() const { return (lanes->count + kLanes - 1) / kLanes * kLanes; }
+  int width() const { return width_of(lanes->count); }
 };
 
 struct BackwardScratch {
@@ -262,7 +262,7 @@ class Backward {
     const RowGroup group{b, h / shape_.group(), h, shape_.len_q};
     const std::int64_t first_row = t * kTileRows;
     const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, shape_.len_q - first_row));
-    const int width = (count + kLanes - 1) / kLanes * kLanes;
+    const int width = width_of(count);
     Lanes& lanes = *tile.lanes;
     lanes.fill(call_.plan, group, first_row, count, width);
     if (only_for && !lanes.sees_block(only_for->key0, static_cast<std::int64_t>(only_for->keys))) return;

@@ -142,7 +142,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
   const bool narrow = call.plan.narrow;
   scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
-  if (passes.transforms() || passes.dense() || place.out_of_range_somewhere()) {
+  if (passes.touch(place)) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
@@ -204,7 +204,7 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
-      switch ((lanes.count + kLanes - 1) / kLanes) {
+      switch (width_of(lanes.count) / kLanes) {
         case 1: forward_block<1>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
         case 2: forward_block<2>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
         case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
@@ -215,14 +215,11 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
   }
 }
 
-/// Finds out who is in the tile and brings its queries into the lanes, scaled.
-HWY_INLINE void load_queries(const base::ForwardCall& call, const RowGroup& group, std::int64_t first_row,
-                             const ForwardScratch& scratch, std::int64_t t) {
+/// Brings the queries of a tile into the lanes, scaled.
+HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch& scratch, std::int64_t t) {
   const Shape& shape = call.plan.shape;
-  Lanes& lanes = scratch.lanes[t];
-  const int count = static_cast<int>(std::min(call.plan.tile_rows, group.rows - first_row));
-  const int width = (count + kLanes - 1) / kLanes * kLanes;
-  lanes.fill(call.plan, group, first_row, count, width);
+  const Lanes& lanes = scratch.lanes[t];
+  const int count = lanes.count, width = width_of(count);
   const auto dim = static_cast<std::size_t>(shape.dim_qk);
   float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
   float* rows = call.plan.narrow ? qt : scratch.rows;
@@ -234,7 +231,7 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const RowGroup& grou
 
 /// Merges another part of the same rows into `into`: RowState's merge, lane by lane.
 HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileState& into, const TileState& part) {
-  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
+  const int width = width_of(lanes.count);
   const std::int64_t dim_v = plan.shape.dim_v;
   alignas(64) float shrinks[2][kMaxTileRows];
   for (int m = 0; m < width; m += kLanes) {
@@ -272,7 +269,7 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
   const Problem& problem = call.plan.problem;
   const Outputs& out = call.out;
   const auto dim = static_cast<std::size_t>(shape.dim_v);
-  const int width = (lanes.count + kLanes - 1) / kLanes * kLanes;
+  const int width = width_of(lanes.count);
   alignas(64) float gain[kMaxTileRows] = {};  // what turns Σ e^{s−m}·v into o; also the largest probability
   alignas(64) float lse[kMaxTileRows] = {};
   for (int r = 0; r < lanes.count; ++r) {
@@ -327,16 +324,18 @@ struct ForwardTasks {
   }
 };
 
-/// Brings the rows of a task in; returns how many tiles they fill.
-HWY_INLINE std::int64_t load_task(const base::ForwardCall& call, const ForwardTasks& tasks, const RowGroup& group,
-                                  std::int64_t task, const ForwardScratch& scratch) {
-  const Plan& plan = call.plan;
+/// Finds out which rows a task has; returns how many tiles they fill.
+HWY_INLINE std::int64_t seat_rows(const Plan& plan, const ForwardTasks& tasks, const RowGroup& group, std::int64_t task,
+                                  const ForwardScratch& scratch) {
   // Under a causal mask later rows see more: longest first keeps the threads level to the end.
   const std::int64_t run = tasks.runs_per_group - 1 - task % tasks.runs_per_group;
   const std::int64_t first_row = run * plan.rows_per_task;
   const std::int64_t rows = std::min(plan.rows_per_task, group.rows - first_row);
   const std::int64_t tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
-  for (std::int64_t t = 0; t < tiles; ++t) load_queries(call, group, first_row + t * plan.tile_rows, scratch, t);
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    const int count = static_cast<int>(std::min(plan.tile_rows, rows - t * plan.tile_rows));
+    scratch.lanes[t].fill(plan, group, first_row + t * plan.tile_rows, count, width_of(count));
+  }
   return tiles;
 }
 
@@ -345,8 +344,11 @@ HWY_NOINLINE void forward_task(const base::ForwardCall& call, const ForwardTasks
                                const ForwardScratch& scratch) {
   const Plan& plan = call.plan;
   const RowGroup group = row_group(plan, task / tasks.runs_per_group);
-  const std::int64_t tiles = load_task(call, tasks, group, task, scratch);
-  for (std::int64_t t = 0; t < tiles; ++t) scratch.states[t].clear(plan.shape.dim_v);
+  const std::int64_t tiles = seat_rows(plan, tasks, group, task, scratch);
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    load_queries(call, scratch, t);
+    scratch.states[t].clear(plan.shape.dim_v);
+  }
   walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch);
   const Passes passes(plan.problem);
   for (std::int64_t t = 0; t < tiles; ++t) finish_tile(call, passes, scratch.lanes[t], scratch.states[t], scratch.rows);
@@ -357,8 +359,9 @@ HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTask
                                 std::int64_t split, std::byte* states, const ForwardScratch& scratch) {
   const Plan& plan = call.plan;
   const RowGroup group = row_group(plan, task / tasks.runs_per_group);
-  const std::int64_t tiles = load_task(call, tasks, group, task, scratch);
+  const std::int64_t tiles = seat_rows(plan, tasks, group, task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
+    load_queries(call, scratch, t);
     scratch.states[t] = TileState::at(states, tasks.state_index(task, split, t), plan.shape.dim_v);
     scratch.states[t].clear(plan.shape.dim_v);
   }
@@ -369,7 +372,7 @@ HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTask
 HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks& tasks, std::int64_t task,
                                std::byte* states, const ForwardScratch& scratch) {
   const Plan& plan = call.plan;
-  const std::int64_t tiles = load_task(call, tasks, row_group(plan, task / tasks.runs_per_group), task, scratch);
+  const std::int64_t tiles = seat_rows(plan, tasks, row_group(plan, task / tasks.runs_per_group), task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
     const TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan.shape.dim_v);
     for (std::int64_t split = 1; split < tasks.splits; ++split)

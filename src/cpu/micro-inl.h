@@ -44,6 +44,9 @@ inline constexpr int kTileRows = kMr * kLanes;
 inline constexpr std::size_t kTileKeys = 96;
 static_assert(kTileRows <= kMaxTileRows && kTileKeys % 24 == 0);
 
+/// Lanes that so many rows take: whole vectors.
+HWY_INLINE int width_of(int rows) { return (rows + kLanes - 1) / kLanes * kLanes; }
+
 /// 0·NaN must not leak through a mask: a guarded product skips terms whose weight is exactly 0.
 enum class Guard : bool { kOff, kOn };
 

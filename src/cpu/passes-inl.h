@@ -166,18 +166,16 @@ class Passes {
         raw_differs_(transforms_ || problem.mask.bias.present() || !problem.mask.alibi_slopes.empty()),
         hides_keys_(problem.mask.allowed.present() || problem.mask.bias.present()) {}
 
-  bool transforms() const { return transforms_; }
-  bool dense() const { return dense_; }
+  /// Something is to be done to this tile.
+  bool touch(const TilePlace& place) const { return transforms_ || dense_ || place.out_of_range_somewhere(); }
   bool raw_differs() const { return raw_differs_; }  ///< raw and score maxima are two different things
   bool hides_keys() const { return hides_keys_; }    ///< beyond the structural masks
 
-  /// True if the tile changed (or some of it was hidden).
   /// `raw_max` and `visible` are null when nobody wants to know; `slope`, when given, is multiplied by d score / d raw.
   template <int MR>
-  HWY_INLINE bool apply(const TilePlace& place, float* s, float* additive, float* rows, float* raw_max, float* visible,
+  HWY_INLINE void apply(const TilePlace& place, float* s, float* additive, float* rows, float* raw_max, float* visible,
                         float* slope) const {
     const std::size_t n = place.keys * MR * kLanes;
-    const bool ranged = place.out_of_range_somewhere();
     if (dense_) gather_additive<MR>(problem_.mask, place, rows, additive);
     if (raw_max && (raw_differs_ || hides_keys_)) observe_raw<MR>(place, dense_ ? additive : nullptr, s, raw_max, visible);
     if (problem_.soft_cap) soft_cap(*problem_.soft_cap, n, s, slope);
@@ -186,8 +184,7 @@ class Passes {
       else problem_.transform.apply_f32(problem_.transform.context, s, n);
     }
     if (dense_) add<MR>(additive, place.keys, s);
-    if (ranged) hide_out_of_range<MR>(place, s);
-    return transforms_ || dense_ || ranged;
+    if (place.out_of_range_somewhere()) hide_out_of_range<MR>(place, s);
   }
 
  private:

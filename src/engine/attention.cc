@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "base/arena.h"
-#include "base/element.h"
 #include "base/validate.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"

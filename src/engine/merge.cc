@@ -1,6 +1,4 @@
 // Two attention results over different keys, merged: the monoid of row states seen from outside, where only (o, lse) is left.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
