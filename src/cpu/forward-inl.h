@@ -121,8 +121,8 @@ struct ForwardScratch {
     scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(kTile) : nullptr;
     scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(kTile) : nullptr;
     scratch.rows = arena.take<float>(kTileRows * std::max({s.dim_qk, s.dim_v, static_cast<std::int64_t>(kTileKeys)}));
-    scratch.k = arena.take<float>(static_cast<std::int64_t>(kTileKeys) * s.dim_qk);
-    scratch.v = arena.take<float>(static_cast<std::int64_t>(kTileKeys) * s.dim_v);
+    scratch.k = arena.take<float>(plan.tile_keys * s.dim_qk);
+    scratch.v = arena.take<float>(plan.tile_keys * s.dim_v);
     return scratch;
   }
 };
@@ -189,11 +189,12 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
     first = std::min(first, scratch.lanes[t].first_key);
     last = std::max(last, scratch.lanes[t].last_key);
   }
-  constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
-  first = std::max(first, key_from) / kKeys * kKeys;  // the grid of blocks does not depend on who looks
+  const std::int64_t tile_keys = call.plan.tile_keys;
+  first = std::max(first, key_from) / tile_keys * tile_keys;  // the grid of blocks does not depend on who looks
   last = std::min(last, key_to);
-  for (std::int64_t key0 = first; key0 < last; key0 += kKeys) {
-    KeyBlock block{key0, static_cast<std::size_t>(std::min(kKeys, last - key0)), {}, {}};
+  if (call.plan.narrow) std::memset(scratch.s, 0, static_cast<std::size_t>(tile_keys * kLanes) * sizeof(float));
+  for (std::int64_t key0 = first; key0 < last; key0 += tile_keys) {
+    KeyBlock block{key0, static_cast<std::size_t>(std::min(tile_keys, last - key0)), {}, {}};
     bool loaded = false;
     for (std::int64_t t = 0; t < tiles; ++t) {
       const Lanes& lanes = scratch.lanes[t];
@@ -310,12 +311,11 @@ struct ForwardTasks {
 
   explicit ForwardTasks(const Plan& plan) {
     const std::int64_t rows = plan.pack_group ? plan.shape.group() * plan.shape.len_q : plan.shape.len_q;
-    constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
     runs_per_group = (rows + plan.rows_per_task - 1) / plan.rows_per_task;
     splits = plan.key_splits;
     tiles_per_run = plan.rows_per_task / plan.tile_rows;
-    const std::int64_t blocks = (plan.shape.len_kv + kKeys - 1) / kKeys;
-    keys_per_split = (blocks + splits - 1) / splits * kKeys;
+    const std::int64_t blocks = (plan.shape.len_kv + plan.tile_keys - 1) / plan.tile_keys;
+    keys_per_split = (blocks + splits - 1) / splits * plan.tile_keys;
     total = row_group_count(plan) * runs_per_group;
   }
 

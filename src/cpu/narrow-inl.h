@@ -5,6 +5,7 @@
 // dims are multiples of the lanes. A score is the sum of its lanes' chains, added in the order of sum_lanes().
 #include <hwy/highway.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -65,72 +66,71 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-/// Where the keys are. What comes from memory is read strictly in order, one key after the other, as the hardware's prefetchers
-/// like it; what another row has brought into the cache is read a few keys at a time, to use each load of q again.
-enum class From : bool { kMemory, kCache };
+// K and V come from memory once, strictly in order, each line read by one instruction only: that is what the hardware's
+// prefetchers follow best. Software prefetching (own stream or the other one, six distances and hints) was never better.
 
-// R rows × kLanes/R keys: as many dot products as lanes.
-template <int R, From kFrom, class T>
-HWY_INLINE void narrow_score_tile(const float* const* q, const T* const* k, std::size_t dim, const Ahead& ahead, std::size_t first,
-                                  float* HWY_RESTRICT out) {
-  constexpr int kKeys = kLanes / R;
-  V acc[kLanes];
-  constexpr int kTogether = kFrom == From::kMemory ? 1 : kKeys < 4 ? kKeys : 4;
-  ROOTDK_UNROLL for (int i = 0; i < kLanes; ++i) acc[i] = hn::Zero(f32);
-  ROOTDK_UNROLL for (int n0 = 0; n0 < kKeys; n0 += kTogether) {
-    for (std::size_t d = 0; d < dim; d += kLanes) {
-      V x[R];
-      ROOTDK_UNROLL for (int r = 0; r < R; ++r) x[r] = hn::Load(f32, q[r] + d);
-      ROOTDK_UNROLL for (int n = n0; n < n0 + kTogether; ++n) {
-        const V y = load_stored(k[n] + d);
-        if (kFrom == From::kMemory && ahead.data) ahead.fetch(first + static_cast<std::size_t>(n), d * sizeof(T));
-        ROOTDK_UNROLL for (int r = 0; r < R; ++r) acc[n * R + r] = hn::MulAdd(x[r], y, acc[n * R + r]);
-      }
-    }
+// sum[r] += q[r]·k over J vectors.
+template <int R, int J, class T>
+HWY_INLINE void dot_part(const float* HWY_RESTRICT q, std::size_t q_stride, const T* HWY_RESTRICT k, V* HWY_RESTRICT sum) {
+  ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
+    const V y = load_stored(k + j * kLanes);
+    ROOTDK_UNROLL for (int r = 0; r < R; ++r)
+      sum[r] = hn::MulAdd(hn::Load(f32, q + static_cast<std::size_t>(r) * q_stride + j * kLanes), y, sum[r]);
   }
-  hn::Store(sum_lanes(acc), f32, out);
 }
 
-/// S[key][first_row …] for R rows.
-template <int R, From kFrom, class T>
-HWY_INLINE void narrow_score_rows(const float* const* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim,
-                                  const Ahead& ahead, float* s) {
+template <int R, class T>
+HWY_INLINE void dot(const float* q, const T* k, std::size_t dim, V* sum) {
+  ROOTDK_UNROLL for (int r = 0; r < R; ++r) sum[r] = hn::Zero(f32);
+  std::size_t d = 0;
+  for (; d + 8 * kLanes <= dim; d += 8 * kLanes) dot_part<R, 8>(q + d, dim, k + d, sum);
+  if (d + 4 * kLanes <= dim) dot_part<R, 4>(q + d, dim, k + d, sum), d += 4 * kLanes;
+  for (; d < dim; d += kLanes) dot_part<R, 1>(q + d, dim, k + d, sum);
+}
+
+/// S[key][row …] for R rows, kLanes/R keys at a time: as many dot products as lanes.
+template <int R, class T>
+HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim, float* s) {
   constexpr std::size_t kKeys = kLanes / R;
   alignas(64) float sums[kLanes];
-  const T* rows[kKeys];
-  for (std::size_t n = 0; n < keys; n += kKeys) {
-    const std::size_t here = keys - n < kKeys ? keys - n : kKeys;
-    for (std::size_t i = 0; i < kKeys; ++i) rows[i] = k + (n + (i < here ? i : 0)) * k_stride;  // a tail repeats a key
-    narrow_score_tile<R, kFrom, T>(q, rows, dim, ahead, n, sums);
-    for (std::size_t i = 0; i < here; ++i) std::memcpy(s + (n + i) * kLanes, sums + i * R, R * sizeof(float));
+  V acc[kLanes];
+  std::size_t n = 0;
+  for (; n + kKeys <= keys; n += kKeys) {
+    ROOTDK_UNROLL for (std::size_t i = 0; i < kKeys; ++i) {
+      dot<R>(q, k + (n + i) * k_stride, dim, acc + i * R);
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers must not mix the keys' loads
+    }
+    hn::Store(sum_lanes(acc), f32, sums);
+    ROOTDK_UNROLL for (std::size_t i = 0; i < kKeys; ++i) std::memcpy(s + (n + i) * kLanes, sums + i * R, R * sizeof(float));
+  }
+  for (; n < keys; ++n) {
+    ROOTDK_UNROLL for (int i = R; i < kLanes; ++i) acc[i] = hn::Zero(f32);
+    dot<R>(q, k + n * k_stride, dim, acc);
+    hn::Store(sum_lanes(acc), f32, sums);
+    std::memcpy(s + n * kLanes, sums, R * sizeof(float));
   }
 }
 
-/// Scores of up to min(8, lanes) rows of q, [rows][dim]; lanes beyond them hold finite numbers that nobody reads.
+/// Scores of up to min(8, lanes) rows of q, [rows][dim]. Lanes beyond them are nobody's: what they hold is never read.
 template <class T>
 HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std::size_t k_stride, std::size_t keys,
-                              std::size_t dim, const Ahead& ahead, float* HWY_RESTRICT s) {
-  if (rows < kLanes) std::memset(s, 0, keys * kLanes * sizeof(float));
-  const float* at[4];
-  std::size_t r = 0;
-  while (r < rows) {
-    for (std::size_t i = 0; i < 4; ++i) at[i] = q + (r + i < rows ? r + i : r) * dim;
-    const std::size_t left = rows - r;
-    if (left >= 3) {  // a fourth row that is none writes to a lane that is none
-      if (r == 0) narrow_score_rows<4, From::kMemory>(at, k, k_stride, keys, dim, ahead, s + r);
-      else narrow_score_rows<4, From::kCache>(at, k, k_stride, keys, dim, ahead, s + r);
-    } else if (left == 2) {
-      narrow_score_rows<2, From::kMemory>(at, k, k_stride, keys, dim, ahead, s + r);
-    } else {
-      narrow_score_rows<1, From::kMemory>(at, k, k_stride, keys, dim, ahead, s + r);
-    }
-    r += left >= 3 ? 4 : left;
+                              std::size_t dim, float* HWY_RESTRICT s) {
+  const auto all_rows = [&](auto size) HWY_ATTR {
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) narrow_score_rows<4>(q + r * size, k, k_stride, keys, size, s + r);
+    for (; r + 2 <= rows; r += 2) narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r);
+    if (r < rows) narrow_score_rows<1>(q + r * size, k, k_stride, keys, size, s + r);
+  };
+  switch (dim) {  // a known size unrolls completely
+    case 64: all_rows(std::integral_constant<std::size_t, 64>()); break;
+    case 128: all_rows(std::integral_constant<std::size_t, 128>()); break;
+    default: all_rows(dim);
   }
 }
 
 // R rows × J vectors of the output.
 template <int R, int J, Guard kGuard, class T>
-HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys, const Ahead& ahead,
+HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys,
                                 const float* HWY_RESTRICT rescale, float* HWY_RESTRICT o, std::size_t o_stride) {
   V acc[R][J];
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
@@ -138,18 +138,19 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRI
     ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::Mul(hn::Load(f32, o + static_cast<std::size_t>(r) * o_stride + j * kLanes), shrink);
   }
   for (std::size_t k = 0; k < keys; ++k) {
-    V x[J];
-    ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
-      x[j] = load_stored(v + k * v_stride + j * kLanes);
-      if (ahead.data) ahead.fetch(k, static_cast<std::size_t>(j) * kLanes * sizeof(T));
-    }
-    ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
-      const float weight = p[k * kLanes + static_cast<std::size_t>(r)];
-      if constexpr (kGuard == Guard::kOn) {
+    if constexpr (kGuard == Guard::kOn) {
+      ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
+        const float weight = p[k * kLanes + static_cast<std::size_t>(r)];
         if (weight == 0) continue;
+        const V w = hn::Set(f32, weight);
+        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
       }
-      const V w = hn::Set(f32, weight);
-      ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, x[j], acc[r][j]);
+    } else {  // a vector of V at a time: with 28 sums there is no room for more
+      ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
+        const V x = load_stored(v + k * v_stride + j * kLanes);
+        ROOTDK_UNROLL for (int r = 0; r < R; ++r)
+          acc[r][j] = hn::MulAdd(hn::Set(f32, p[k * kLanes + static_cast<std::size_t>(r)]), x, acc[r][j]);
+      }
     }
   }
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
@@ -162,42 +163,42 @@ struct NarrowSumTiles {
   const float* p;
   const T* v;
   std::size_t v_stride, keys;
-  Ahead ahead;
   const float* rescale;
   float* o;
   std::size_t o_stride;
   template <int J>
   HWY_INLINE void run(std::size_t j) const {
-    narrow_sum_tile<R, J, kGuard, T>(p, v + j * kLanes, v_stride, keys, ahead.from_byte(j * kLanes * sizeof(T)), rescale, o + j * kLanes, o_stride);
+    narrow_sum_tile<R, J, kGuard, T>(p, v + j * kLanes, v_stride, keys, rescale, o + j * kLanes, o_stride);
   }
 };
 
 /// O[row][dim] = O·rescale[row] + Σ_k P[key][row]·V[key].
 template <Guard kGuard, class T>
 HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v, std::size_t v_stride, std::size_t keys,
-                                    std::size_t dim, const Ahead& ahead, const float* rescale, float* o) {
-  const auto tiles = [&](auto row_count, auto vectors, std::size_t r, const Ahead& fetch = {}) HWY_ATTR {
-    constexpr int R = decltype(row_count)::value, J = decltype(vectors)::value;
-    cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r, v, v_stride, keys, fetch, rescale + r, o + r * dim, dim});
-  };
-  // The first pair takes whole rows of V, as they lie in memory; others find them in the cache.
-  constexpr std::integral_constant<int, (kMr == 4 ? 8 : 4)> whole;
-  constexpr std::integral_constant<int, (kMr == 4 ? 4 : 2)> part;
-  constexpr std::integral_constant<int, 1> one;
-  constexpr std::integral_constant<int, 2> two;
-  constexpr std::integral_constant<int, 4> four;
-  std::size_t r = 0;
-  if (rows >= 2) tiles(two, whole, r, ahead), r += 2;
-  for (; r + 4 <= rows; r += 4) tiles(four, part, r);
-  for (; r + 2 <= rows; r += 2) tiles(two, whole, r);
-  if (r < rows) tiles(one, whole, r, r == 0 ? ahead : Ahead{});
+                                    std::size_t dim, const float* rescale, float* o) {
+  // As many rows of O as registers hold take nearly whole rows of V in one go; what is left over finds them in L1, where a few
+  // keys fit.
+  constexpr std::size_t kFew = 32;
+  const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  for (std::size_t k = 0; k < keys; k += kFew) {
+    const std::size_t here = keys - k < kFew ? keys - k : kFew;
+    const float* shrink = k == 0 ? rescale : ones;
+    const auto tiles = [&](auto row_count, auto vectors, std::size_t r) HWY_ATTR {
+      constexpr int R = decltype(row_count)::value, J = decltype(vectors)::value;
+      cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + k * kLanes + r, v + k * v_stride, v_stride, here, shrink + r, o + r * dim, dim});
+    };
+    std::size_t r = 0;
+    for (; r + 4 <= rows; r += 4) tiles(std::integral_constant<int, 4>(), std::integral_constant<int, kMr == 4 ? 7 : 3>(), r);
+    for (; r + 2 <= rows; r += 2) tiles(std::integral_constant<int, 2>(), std::integral_constant<int, kMr == 4 ? 8 : 4>(), r);
+    if (r < rows) tiles(std::integral_constant<int, 1>(), std::integral_constant<int, 8>(), r);
+  }
 }
 
 #else  // named by code that is not compiled with one lane
 template <class T>
-void narrow_scores(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, const Ahead&, float*);
+void narrow_scores(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, float*);
 template <Guard kGuard, class T>
-void narrow_weighted_sum(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, const Ahead&, const float*, float*);
+void narrow_weighted_sum(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, const float*, float*);
 #endif
 
 /// Storage that narrow tiles read as it lies. (Highway's f16 conversion knows no Inf and NaN where the hardware has none.)
@@ -219,13 +220,14 @@ HWY_INLINE Ahead rows_of(const StoredMatrix& x, std::size_t from = 0) {
 }
 
 /// S = K·Qᵀ, narrow (q row-major, k as stored) or wide (q in the lanes, k in f32); `largest` takes the maximum of what it held
-/// and every score. `next` is what will be read afterwards, if this tile is the first to read k.
+/// and every score. `next` is what will be read afterwards, if this tile is the first to read k; narrow tiles leave that to the
+/// hardware.
 template <int MR>
 HWY_INLINE void scores(const float* q, bool narrow, std::size_t rows, const StoredMatrix& k, std::size_t keys, std::size_t dim,
                        const Ahead& next, float* s, V* largest) {
   if constexpr (MR == 1 && kLanes > 1) {
     if (narrow) {
-      const auto from = [&](const auto* data) HWY_ATTR { narrow_scores(q, rows, data, k.stride, keys, dim, next, s); };
+      const auto from = [&](const auto* data) HWY_ATTR { narrow_scores(q, rows, data, k.stride, keys, dim, s); };
       switch (k.dtype) {
         case DType::kF16: from(static_cast<const hwy::float16_t*>(k.data)); break;
         case DType::kBF16: from(static_cast<const hwy::bfloat16_t*>(k.data)); break;
@@ -247,7 +249,7 @@ HWY_INLINE void accumulate(const float* p, bool narrow, std::size_t rows, const 
       alignas(64) float shrink[kLanes];
       hn::Store(rescale[0], f32, shrink);
       const auto from = [&](const auto* data) HWY_ATTR {
-        narrow_weighted_sum<kGuard>(p, rows, data, v.stride, keys, dim, next, shrink, o);
+        narrow_weighted_sum<kGuard>(p, rows, data, v.stride, keys, dim, shrink, o);
       };
       switch (v.dtype) {
         case DType::kF16: from(static_cast<const hwy::float16_t*>(v.data)); break;
