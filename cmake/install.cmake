@@ -14,7 +14,7 @@ else()
 endif()
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN nn EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN nn EXCLUDE PATTERN theory EXCLUDE PATTERN theory.h EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/include/rootdk/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
 install(TARGETS rootdk EXPORT rootdk-targets)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package})
@@ -24,6 +24,13 @@ if(TARGET rootdk_nn)
     FILES_MATCHING PATTERN "*.h")
   install(TARGETS rootdk_nn EXPORT rootdk-nn-targets)
   install(EXPORT rootdk-nn-targets NAMESPACE rootdk:: DESTINATION ${package})
+endif()
+if(TARGET rootdk_theory)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/rootdk/theory.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk/theory DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk
+    FILES_MATCHING PATTERN "*.h")
+  install(TARGETS rootdk_theory EXPORT rootdk-theory-targets)
+  install(EXPORT rootdk-theory-targets NAMESPACE rootdk:: DESTINATION ${package})
 endif()
 if(TARGET rootdk_command)
   install(TARGETS rootdk_command)
@@ -37,7 +44,7 @@ install(FILES ${PROJECT_BINARY_DIR}/rootdk-config.cmake ${PROJECT_BINARY_DIR}/ro
 
 # pkg-config files name the prefix from where they lie, so that an installation can be moved.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(module rootdk rootdk_nn)
+foreach(module rootdk rootdk_nn rootdk_theory)
   if(TARGET ${module})
     configure_file(${PROJECT_SOURCE_DIR}/cmake/${module}.pc.in ${PROJECT_BINARY_DIR}/${module}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${module}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

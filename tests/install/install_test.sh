@@ -45,7 +45,9 @@ by_find_package shared
 by_pkg_config shared
 
 consumers=(c_only)
-if [[ $(find "$work/shared" -name rootdk-nn-targets.cmake) ]]; then consumers+=(nn); fi
+for name in nn theory; do
+  if [[ $(find "$work/shared" -name rootdk-$name-targets.cmake) ]]; then consumers+=("$name"); fi
+done
 for name in "${consumers[@]}"; do
   echo "find_package, $name"
   configure -S "$source/tests/install/$name" -B "$work/$name" -DCMAKE_PREFIX_PATH="$work/shared"
