@@ -5,7 +5,7 @@ import numpy as np
 
 from paired import Row
 
-AT_THE_LIMIT = 0.85  # of the bandwidth: a peer that reaches this leaves nothing to win
+AT_THE_LIMIT = 0.85  # of the bandwidth of reading the same bytes: a peer that reaches this leaves nothing to win
 
 
 @dataclass
@@ -33,7 +33,7 @@ def against_torch(rows: list[Row], name: str, groups: tuple[str, ...], floor: fl
 
 
 def every_row(rows: list[Row]) -> list[Bar]:
-    """1.1 ×, or 1.0 × where PyTorch is at the bandwidth limit too; as one number: the smallest ratio to what is asked."""
+    """1.1 ×, or 1.0 × where PyTorch is at its bandwidth limit too; as one number: the smallest ratio to what is asked."""
     values = []
     for row in rows:
         faster, peer = row.times_faster("torch"), row.of_limit(whose="torch") if row.memory else None
@@ -59,8 +59,8 @@ def bars(rows: list[Row]) -> list[Bar]:
         *of_peak(rows, "causal, of peak", "prefill 2,048 × d 128, causal", 0.78, 0.85),
         *of_peak(rows, "causal, of peak", "prefill 1,024 × d 64, causal", 0.72, 0.80),
         *worst("backward, of peak", backward, 0.72, 0.80),
-        *worst("decode f32, of read bandwidth", decode(("f32",)), 0.85, 0.92),
-        *worst("decode f16 and bf16, of read bandwidth", decode(("f16", "bf16")), 0.70, 0.85),
+        *worst("decode f32, of reading the same bytes", decode(("f32",)), 0.85, 0.92),
+        *worst("decode f16 and bf16, of reading the same bytes", decode(("f16", "bf16")), 0.70, 0.85),
         *against_torch(rows, "8 to 64 queries, × PyTorch", ("few queries",), 1.1, 1.5),
         *against_torch(rows, "lengths to 256, × PyTorch", ("short",), 1.3, 1.8),
         *every_row(rows),

@@ -1,6 +1,8 @@
 """Who is timed: each a process of its own, with the threads and the settings that are best for it.
 
-One process each keeps their thread pools and allocators apart, and lets each have its own environment.
+One process each keeps their thread pools and allocators apart, and lets each have its own environment. Only what is to be
+compared on the very same memory shares a process: rootdk's levels of statistics, and with everyone who is bound by memory the
+reading of its K and V.
 """
 import os
 from dataclasses import dataclass, field
@@ -20,32 +22,49 @@ class Competitor:
     threads: int = CORES
     options: dict = field(default_factory=dict)
     environment: dict = field(default_factory=dict)
+    guest_of: str = ""  # the key of the one whose process, threads and inputs it shares; takes part only where that one does
+
+    def home(self) -> str:
+        """The key of the process it runs in."""
+        return self.guest_of or self.key
 
     def variables(self) -> dict:
         """numpy's own BLAS gets one thread: it only makes inputs here."""
         return {"OMP_NUM_THREADS": str(self.threads), "OPENBLAS_NUM_THREADS": "1"} | self.environment
 
 
-OURS = Competitor("rootdk", "rootdk", "rootdk")
-NO_STATS = Competitor("rootdk-no-stats", "rootdk, stats none", "rootdk", options={"stats": "none"})
+def read_key(whose: str) -> str:
+    return whose + "-read"
+
+
+def reading(host: Competitor) -> Competitor:
+    """The limit of a row bound by memory: to read the bytes the host reads, and do nothing with them."""
+    return Competitor(read_key(host.key), f"reading the K and V of {host.title}", "limits", options={"limit": "read"}, guest_of=host.key)
+
+
+OURS = Competitor("rootdk", "rootdk", "rootdk")  # at its default level of statistics: basic
+NO_STATS = Competitor("rootdk-no-stats", "rootdk, stats none", "rootdk", options={"stats": "none"}, guest_of="rootdk")
+STATS = {"none": NO_STATS, "basic": OURS}
 ONE_THREAD = Competitor("rootdk-1-thread", "rootdk, 1 thread", "rootdk", threads=1)
 PEERS = [
     Competitor("torch", "PyTorch", "torch_sdpa", environment=REUSE_MEMORY),
     Competitor("onnxruntime", "ONNX RT", "onnxruntime_mha"),
     Competitor("openblas", "2 × sgemm", "openblas_naive"),
 ]
-LIMITS = [Competitor(kind, title, "limits", options={"limit": kind})
-          for kind, title in (("fma", "multiply-add peak"), ("read", "read bandwidth"), ("copy", "copy bandwidth"))]
-ONE_THREAD_LIMIT = Competitor("fma-1-thread", "multiply-add peak, 1 thread", "limits", threads=1, options={"limit": "fma"})
+READS = [reading(host) for host in (OURS, *PEERS)]
+FMA = Competitor("fma", "multiply-add peak", "limits", options={"limit": "fma"})
+FMA_ONE_THREAD = Competitor("fma-1-thread", "multiply-add peak, 1 thread", "limits", threads=1, options={"limit": "fma"})
+COPY = Competitor("copy", "copy bandwidth", "limits", options={"limit": "copy"})
+LIMITS = [FMA, FMA_ONE_THREAD, *READS, COPY]
 
-ALL = [OURS, NO_STATS, ONE_THREAD, *PEERS, *LIMITS, ONE_THREAD_LIMIT]
+ALL = [OURS, NO_STATS, ONE_THREAD, *PEERS, *LIMITS]
 
 
 def entrants(case) -> list[Competitor]:
-    """Who may take part in a row; some will say that they have no such thing."""
-    chosen = [OURS, *PEERS, *LIMITS]
+    """Who may take part in a row, hosts before their guests; some will say that they have no such thing."""
+    chosen = [OURS, *PEERS]
     if not case.backward:
-        chosen.append(NO_STATS)  # backward collects none
+        chosen += [competitor for competitor in STATS.values() if competitor is not OURS]  # backward collects none
     if case.one_thread:
-        chosen += [ONE_THREAD, ONE_THREAD_LIMIT]
-    return chosen
+        chosen += [ONE_THREAD, FMA_ONE_THREAD]
+    return chosen + ([*READS, COPY] if case.limit == "memory" else [FMA])

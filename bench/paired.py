@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from competitors import FMA, read_key
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -44,11 +46,14 @@ class Row:
         """How many times the seconds of `ours` the competitor takes."""
         return ratio(self.seconds(key), self.seconds(ours)) if self.seconds(key) and self.seconds(ours) else None
 
-    def of_limit(self, key: str | None = None, whose: str = "rootdk") -> Ratio | None:
-        """Rate of `whose` over the rate of a limit in the same rounds."""
-        key = key or ("read" if self.memory else "fma")
-        limit = self.record["competitors"].get(key)
-        if not limit or not self.seconds(whose) or not limit.get("seconds"):
+    def limit(self, whose: str = "rootdk") -> dict:
+        """The entry of the limit that `whose` is held against: multiply-adds, or reading its own K and V."""
+        return self.record["competitors"].get(read_key(whose) if self.memory else FMA.key, {})
+
+    def of_limit(self, whose: str = "rootdk") -> Ratio | None:
+        """Rate of `whose` over the rate of its limit in the same rounds."""
+        limit = self.limit(whose)
+        if not self.seconds(whose) or not limit.get("seconds"):
             return None
         fraction = self.work / limit["work"]
         r = ratio(limit["seconds"], self.seconds(whose))

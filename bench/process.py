@@ -20,7 +20,7 @@ class Process:
     def __init__(self, competitor: Competitor, libraries: Path):
         self.competitor = competitor
         environment = os.environ | competitor.variables() | {"ROOTDK_BENCH_LIB": str(libraries)}
-        self.child = subprocess.Popen([sys.executable, str(HERE / "worker.py"), competitor.module], env=environment, text=True, bufsize=1,
+        self.child = subprocess.Popen([sys.executable, str(HERE / "worker.py")], env=environment, text=True, bufsize=1,
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, name: str, **arguments):

@@ -1,9 +1,10 @@
 """A result as text: where it was made, one line a row, the bars."""
 from bars import bars
-from competitors import LIMITS, ONE_THREAD_LIMIT, PEERS
-from paired import Ratio, Row
+from competitors import LIMITS, NO_STATS, OURS, PEERS, READS, STATS
+from paired import Ratio, Row, ratio
 
 DISTURBED = 0.03  # share of the cores that others may take before the numbers mean little
+COLLECTING = {level: competitor for level, competitor in STATS.items() if competitor is not NO_STATS}
 
 
 def spread(r: Ratio | None, complaint: str | None = None) -> str:
@@ -20,10 +21,11 @@ def line(row: Row) -> list[str]:
     ours = row.median("rootdk")
     if ours is None:
         return [row.name, "wrong: " + str(row.complaint("rootdk"))]
-    one_thread, stats = row.times_faster("rootdk-1-thread"), row.times_faster("rootdk-no-stats")
-    return [row.name, duration(ours), f"{row.work / ours / 1e9:.1f} {'GB/s' if row.memory else 'GF/s'}", f"{row.of_limit().median:.2f}",
+    one_thread, limit = row.times_faster("rootdk-1-thread"), row.of_limit()
+    return [row.name, duration(ours), f"{row.work / ours / 1e9:.1f} {'GB/s' if row.memory else 'GF/s'}", f"{limit.median:.2f}" if limit else "–",
             *(spread(row.times_faster(peer.key), row.complaint(peer.key)) for peer in PEERS),
-            f"{1 / stats.median:.3f}" if stats else "–", f"{one_thread.median:.2f}" if one_thread else "–", str(len(row.seconds("rootdk")))]
+            *(f"{cost.median:.3f}" if (cost := row.times_faster(level.key, NO_STATS.key)) else "–" for level in COLLECTING.values()),
+            f"{one_thread.median:.2f}" if one_thread else "–", str(len(row.seconds("rootdk")))]
 
 
 def columns(lines: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
@@ -35,15 +37,27 @@ def columns(lines: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
     return "\n".join("  ".join(place(cells)).rstrip() for cells in lines)
 
 
+def rate(entries: list[dict], unit: str) -> str:
+    """Of all rounds of all entries."""
+    rates = ratio([entry["work"] / 1e9 for entry in entries for _ in entry["seconds"]], [seconds for entry in entries for seconds in entry["seconds"]])
+    return f"{rates.median:.1f} [{rates.low:.1f}–{rates.high:.1f}] {unit}"
+
+
 def limits(rows: list[Row]) -> list[str]:
-    """The medians of all rounds of all rows."""
+    """What the machine did at most, in all rows together."""
     lines = []
-    for limit in (*LIMITS, ONE_THREAD_LIMIT):
-        rates = sorted(row.record["competitors"][limit.key]["work"] / seconds / 1e9 for row in rows for seconds in row.seconds(limit.key) or [] if seconds)
-        if rates:
-            low, median, high = (rates[int(len(rates) * part)] for part in (0.1, 0.5, 0.9))
-            lines.append(f"{limit.title}: {median:.1f} [{low:.1f}–{high:.1f}] {'GF/s' if limit.options['limit'] == 'fma' else 'GB/s'}")
+    for limit in (limit for limit in LIMITS if limit not in READS):
+        entries = [entry for row in rows if (entry := row.record["competitors"].get(limit.key)) and entry.get("seconds")]
+        if entries:
+            lines.append(f"{limit.title}: {rate(entries, 'GF/s' if limit.options['limit'] == 'fma' else 'GB/s')}")
     return lines
+
+
+def memory(rows: list[Row]) -> str:
+    """How near everyone is to reading its own K and V and doing nothing with them; empty without such rows."""
+    share = lambda row, key: f"{r.median:.2f} of {rate([row.limit(key)], 'GB/s')}" if (r := row.of_limit(key)) else "–"
+    lines = [[row.name, *(share(row, one.key) for one in (OURS, *PEERS))] for row in rows if row.memory]
+    return columns([["of reading the same bytes", *(one.title for one in (OURS, *PEERS))], *lines]) if lines else ""
 
 
 def text(result: dict) -> str:
@@ -52,12 +66,13 @@ def text(result: dict) -> str:
     head = [f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {' '.join(machine['instruction_sets'])}",
             f"{100 * result['elsewhere']:.0f} % of the cores' time in timed rounds went elsewhere" + (": DISTURBED, run it again" if result["elsewhere"] > DISTURBED else ""),
             f"rootdk {machine['commit']}, {machine['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items() if name != "rootdk")]
-    titles = ["", "ms", "rate", "of limit", *(f"× {peer.title}" for peer in PEERS), "stats", "1→2", "pairs"]
+    titles = ["", "ms", "rate", "of limit", *(f"× {peer.title}" for peer in PEERS), *(f"stats {level}" for level in COLLECTING), "1→2", "pairs"]
     table = columns([titles, *map(line, rows)])
     verdicts = columns([["bar", "value", "floor", "goal", "", "row"],
                         *([bar.name, f"{bar.value:.2f}", f"{bar.floor:.2f}", f"{bar.goal:.2f}", bar.verdict(), bar.row] for bar in bars(rows))], left=(0, 4, 5))
     notes = ("rate: multiply and add of visible pairs (4·d forward, 10·d backward), or bytes of K and V read once. of limit: of the multiply-add peak,\n"
-             "or of read bandwidth, measured in the same rounds. × peer: the peer's seconds over rootdk's, median of the rounds [10 %–90 %].\n"
-             "stats: seconds with statistics (rootdk's default, and what is compared) over seconds without. wrong: failed the check, not timed.")
+             "or of the bandwidth of reading the same bytes, measured in the same rounds. × peer: the peer's seconds over rootdk's, median of the rounds\n"
+             "[10 %–90 %]. stats: seconds with statistics (basic is rootdk's default, and what is compared) over seconds without. wrong: failed the check,\n"
+             "not timed. of reading the same bytes: in the process of each, at the addresses where its K and V are; they should all have the same bandwidth.")
     complaints = [f"{row.name}: {key}: {entry['complaint']}" for row in rows for key, entry in row.record["competitors"].items() if entry.get("complaint")]
-    return "\n\n".join(part for part in ("\n".join(head), "\n".join(limits(rows)), table, notes, "\n".join(complaints), verdicts) if part)
+    return "\n\n".join(part for part in ("\n".join(head), "\n".join(limits(rows)), table, memory(rows), notes, "\n".join(complaints), verdicts) if part)

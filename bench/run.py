@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """rootdk against what a user would take instead, on this machine: ./run bench.
 
-Every competitor is a process of its own. For each row (cases.py) all of them are checked against an f64 reference
-(reference.py), then timed in rounds: in each round every competitor, in random order, makes one batch of calls while the
-others sleep. Ratios are taken within a round (paired.py). The result is kept as JSON, printed as a table (report.py) and held
-against the bars (bars.py).
+Every competitor is a process of its own, or a guest in one (competitors.py). For each row (cases.py) all of them are checked
+against an f64 reference (reference.py), then timed in rounds: in each round every competitor, in random order, makes one batch
+of calls while the others sleep. Ratios are taken within a round (paired.py). The result is kept as JSON, printed as a table
+(report.py) and held against the bars (bars.py).
 """
 import argparse
 import json
@@ -21,20 +21,22 @@ import numpy as np
 import machine
 import report
 from cases import Case, all_cases
-from competitors import ALL, OURS, entrants
+from competitors import ALL, LIMITS, Competitor, entrants
 from process import Failure, Process
 from reference import Reference
 
 HERE = Path(__file__).parent
+FEWEST = 7  # rounds that a row gets, however long they take
 BATCH = 0.008  # seconds a batch should at least take, so that clocks and wake-ups do not count
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench", description="rootdk against its peers and the machine's limits")
+    parser = argparse.ArgumentParser(prog="./run bench", description="rootdk against its peers and the machine's limits. A complete run takes about 20 minutes on two "
+                                     "idle cores: 31 pairs in every row, but around 20 where queries and keys are 8,192.")
     parser.add_argument("--quick", action="store_true", help="a look in two minutes: 7 rounds, no row that takes long")
     parser.add_argument("--filter", default="", metavar="TEXT", help="only rows whose name has TEXT (several: A|B)")
     parser.add_argument("--rounds", type=int, default=31, help="pairs a row, where they fit in --seconds (default 31)")
-    parser.add_argument("--seconds", type=float, default=30, help="of timing a row, but at least 7 rounds (default 30)")
+    parser.add_argument("--seconds", type=float, default=150, help=f"of timing a row, but at least {FEWEST} rounds (default 150)")
     parser.add_argument("--patience", type=float, default=300, metavar="SECONDS", help="to wait in all while other processes run (default 300)")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/ if complete, else build/bench/last.json")
     parser.add_argument("--report", type=Path, metavar="JSON", help="only print the table of a kept result")
@@ -50,38 +52,50 @@ def chosen(options) -> list[Case]:
     return [case for case in cases if case.work() < 1e11] if options.quick else cases
 
 
+def takes_part(entry: dict | None) -> bool:
+    return entry is not None and "complaint" not in entry
+
+
 class Bench:
     def __init__(self, options):
         self.options, self.random, self.patience = options, random.Random(1), options.patience
-        self.processes = {competitor.key: Process(competitor, options.libraries) for competitor in ALL}
+        self.processes = {competitor.key: Process(competitor, options.libraries) for competitor in ALL if not competitor.guest_of}
         self.load = machine.Load()
         self.folder = tempfile.TemporaryDirectory()
 
     def versions(self) -> dict:
-        return {name: version for process in self.processes.values() for name, version in process.ask("versions").items()}
+        answers = (process.ask("versions", module=process.competitor.module) for process in self.processes.values())
+        return {name: version for answer in answers for name, version in answer.items()}
 
     def prepare(self, case: Case) -> dict:
         """{key: entry} of those who can and are right, with how they will do it; a complaint for those who are wrong."""
+        for process in self.processes.values():
+            process.ask("take", case=case.as_dict())
         reference, entries = Reference(case), {}
         for competitor in entrants(case):
-            process = self.processes[competitor.key]
-            try:
-                entry = process.ask("prepare", case=case.as_dict(), options=competitor.options)
-                if entry is None:
-                    continue
-                if competitor.module != "limits":
-                    path = str(Path(self.folder.name) / "results.npz")
-                    process.ask("save", heads=reference.heads, path=path)
-                    with np.load(path) as results:
-                        if complaint := reference.complaint(results):
-                            entry = {"how": entry["how"], "complaint": complaint}
-            except Failure as failure:
-                print(failure, file=sys.stderr)
-                entry = {"complaint": str(failure).splitlines()[-1]}
-                if process.ended():
-                    self.processes[competitor.key] = Process(competitor, self.options.libraries)
-            entries[competitor.key] = entry
+            if competitor.guest_of and not takes_part(entries.get(competitor.guest_of)):
+                continue
+            entry = self.prepare_one(competitor, reference)
+            if entry is not None:
+                entries[competitor.key] = entry
         return entries
+
+    def prepare_one(self, competitor: Competitor, reference: Reference) -> dict | None:
+        process = self.processes[competitor.home()]
+        try:
+            entry = process.ask("prepare", key=competitor.key, module=competitor.module, options=competitor.options)
+            if entry is None or competitor in LIMITS:
+                return entry
+            path = str(Path(self.folder.name) / "results.npz")
+            process.ask("save", key=competitor.key, heads=reference.heads, path=path)
+            with np.load(path) as results:
+                complaint = reference.complaint(results)
+            return {"how": entry["how"], "complaint": complaint} if complaint else entry
+        except Failure as failure:
+            print(failure, file=sys.stderr)
+            if process.ended():
+                self.processes[competitor.home()] = Process(process.competitor, self.options.libraries)
+            return {"complaint": str(failure).splitlines()[-1]}
 
     def wait_for_quiet(self):
         """Until nobody else computes here, as long as patience lasts: it is spent once for the whole run."""
@@ -90,26 +104,27 @@ class Bench:
             self.patience -= 0.05
 
     def row(self, case: Case) -> dict:
+        begin = monotonic()
         entries = self.prepare(case)
-        able = {key: entry for key, entry in entries.items() if "complaint" not in entry}
-        calls = {key: max(1, ceil(BATCH / entry["seconds"])) for key, entry in able.items()}
-        samples = {key: [] for key in able}
+        prepared = monotonic() - begin
+        able = [competitor for competitor in ALL if takes_part(entries.get(competitor.key))]
+        calls = {one.key: max(1, ceil(BATCH / entries[one.key]["seconds"])) for one in able}
+        samples = {one.key: [] for one in able}
         self.load.ours = [os.getpid(), *(process.child.pid for process in self.processes.values())]
         spent = 0.0
         for done in range(self.options.rounds):
-            if done >= min(7, self.options.rounds) and spent > self.options.seconds:
+            if done >= min(FEWEST, self.options.rounds) and spent > self.options.seconds:
                 break
             self.wait_for_quiet()
-            start = monotonic()
+            begin = monotonic()
             with self.load:
-                for key in self.random.sample(list(able), len(able)):
-                    samples[key].append(float(f"{self.processes[key].ask('time', calls=calls[key]):.5g}"))
-            spent += monotonic() - start
-        for key in entries:
-            self.processes[key].ask("drop")
-        for key, entry in able.items():
-            entry["calls"], entry["seconds"] = calls[key], samples[key]
-        return {"case": case.as_dict(), "work": case.work(), "competitors": entries}
+                for one in self.random.sample(able, len(able)):
+                    seconds = self.processes[one.home()].ask("time", key=one.key, calls=calls[one.key])
+                    samples[one.key].append(float(f"{seconds:.5g}"))
+            spent += monotonic() - begin
+        for key in samples:
+            entries[key] |= {"calls": calls[key], "seconds": samples[key]}
+        return {"case": case.as_dict(), "work": case.work(), "competitors": entries, "prepared": round(prepared, 1), "timed": round(spent, 1)}
 
     def close(self):
         for process in self.processes.values():

@@ -1,7 +1,4 @@
-"""One competitor's process: obeys run.py over a pipe, one message a line, and sleeps between messages.
-
-    python worker.py MODULE
-"""
+"""A competitor's process, and its guests': obeys run.py over a pipe, one message a line, and sleeps between messages."""
 import importlib
 import json
 import os
@@ -18,50 +15,60 @@ from reference import gather
 QUICK = 0.05  # a call shorter than this is made once before the clock starts: threads awake, caches its own
 
 
+def peer(module: str):
+    return importlib.import_module("peers." + module)
+
+
 class Worker:
-    def __init__(self, peer):
-        self.peer, self.task, self.case = peer, None, None
+    """Tasks by competitor, all on the same inputs. Whichever it is, every call takes the next of the case's K/V caches: the
+    one that was read longest ago, so that nobody finds in the CPU's caches what another task has read."""
 
-    def versions(self):
-        return self.peer.versions()
+    def versions(self, module: str) -> dict:
+        return peer(module).versions()
 
-    def prepare(self, case: dict, options: dict):
-        """How the peer will do it, and how long a call takes; null where it cannot."""
-        self.drop()  # its memory goes before the next one's comes
-        self.case = Case(**case)
-        self.task = self.peer.prepare(self.case, Inputs(self.case), options)
-        if self.task is None:
+    def take(self, case: dict):
+        """Lets go of the last case and its memory."""
+        self.inputs = Inputs(Case(**case))
+        self.tasks, self.last, self.turn = {}, {}, 0
+
+    def prepare(self, key: str, module: str, options: dict) -> dict | None:
+        """How the competitor will do it, and how long a call takes; null where it cannot."""
+        task = peer(module).prepare(self.inputs.case, self.inputs, options)
+        if task is None:
             return None
+        self.tasks[key], self.last[key] = task, 0.0
+        if task.caches:
+            self.inputs.caches = task.caches
         seconds = []
         for _ in range(3):
-            seconds.append(self.time(1))
+            seconds.append(self.time(key, 1))
             if seconds[-1] > QUICK:
                 break
-        return {"how": self.task.how, "work": self.task.work, "seconds": min(seconds)}
+        return {"how": task.how, "work": task.work, "seconds": min(seconds)}
 
-    def save(self, heads: list, path: str):
-        self.task.call(0)
-        np.savez(path, **{name: gather(self.case, name, x, heads) for name, x in self.task.outputs().items()})
+    def save(self, key: str, heads: list, path: str):
+        task = self.tasks[key]
+        task.call(0)
+        np.savez(path, **{name: gather(self.inputs.case, name, x, heads) for name, x in task.outputs().items()})
 
-    def time(self, calls: int) -> float:
+    def time(self, key: str, calls: int) -> float:
         """Seconds a call."""
-        if self.last < QUICK:
-            self.task.call(self.calls)
+        call = self.tasks[key].call
+        if self.last[key] < QUICK:
+            call(self.turn)
+            self.turn += 1
         start = perf_counter()
-        for i in range(self.calls + 1, self.calls + 1 + calls):
-            self.task.call(i)
-        self.last = (perf_counter() - start) / calls
-        self.calls += calls + 1
-        return self.last
-
-    def drop(self):
-        self.task, self.calls, self.last = None, 0, 0.0
+        for i in range(self.turn, self.turn + calls):
+            call(i)
+        self.last[key] = (perf_counter() - start) / calls
+        self.turn += calls
+        return self.last[key]
 
 
 def main():
     pipe = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a peer prints goes to stderr
-    worker = Worker(importlib.import_module("peers." + sys.argv[1]))
+    worker = Worker()
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:

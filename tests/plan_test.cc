@@ -134,7 +134,7 @@ TEST(Plan, FewerInstructionSetsPassTheBetterOnesOver) {
   const std::vector<std::string> all = Machine::here().isas;
   for (std::size_t from = 0; from <= all.size(); ++from) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(from);
-    const Plan plan = make_plan({}, {1, 1, 1, 8, 8, 4, 4}, Pass::kForward, machine_with(1, {first, all.end()}));
+    const Plan plan = make_plan({}, {1, 1, 1, 8, 8, 32, 32, DType::kBF16}, Pass::kForward, machine_with(1, {first, all.end()}));
     EXPECT_EQ(plan.kernel, from < all.size() ? "fused" : "reference");
     EXPECT_EQ(plan.isa, from < all.size() ? *first : "");
     ASSERT_EQ(plan.passed_over.size(), from);

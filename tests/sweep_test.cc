@@ -16,6 +16,7 @@ TEST(Sweep, EveryKernelIsWithinTheErrorRule) {
     const auto c = random_case(static_cast<std::uint64_t>(seed));
     const Yardstick yardstick(*c);
     for (const engine::Kernel& kernel : fast_kernels()) {
+      if (!engine::misfit(kernel, c->shape, Machine::here()).empty()) continue;  // another would take its place
       const std::string wrong = yardstick.judge(run(*c, kernel));
       if (wrong.empty()) continue;
       ADD_FAILURE() << "seed " << seed << ", " << kernel.label() << ":\n" << wrong << c->describe();

@@ -15,3 +15,4 @@ class Task:
     outputs: Callable[[], dict]  # of the last call: "o", or "d_q", "d_k", "d_v", as [batch, heads, length, dim] in f32
     how: str  # which of its ways the competitor takes, for the report
     work: float | None = None  # flops or bytes of one call, where the case does not say
+    caches: list | None = None  # the (k, v) that calls read in turn, where they are not those of the inputs

@@ -27,11 +27,11 @@ float multiply_add(std::int64_t rounds, float x) {
   return hn::GetLane(hn::SumOfLanes(d, all));
 }
 
-float read_all(const float* x, std::int64_t n) {
-  const D d;
+std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
+  const hn::ScalableTag<std::uint64_t> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kSums = 4;  // so that the latency of an addition does not matter
-  hn::Vec<D> sum[kSums];
+  hn::Vec<decltype(d)> sum[kSums];
   for (auto& s : sum) s = hn::Zero(d);
   for (std::int64_t i = 0; i + kSums * lanes <= n; i += kSums * lanes) {
 #pragma GCC unroll 4
@@ -59,14 +59,21 @@ double limits_multiply_add(std::int64_t rounds, int threads, float* sink) {
   return 2.0 * kChains * static_cast<double>(hn::Lanes(D())) * static_cast<double>(rounds) * threads;
 }
 
-// x is [parts, n], from and to likewise, aligned to a vector.
-void limits_read(const float* x, std::int64_t n, int parts, float* sink) {
-  float total = 0;
-#pragma omp parallel for num_threads(parts) schedule(static, 1) reduction(+ : total)
-  for (int part = 0; part < parts; ++part) total += read_all(x + part * n, n);
-  *sink = total;
+// Reads the whole pages of k and of v, `bytes` each; thread i its part of k, then that of v. As integers: pairs of 16-bit numbers may
+// look like NaN or denormals. The sum keeps the compiler from leaving it all out.
+std::uint64_t limits_read(const std::uint64_t* k, const std::uint64_t* v, std::int64_t bytes, int threads) {
+  constexpr std::int64_t kPageBytes = 4096, kPageWords = kPageBytes / sizeof(*k);
+  const std::int64_t pages = bytes / kPageBytes;
+  std::uint64_t total = 0;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : total)
+  for (int part = 0; part < threads; ++part) {
+    const std::int64_t first = pages * part / threads * kPageWords, end = pages * (part + 1) / threads * kPageWords;
+    for (const std::uint64_t* x : {k, v}) total += read_all(x + first, end - first);
+  }
+  return total;
 }
 
+// from and to are [parts, n], aligned to a vector.
 void limits_copy(const float* from, float* to, std::int64_t n, int parts) {
 #pragma omp parallel for num_threads(parts) schedule(static, 1)
   for (int part = 0; part < parts; ++part) copy_all(from + part * n, to + part * n, n);

@@ -5,6 +5,7 @@ shape, so those that can express a case are tried and the fastest is timed. Inpu
 ([batch, length, heads·dim] or [batch, heads, length, dim]).
 """
 import os
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
@@ -65,11 +66,12 @@ def task(how: str, op: str, domain: str, per_cache: list[tuple[dict, dict]], res
 
 
 def multi_head(case: Case, inputs: Inputs, keys_by_head: bool) -> Task:
-    lay = (lambda x: x) if keys_by_head else rows_of_heads
+    caches = inputs.caches if keys_by_head else [(rows_of_heads(k), rows_of_heads(v)) for k, v in inputs.caches]
     q, o = rows_of_heads(inputs.q), empty((case.batch, case.len_q, case.heads_q * case.dim), inputs.q.dtype)
-    tensors = [({"query": q, "key": lay(k), "value": lay(v)}, {"output": o}) for k, v in inputs.caches]
-    return task("MultiHeadAttention" + (", keys by head" if keys_by_head else ""), "MultiHeadAttention", "com.microsoft", tensors,
-                lambda: heads_of_rows(case, o), num_heads=case.heads_q, unidirectional=int(case.causal))
+    tensors = [({"query": q, "key": k, "value": v}, {"output": o}) for k, v in caches]
+    one = task("MultiHeadAttention" + (", keys by head" if keys_by_head else ""), "MultiHeadAttention", "com.microsoft", tensors,
+               lambda: heads_of_rows(case, o), num_heads=case.heads_q, unidirectional=int(case.causal))
+    return replace(one, caches=caches)
 
 
 def group_query(case: Case, inputs: Inputs) -> Task:

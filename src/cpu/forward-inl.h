@@ -26,6 +26,7 @@
 #define ROOTDK_CPU_FORWARD_INL_H_
 #endif
 
+#include "cpu/bf16_tiles-inl.h"
 #include "cpu/blocks-inl.h"
 #include "cpu/micro-inl.h"
 #include "cpu/narrow-inl.h"
@@ -94,22 +95,26 @@ HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* l
 struct KeyBlock {
   std::int64_t key0;
   std::size_t keys;
-  StoredMatrix k, v;  ///< f32 but for narrow tiles, which read some dtypes as stored
+  StoredMatrix k, v;  ///< f32 but for narrow tiles, which read some dtypes as stored, and products of bf16
   bool fresh = true;  ///< no tile has read it yet
+  const void* packed = nullptr;  ///< the rows that scratch.packed was made of
   int v_finite = -1;  ///< unknown until a tile that hides keys asks
 };
 
 struct ForwardScratch {
-  float* qt;  ///< [tiles][dim_qk][width], scaled by c
+  const Bf16Products* bf16;  ///< null: everything is multiplied in f32
+  float* qt;  ///< [tiles][dim_qk][width], scaled by c (as load_bf16_queries leaves them for products of bf16)
   Lanes* lanes;
   TileState* states;
   float *s, *additive, *factor, *rows, *k, *v;
+  std::uint16_t *packed, *finite;  ///< V for products of bf16: packed, and without what is not finite
 
-  static ForwardScratch take(base::Arena& arena, const Plan& plan) {
+  static ForwardScratch take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
     const Shape& s = plan.shape;
     const std::int64_t tiles = plan.rows_per_task / plan.tile_rows;
-    constexpr std::int64_t kTile = static_cast<std::int64_t>(kTileKeys) * kTileRows;
+    const std::int64_t tile = plan.tile_keys * (plan.narrow ? kLanes : kTileRows);
     ForwardScratch scratch{};
+    scratch.bf16 = bf16;
     scratch.qt = arena.take<float>(tiles * s.dim_qk * kTileRows);
     scratch.lanes = arena.take<Lanes>(tiles);
     scratch.states = arena.take<TileState>(tiles);
@@ -117,15 +122,51 @@ struct ForwardScratch {
       const TileState state = TileState::take(arena, s.dim_v);
       if (scratch.states) scratch.states[t] = state;
     }
-    scratch.s = arena.take<float>(kTile);
-    scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(kTile) : nullptr;
-    scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(kTile) : nullptr;
-    scratch.rows = arena.take<float>(kTileRows * std::max({s.dim_qk, s.dim_v, static_cast<std::int64_t>(kTileKeys)}));
+    scratch.s = arena.take<float>(tile);
+    scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(tile) : nullptr;
+    scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(tile) : nullptr;
+    scratch.rows = arena.take<float>(std::max(kTileRows * std::max(s.dim_qk, s.dim_v), tile));
     scratch.k = arena.take<float>(plan.tile_keys * s.dim_qk);
     scratch.v = arena.take<float>(plan.tile_keys * s.dim_v);
+    if (bf16) scratch.finite = arena.take<std::uint16_t>(plan.tile_keys * s.dim_v);
+    if (bf16 && !plan.narrow)
+      scratch.packed = arena.take<std::uint16_t>(static_cast<std::int64_t>(
+          bf16->packed_values(static_cast<std::size_t>(plan.tile_keys), static_cast<std::size_t>(s.dim_v))));
     return scratch;
   }
 };
+
+template <int MR>
+HWY_INLINE void bf16_scores(const Bf16Products& bf16, const float* q, bool narrow, const Lanes& lanes, const StoredMatrix& k,
+                            std::size_t keys, std::size_t dim, float* s, V* largest) {
+  if (narrow)
+    bf16.narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim}, static_cast<std::size_t>(lanes.count), bf16_rows(k), keys, dim, lanes.scale, s);
+  else
+    bf16.scores(reinterpret_cast<const std::uint32_t*>(q), MR * kLanes, bf16_rows(k), round_up(keys, bf16.key_step), dim, lanes.scale, s);
+  largest_of<MR>(s, keys, largest);
+}
+
+/// O = O·rescale + V·P, with P, in scratch.s, rounded to bf16. Guarded as micro-inl.h means it, with the same bits in rows that
+/// do not see what is not finite: the product is made without it, then the rows that do see it get it added.
+template <int MR>
+HWY_INLINE void bf16_accumulate(const ForwardScratch& scratch, bool narrow, std::size_t rows, KeyBlock& block, std::size_t keys,
+                                std::size_t dim, Guard guard, const V* rescale, float* o) {
+  const Bf16Products& bf16 = *scratch.bf16;
+  alignas(64) float shrink[MR * kLanes];
+  ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(rescale[m], f32, shrink + m * kLanes);
+  bf16.pack_weights(scratch.s, MR * kLanes, keys);
+  const auto* p = reinterpret_cast<const std::uint32_t*>(scratch.s);
+  Bf16Rows v = bf16_rows(block.v);
+  if (guard == Guard::kOn) v = finite_part(v, block.keys, dim, scratch.finite);
+  if (narrow) {
+    bf16.narrow_sum(p, rows, v, keys, dim, shrink, o);
+  } else {
+    if (block.packed != v.data) bf16.pack_values(v, block.keys, dim, scratch.packed), block.packed = v.data;
+    bf16.weighted_sum(p, MR * kLanes, {scratch.packed, block.keys}, round_up(keys, bf16.key_step), dim, shrink, o);
+  }
+  if (guard == Guard::kOn)
+    add_not_finite(p, MR * kLanes, rows, bf16_rows(block.v), keys, dim, narrow ? OutputSteps{dim, 1} : OutputSteps{1, MR * kLanes}, o);
+}
 
 template <int MR>
 HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* qt,
@@ -141,7 +182,10 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
   const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
   const bool narrow = call.plan.narrow;
-  scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
+  if (scratch.bf16)
+    bf16_scores<MR>(*scratch.bf16, qt, narrow, lanes, block.k, keys, dim_qk, s, largest);
+  else
+    scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
   if (passes.touch(place)) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
@@ -161,15 +205,19 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
     block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
   const auto dim_v = static_cast<std::size_t>(shape.dim_v);
   const Ahead next = block.fresh ? rows_of(block.k, block.keys) : Ahead{};
-  if (may_hide && block.v_finite == 0)
+  const Guard guard = may_hide && block.v_finite == 0 ? Guard::kOn : Guard::kOff;
+  if (scratch.bf16)
+    bf16_accumulate<MR>(scratch, narrow, rows, block, keys, dim_v, guard, rescale, state.o);
+  else if (guard == Guard::kOn)
     accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
   else
     accumulate<MR, Guard::kOff>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
 }
 
 /// Keys as the plan's tiles read them.
-HWY_INLINE StoredMatrix bring_keys(const Plan& plan, const ConstTensor& t, const RowGroup& group, std::int64_t key0,
-                                   std::size_t keys, float* scratch) {
+HWY_INLINE StoredMatrix bring_keys(const Plan& plan, const Bf16Products* bf16, const ConstTensor& t, const RowGroup& group,
+                                   std::int64_t key0, std::size_t keys, float* scratch) {
+  if (bf16) return bring_bf16(plan.problem, t, group, key0, keys, plan.narrow ? 1 : bf16->key_step, scratch);
   if (plan.narrow && narrow_reads(t.dtype)) {
     const StoredMatrix stored = find_keys(plan.problem, t, group.batch, group.kv_head, key0, keys);
     if (stored.data) return stored;
@@ -200,8 +248,8 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       const Lanes& lanes = scratch.lanes[t];
       if (!lanes.sees_block(key0, static_cast<std::int64_t>(block.keys))) continue;
       if (!loaded) {
-        block.k = bring_keys(call.plan, call.in.k, group, key0, block.keys, scratch.k);
-        block.v = bring_keys(call.plan, call.in.v, group, key0, block.keys, scratch.v);
+        block.k = bring_keys(call.plan, scratch.bf16, call.in.k, group, key0, block.keys, scratch.k);
+        block.v = bring_keys(call.plan, scratch.bf16, call.in.v, group, key0, block.keys, scratch.v);
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
@@ -223,6 +271,7 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch
   const int count = lanes.count, width = width_of(count);
   const auto dim = static_cast<std::size_t>(shape.dim_qk);
   float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
+  if (scratch.bf16) return load_bf16_queries(call.in.q, lanes, call.plan.narrow, scratch.rows, qt);
   float* rows = call.plan.narrow ? qt : scratch.rows;
   load_tile_rows(call.in.q, lanes, rows, dim);
   for (int r = 0; r < count; ++r)
@@ -385,12 +434,12 @@ struct ForwardWorkspace {
   ForwardScratch* scratch;  ///< one a thread
   std::byte* states;        ///< TileState [tasks][splits][tiles], when keys are split
 
-  static ForwardWorkspace take(base::Arena& arena, const Plan& plan) {
+  static ForwardWorkspace take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
     const ForwardTasks tasks(plan);
     ForwardWorkspace workspace{};
     workspace.scratch = arena.take<ForwardScratch>(plan.threads);
     for (int t = 0; t < plan.threads; ++t) {
-      const ForwardScratch scratch = ForwardScratch::take(arena, plan);
+      const ForwardScratch scratch = ForwardScratch::take(arena, plan, bf16);
       if (workspace.scratch) workspace.scratch[t] = scratch;
     }
     if (tasks.splits <= 1) return workspace;
@@ -399,17 +448,20 @@ struct ForwardWorkspace {
   }
 };
 
+/// The kernel with products of bf16, or in f32 where kProducts() is null.
+template <const Bf16Products* (*kProducts)()>
 std::size_t forward_workspace_bytes(const Plan& plan) {
   base::Arena arena;
-  ForwardWorkspace::take(arena, plan);
+  ForwardWorkspace::take(arena, plan, kProducts());
   return arena.used();
 }
 
+template <const Bf16Products* (*kProducts)()>
 void forward(const base::ForwardCall& call) {
   const Plan& plan = call.plan;
   const ForwardTasks tasks(plan);
   base::Arena arena(call.workspace);
-  const ForwardWorkspace workspace = ForwardWorkspace::take(arena, plan);
+  const ForwardWorkspace workspace = ForwardWorkspace::take(arena, plan, kProducts());
   if (tasks.splits <= 1) {
     parallel_tasks(tasks.total, plan.threads,
                    [&](std::int64_t task, int thread) { forward_task(call, tasks, task, workspace.scratch[thread]); });

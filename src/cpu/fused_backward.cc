@@ -14,7 +14,7 @@ namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
 FusedBackward backward_entry() {
-  return {&backward_workspace_bytes, &backward};
+  return {hwy::TargetName(HWY_TARGET), &backward_workspace_bytes, &backward};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -13,9 +13,20 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-FusedForward forward_entry() {
-  return {hwy::TargetName(HWY_TARGET), kTileRows,        static_cast<std::int64_t>(kTileKeys),
-          kLanes,                      &forward_workspace_bytes, &forward};
+template <const Bf16Products* (*kProducts)()>
+FusedForward entry(const char* isa) {
+  return {isa, hwy::TargetName(HWY_TARGET), kProducts(), kTileRows, static_cast<std::int64_t>(kTileKeys), kLanes,
+          &forward_workspace_bytes<kProducts>, &forward<kProducts>};
+}
+
+// Best first.
+std::vector<FusedForward> forward_entries() {
+  std::vector<FusedForward> entries = {entry<&no_bf16>(hwy::TargetName(HWY_TARGET))};
+#if HWY_TARGET == HWY_AVX3
+  if (const Bf16Products* dot = bf16_dot()) entries.insert(dot->pays ? entries.begin() : entries.end(), entry<&bf16_dot>(dot->isa));
+  if (const Bf16Products* amx = bf16_amx()) entries.insert(entries.begin(), entry<&bf16_amx>(amx->isa));
+#endif
+  return entries;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -27,11 +38,16 @@ HWY_AFTER_NAMESPACE();
 
 namespace rootdk::cpu {
 
-HWY_EXPORT(forward_entry);
+HWY_EXPORT(forward_entries);
 
 const std::vector<FusedForward>& fused_forward() {
-  static const std::vector<FusedForward> entries = usable_entries<FusedForward>(HWY_DISPATCH_TABLE(forward_entry));
-  return entries;
+  static const std::vector<FusedForward> all = [] {
+    std::vector<FusedForward> entries;
+    for (const std::vector<FusedForward>& some : usable_entries<std::vector<FusedForward>>(HWY_DISPATCH_TABLE(forward_entries)))
+      entries.insert(entries.end(), some.begin(), some.end());
+    return entries;
+  }();
+  return all;
 }
 
 }  // namespace rootdk::cpu

@@ -52,9 +52,9 @@ void plan_forward(Plan& plan, const engine::Kernel& kernel) {
   const Shape& s = plan.shape;
   plan.pack_group = s.group() > 1 && s.len_q < kShortQueries;
   plan.narrow = is_narrow(s, kernel);
-  if (plan.narrow) {  // one vector of rows in place of several, and as many more keys: the tile of scores stays as large
+  if (plan.narrow) {  // one vector of rows in place of several, and more keys instead: long streams from memory
     plan.tile_rows = std::min(kNarrowRows, kernel.lanes);
-    plan.tile_keys *= kernel.tile_rows / kernel.lanes;
+    plan.tile_keys *= 2 * kernel.tile_rows / kernel.lanes;
   }
   if (s.len_q <= kShortQueries && s.len_kv >= 2 * kKeysPerSplit) plan.key_splits = divide_up(s.len_kv, kKeysPerSplit);
   const std::int64_t row_bytes = (s.dim_qk + s.dim_v) * 4;

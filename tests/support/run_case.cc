@@ -44,6 +44,7 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   };
   Result r;
   const Plan plan = plan_for(Pass::kForward);
+  r.bf16_weights = kernel.bf16_step != 0 && plan.isa == kernel.isa;
   const Inputs inputs = c.inputs();
   const Outputs outputs{o.tensor(), lse.tensor(), {raw_max.tensor(), score_max.tensor(), p_max.tensor()}};
   if (kernel.name == "plain") {

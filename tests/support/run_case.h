@@ -15,6 +15,7 @@ struct Result {
   std::vector<double> d_q, d_k, d_v, d_scale, d_bias, d_sink;
   Stats stats;
   bool guards_intact = true;  ///< nothing was written outside the outputs
+  bool bf16_weights = false;  ///< forward rounded its probabilities to bf16
 
   /// Bitwise comparison in effect: NaNs equal NaNs.
   bool same_as(const Result& other) const;

@@ -109,7 +109,9 @@ Magnitudes measure(const Case& c, const Result& exact) {
 //   dbias  = Σ dS:             times the number of rows that share an element
 //   dz     = Σ_rows p_sink·D:  rows times u·(4 + B)·M
 // Each is then rounded to the storage dtype: half an ulp of the largest element, and f16's smallest step.
-Floors floors(const Case& c, const Result& exact) {
+// A kernel that rounds its probabilities to bf16 (`bf16_weights`) has each off by a relative half ulp of bf16, h, more:
+// h·max|v|·gain in o, and through o, which backward reads, h·E in dS.
+Floors floors(const Case& c, const Result& exact, bool bf16_weights) {
   const Shape& s = c.shape;
   const Magnitudes m = measure(c, exact);
   const double a = m.raw + m.score;
@@ -123,7 +125,8 @@ Floors floors(const Case& c, const Result& exact) {
   }();
   const double e = gain * m.d_p, big_m = 2 * e + m.delta;
   const double back = a + 2 * largest(exact.lse);
-  const double d_s = kU * (4 + back) * big_m + stored * e;
+  const double rounded_p = bf16_weights ? half_ulp(DType::kBF16) : 0;
+  const double d_s = kU * (4 + back) * big_m + (stored + rounded_p) * e;
   const auto after_store = [&](double floor, const std::vector<double>& result) { return floor + stored * largest(result) + tiny; };
 
   double sharing = 1;  // rows that share an element of the bias
@@ -134,7 +137,7 @@ Floors floors(const Case& c, const Result& exact) {
     bias_stored = half_ulp(bias.dtype) * largest(exact.d_bias) + (bias.dtype == DType::kF16 ? 0x1p-25 : 0);
   }
   Floors f;
-  f.o = after_store(kU * (2 + a) * largest(c.v.values()) * gain, exact.o);
+  f.o = after_store((kU * (2 + a) + rounded_p) * largest(c.v.values()) * gain, exact.o);
   const double single = std::sqrt(static_cast<double>(s.dim_qk)) * m.raw;
   f.raw_max = kU * (2 + single);
   f.score_max = kU * (2 + single + a);
@@ -169,10 +172,10 @@ Distance distance(const std::vector<double>& x, const std::vector<double>& exact
 }  // namespace
 
 Yardstick::Yardstick(const Case& c, Result plain, Result exact)
-    : plain_(std::move(plain)), exact_(std::move(exact)), floors_(floors(c, exact_)) {}
+    : plain_(std::move(plain)), exact_(std::move(exact)), floors_(floors(c, exact_)), bf16_floors_(floors(c, exact_, true)) {}
 
 std::string Yardstick::judge(const Result& fast) const {
-  const Floors& f = floors_;
+  const Floors& f = fast.bf16_weights ? bf16_floors_ : floors_;
   const struct {
     const char* name;
     std::vector<double> Result::*member;

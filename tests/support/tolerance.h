@@ -16,7 +16,7 @@ struct Floors {
   double d_q, d_k, d_v, d_scale, d_bias, d_sink;
 };
 
-Floors floors(const Case& c, const Result& exact);
+Floors floors(const Case& c, const Result& exact, bool bf16_weights = false);
 
 /// The error rule for one problem: holds what every kernel's result is compared with.
 class Yardstick {
@@ -33,7 +33,7 @@ class Yardstick {
 
  private:
   Result plain_, exact_;
-  Floors floors_;
+  Floors floors_, bf16_floors_;
 };
 
 }  // namespace rootdk::test
