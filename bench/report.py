@@ -37,10 +37,10 @@ def columns(lines: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
     return "\n".join("  ".join(place(cells)).rstrip() for cells in lines)
 
 
-def rate(entries: list[dict], unit: str) -> str:
-    """Of all rounds of all entries."""
+def rate(entries: list[dict]) -> str:
+    """In 1e9 a second, of all rounds of all entries."""
     rates = ratio([entry["work"] / 1e9 for entry in entries for _ in entry["seconds"]], [seconds for entry in entries for seconds in entry["seconds"]])
-    return f"{rates.median:.1f} [{rates.low:.1f}–{rates.high:.1f}] {unit}"
+    return f"{rates.median:.1f} [{rates.low:.1f}–{rates.high:.1f}]"
 
 
 def limits(rows: list[Row]) -> list[str]:
@@ -49,15 +49,15 @@ def limits(rows: list[Row]) -> list[str]:
     for limit in (limit for limit in LIMITS if limit not in READS):
         entries = [entry for row in rows if (entry := row.record["competitors"].get(limit.key)) and entry.get("seconds")]
         if entries:
-            lines.append(f"{limit.title}: {rate(entries, 'GF/s' if limit.options['limit'] == 'fma' else 'GB/s')}")
+            lines.append(f"{limit.title}: {rate(entries)} {'GF/s' if limit.options['limit'] == 'fma' else 'GB/s'}")
     return lines
 
 
 def memory(rows: list[Row]) -> str:
     """How near everyone is to reading its own K and V and doing nothing with them; empty without such rows."""
-    share = lambda row, key: f"{r.median:.2f} of {rate([row.limit(key)], 'GB/s')}" if (r := row.of_limit(key)) else "–"
+    share = lambda row, key: f"{spread(r)} of {rate([row.limit(key)])}" if (r := row.of_limit(key)) else "–"
     lines = [[row.name, *(share(row, one.key) for one in (OURS, *PEERS))] for row in rows if row.memory]
-    return columns([["of reading the same bytes", *(one.title for one in (OURS, *PEERS))], *lines]) if lines else ""
+    return columns([["of reading the same bytes, GB/s", *(one.title for one in (OURS, *PEERS))], *lines]) if lines else ""
 
 
 def text(result: dict) -> str:
@@ -73,6 +73,7 @@ def text(result: dict) -> str:
     notes = ("rate: multiply and add of visible pairs (4·d forward, 10·d backward), or bytes of K and V read once. of limit: of the multiply-add peak,\n"
              "or of the bandwidth of reading the same bytes, measured in the same rounds. × peer: the peer's seconds over rootdk's, median of the rounds\n"
              "[10 %–90 %]. stats: seconds with statistics (basic is rootdk's default, and what is compared) over seconds without. wrong: failed the check,\n"
-             "not timed. of reading the same bytes: in the process of each, at the addresses where its K and V are; they should all have the same bandwidth.")
+             "not timed. of reading the same bytes: by a loop that does nothing else, in the process of each, from its own K and V. A wide spread means\n"
+             "that the machine's bandwidth changed during the row, and with it what there was to reach.")
     complaints = [f"{row.name}: {key}: {entry['complaint']}" for row in rows for key, entry in row.record["competitors"].items() if entry.get("complaint")]
     return "\n\n".join(part for part in ("\n".join(head), "\n".join(limits(rows)), table, memory(rows), notes, "\n".join(complaints), verdicts) if part)

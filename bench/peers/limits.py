@@ -1,8 +1,8 @@
 """The machine's own limits, timed in the same rounds as everything else: drives limits.cc.
 
-Reading has no bandwidth of its own on a shared machine. Where the host of a virtual one moves its two cores to one last-level
-cache and back, 64 GB/s become 36 and 64 again, for seconds or minutes each; small pages cost as much. So the limit of a row is
-what reading the same bytes takes: the same K and V, at the same addresses, by a guest in the same process, in the same round.
+Bandwidth is not a property of the machine alone. The host of a virtual one may move its cores to one last-level cache and back,
+which makes 36 GB/s out of 64 for seconds or minutes (AMD EPYC, two cores), and small pages cost as much. So the limit of a row
+bound by memory is to read the same bytes: the K and V of a competitor, by a guest in its process, in the same round.
 """
 import ctypes as ct
 import os
