@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "base/call.h"
 #include "base/element.h"
@@ -166,6 +167,19 @@ HWY_INLINE void store_tile_rows(const Tensor& t, const Lanes& lanes, const float
   for (int r = 0; r < lanes.count; ++r)
     store_row(t.dtype, t.data, base::offset_of(t, lanes.batch, lanes.head[r], lanes.query[r], 0), t.strides[3],
               static_cast<std::size_t>(t.shape[3]), in + static_cast<std::size_t>(r) * stride);
+}
+
+/// The tile's rows where they lie, if that is as rows of f32 an even distance apart; else null.
+template <class Void>
+HWY_INLINE auto find_tile_rows(const BasicTensor<Void>& t, const Lanes& lanes) {
+  using Float = std::conditional_t<std::is_const_v<Void>, const float, float>;
+  struct Rows {
+    Float* data;
+    std::size_t stride;
+  };
+  const bool one_head = lanes.head[0] == lanes.head[lanes.count - 1];
+  if (t.dtype != DType::kF32 || !one_head || (t.strides[3] != 1 && t.shape[3] != 1) || t.strides[2] < 0) return Rows{};
+  return Rows{static_cast<Float*>(t.data) + base::offset_of(t, lanes.batch, lanes.head[0], lanes.query[0], 0), static_cast<std::size_t>(t.strides[2])};
 }
 
 /// in [count, dim] row-major → out [dim][width] with lanes beyond count zeroed.

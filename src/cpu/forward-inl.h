@@ -264,6 +264,13 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
   }
 }
 
+/// x [dim][width] times a factor for each lane.
+HWY_INLINE void scale_lanes(const float* factor, std::size_t width, std::size_t dim, float* x) {
+  for (std::size_t d = 0; d < dim; ++d)
+    for (std::size_t m = 0; m < width; m += kLanes)
+      hn::Store(hn::Mul(hn::Load(f32, x + d * width + m), hn::Load(f32, factor + m)), f32, x + d * width + m);
+}
+
 /// Brings the queries of a tile into the lanes, scaled.
 HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch& scratch, std::int64_t t) {
   const Shape& shape = call.plan.shape;
@@ -272,11 +279,16 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch
   const auto dim = static_cast<std::size_t>(shape.dim_qk);
   float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
   if (scratch.bf16) return load_bf16_queries(call.in.q, lanes, call.plan.narrow, scratch.rows, qt);
-  float* rows = call.plan.narrow ? qt : scratch.rows;
-  load_tile_rows(call.in.q, lanes, rows, dim);
-  for (int r = 0; r < count; ++r)
-    for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] *= lanes.scale[r];
-  if (!call.plan.narrow) to_lanes(rows, dim, static_cast<std::size_t>(count), dim, qt, static_cast<std::size_t>(width));
+  if (call.plan.narrow) {
+    load_tile_rows(call.in.q, lanes, qt, dim);
+    for (int r = 0; r < count; ++r)
+      for (std::size_t d = 0; d < dim; ++d) qt[static_cast<std::size_t>(r) * dim + d] *= lanes.scale[r];
+    return;
+  }
+  const auto found = find_tile_rows(call.in.q, lanes);
+  if (!found.data) load_tile_rows(call.in.q, lanes, scratch.rows, dim);
+  to_lanes(found.data ? found.data : scratch.rows, found.data ? found.stride : dim, static_cast<std::size_t>(count), dim, qt, static_cast<std::size_t>(width));
+  scale_lanes(lanes.scale, static_cast<std::size_t>(width), dim, qt);
 }
 
 /// Merges another part of the same rows into `into`: RowState's merge, lane by lane.
@@ -331,11 +343,16 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     lse[r] = total.lse;
     gain[r] = row.p_max(total.share);
   }
-  if (!call.plan.narrow) transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), rows, dim);
-  else std::memcpy(rows, state.o, static_cast<std::size_t>(lanes.count) * dim * sizeof(float));
-  for (int r = 0; r < lanes.count; ++r)
-    for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] *= gain[r];
-  store_tile_rows(out.o, lanes, rows, dim);
+  const auto found = find_tile_rows(out.o, lanes);
+  const Matrix result = found.data && !call.plan.narrow ? Matrix{found.data, found.stride} : Matrix{rows, dim};
+  if (call.plan.narrow) {
+    for (int r = 0; r < lanes.count; ++r)
+      for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] = state.o[static_cast<std::size_t>(r) * dim + d] * gain[r];
+  } else {
+    scale_lanes(gain, static_cast<std::size_t>(width), dim, state.o);
+    transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), found.data ? found.data : rows, result.stride);
+  }
+  if (result.data == rows) store_tile_rows(out.o, lanes, rows, dim);
 
   for (int r = 0; r < lanes.count; ++r) {
     const float raw_max = passes.raw_differs() ? state.raw_max[r] : state.max[r];
@@ -345,7 +362,7 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     write_row_value(out.rows.p_max, lanes, r, gain[r]);
     if (!call.records) continue;
     const bool finite = (std::isfinite(lse[r]) || lse[r] == base::RowState<float>::kNothing) &&
-                        all_finite(Matrix{rows + static_cast<std::size_t>(r) * dim, dim}, 1, dim);
+                        all_finite(Matrix{result.data + static_cast<std::size_t>(r) * result.stride, dim}, 1, dim);
     const std::int32_t visible =
         passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r]) : lanes.end[r] - lanes.begin[r];
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];

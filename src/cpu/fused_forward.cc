@@ -23,7 +23,7 @@ FusedForward entry(const char* isa) {
 std::vector<FusedForward> forward_entries() {
   std::vector<FusedForward> entries = {entry<&no_bf16>(hwy::TargetName(HWY_TARGET))};
 #if HWY_TARGET == HWY_AVX3
-  if (const Bf16Products* dot = bf16_dot()) entries.insert(dot->pays ? entries.begin() : entries.end(), entry<&bf16_dot>(dot->isa));
+  if (const Bf16Products* dot = bf16_dot(); dot && dot->pays) entries.insert(entries.begin(), entry<&bf16_dot>(dot->isa));
   if (const Bf16Products* amx = bf16_amx()) entries.insert(entries.begin(), entry<&bf16_amx>(amx->isa));
 #endif
   return entries;
