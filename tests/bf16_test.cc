@@ -391,8 +391,9 @@ TEST_P(Bf16, NarrowScores) {
     const std::size_t rows = between(rng, 1, 8), dim = any_dim(rng, kLanes), keys = between(rng, 1, 150);
     const Rows q(rng, rows, dim), k(rng, keys, dim);
     const std::vector<float> scale = factors(rng, kLanes);
-    Guarded<float> s(keys * kLanes, kNan);
-    products.narrow_scores(q, rows, k, keys, dim, scale.data(), s.data());
+    const std::size_t stride = keys + between(rng, 0, 20);
+    Guarded<float> s(rows * stride, kNan);
+    products.narrow_scores(q, rows, k, keys, dim, scale.data(), s.data(), stride);
 
     double worst = 0;
     for (std::size_t key = 0; key < keys; ++key)
@@ -402,10 +403,12 @@ TEST_P(Bf16, NarrowScores) {
           const double term = scale[row] * (k.value(key, d) * q.value(row, d));
           exact += term, magnitude += std::fabs(term);
         }
-        worst = std::max(worst, wrongness(s[key * kLanes + row], exact, dim, magnitude));
+        worst = std::max(worst, wrongness(s[row * stride + key], exact, dim, magnitude));
       }
     EXPECT_LE(worst, 1);
     EXPECT_TRUE(s.intact());
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t key = keys; key < stride; ++key) EXPECT_TRUE(std::isnan(s[row * stride + key]));
   }
 }
 
@@ -416,13 +419,28 @@ TEST_P(Bf16, NarrowSum) {
     Rng rng(static_cast<std::uint64_t>(seed));
     const std::size_t rows = between(rng, 1, 8), dim = any_dim(rng, kLanes), keys = between(rng, 1, 150);
     const Rows v(rng, keys, dim);
-    Guarded<float> weight = weights(rng, kLanes, keys, products.key_step);
-    const std::vector<std::uint32_t> p = pack(products, weight, kLanes, keys);
+    const std::size_t stride = keys + between(rng, 0, 20);
+    Guarded<float> weight(rows * stride, kNan);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t key = 0; key < keys; ++key) weight[row * stride + key] = static_cast<float>(rng.uniform());
+    const std::vector<float> exact_weight = weight.values();
+    for (std::size_t row = 0; row < rows; ++row) products.narrow_pack_weights(weight.data() + row * stride, keys);
+    EXPECT_TRUE(weight.intact());
+    const auto* p = reinterpret_cast<const std::uint32_t*>(weight.data());
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t key = 0; key < keys; ++key) {
+        const double w = exact_weight[row * stride + key];
+        EXPECT_LE(std::fabs(half_of(p[row * stride + key / 2], key % 2) - w), 0x1p-8 * w);
+      }
+      if (keys % 2 != 0) {
+        EXPECT_EQ(half_of(p[row * stride + keys / 2], 1), 0);
+      }
+    }
     const std::vector<float> rescale = rescales(rng, kLanes);
     Guarded<float> o(rows * dim, 0);
     fill_normal(rng, o);
     const std::vector<float> before = o.values();
-    products.narrow_sum(p.data(), rows, v, keys, dim, rescale.data(), o.data());
+    products.narrow_sum(p, stride, rows, v, keys, dim, rescale.data(), o.data());
 
     double worst = 0;
     for (std::size_t row = 0; row < rows; ++row)
@@ -430,7 +448,7 @@ TEST_P(Bf16, NarrowSum) {
         const std::size_t i = row * dim + d;
         double exact = static_cast<double>(before[i]) * rescale[row], magnitude = std::fabs(exact);
         for (std::size_t key = 0; key < keys; ++key) {
-          const double term = half_of(p[key / 2 * kLanes + row], key % 2) * v.value(key, d);
+          const double term = half_of(p[row * stride + key / 2], key % 2) * v.value(key, d);
           exact += term, magnitude += std::fabs(term);
         }
         worst = std::max(worst, wrongness(o[i], exact, round_up(keys, 2), magnitude));

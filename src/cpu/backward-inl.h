@@ -309,10 +309,14 @@ class Backward {
     const TilePlace place{lanes, block.key0, keys};
     V unused[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) unused[m] = hn::Zero(f32);
-    const bool narrow = call_.plan.narrow;
-    const StoredMatrix stored{block.k.data, DType::kF32, block.k.stride};
-    scores<MR>(narrow ? tile.q_rows : tile.qt, narrow, static_cast<std::size_t>(lanes.count), stored, keys,
-               static_cast<std::size_t>(shape_.dim_qk), {}, scratch.s, unused);
+    const auto dim_qk = static_cast<std::size_t>(shape_.dim_qk);
+    if (MR == 1 && call_.plan.narrow) {  // as forward adds
+      const auto count = static_cast<std::size_t>(lanes.count);
+      narrow_scores(tile.q_rows, count, {block.k.data, DType::kF32, block.k.stride}, keys, dim_qk, scratch.rows, keys);
+      to_lanes(scratch.rows, keys, count, keys, scratch.s, kLanes);
+    } else {
+      score_product<MR>(tile.qt, block.k.data, block.k.stride, keys, dim_qk, {}, scratch.s, unused);
+    }
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
     passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, nullptr, nullptr, scratch.slope);
     score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), {}, scratch.d_s, unused);

@@ -45,10 +45,13 @@ struct Bf16Products {
   void (*weighted_sum)(const std::uint32_t* p, std::size_t width, PackedValues v, std::size_t keys, std::size_t dim,
                        const float* rescale, float* o);
 
-  /// The same for few rows, reading V as it lies and writing row-major: s is [key][16], p as pack_weights() leaves it, o is
-  /// [row][dim]. Any number of keys; dims are multiples of 16.
-  void (*narrow_scores)(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s);
-  void (*narrow_sum)(const std::uint32_t* p, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim, const float* rescale, float* o);
+  /// The same for few rows, row-major: s[row·s_stride + key], pairs p[row·p_stride + key/2], o[row][dim]. V is read as it lies. Any
+  /// number of keys; dims are multiples of 16.
+  void (*narrow_scores)(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s,
+                        std::size_t s_stride);
+  void (*narrow_pack_weights)(float* p, std::size_t keys);  ///< one row, in place; an odd last key is paired with 0
+  void (*narrow_sum)(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim,
+                     const float* rescale, float* o);
 };
 
 /// Null where this CPU (or this build) has no such instructions.

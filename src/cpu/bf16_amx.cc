@@ -264,6 +264,7 @@ const Bf16Products* find() {
                                         .pack_weights = &pack_weights,
                                         .weighted_sum = &weighted_sum,
                                         .narrow_scores = dot->narrow_scores,
+                                        .narrow_pack_weights = dot->narrow_pack_weights,
                                         .narrow_sum = dot->narrow_sum};
   return &products;
 }

@@ -178,38 +178,52 @@ ROOTDK_INLINE void dots(Bf16Rows q, const std::uint16_t* k, std::size_t whole, b
   }
 }
 
-// s[key][row …] for R rows, kLanes/R keys at a time. kWhole is the dim in vectors of 32 where it is known, else 0.
+// s[row][key] for R rows, kLanes/R keys at a time. kWhole is the dim in vectors of 32 where it is known, else 0.
 template <int R, std::size_t kWhole>
-ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s) {
+ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
   constexpr std::size_t kKeys = kLanes / R;
   const std::size_t whole = kWhole ? kWhole : dim / 32;
   const bool half = kWhole ? false : dim % 32 != 0;
   alignas(64) float scales[kLanes], sums[kLanes];
-  for (std::size_t i = 0; i < kLanes; ++i) scales[i] = scale[i % R];
-  __m512 acc[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) scales[i] = scale[i / kKeys];
+  __m512 acc[kLanes], key_sums[R];
   for (std::size_t i = 0; i < kLanes; ++i) acc[i] = _mm512_setzero_ps();
   for (std::size_t n = 0; n < keys; n += kKeys) {
     const std::size_t here = keys - n < kKeys ? keys - n : kKeys;
-    for (std::size_t i = 0; i < here; ++i) dots<R>(q, k.data + (n + i) * k.stride, whole, half, acc + i * R);
+    for (std::size_t i = 0; i < here; ++i) {
+      dots<R>(q, k.data + (n + i) * k.stride, whole, half, key_sums);
+      ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r) acc[r * kKeys + i] = key_sums[r];
+    }
     _mm512_store_ps(sums, _mm512_mul_ps(sum_lanes(acc), _mm512_load_ps(scales)));
-    for (std::size_t i = 0; i < here; ++i) __builtin_memcpy(s + (n + i) * kLanes, sums + i * R, R * sizeof(float));
+    for (std::size_t r = 0; r < R; ++r) __builtin_memcpy(s + r * s_stride + n, sums + r * kKeys, here * sizeof(float));
   }
 }
 
 template <std::size_t kWhole>
-void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s) {
+void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
   std::size_t r = 0;
   const auto from = [&] { return Bf16Rows{q.data + r * q.stride, q.stride}; };
-  for (; r + 4 <= rows; r += 4) score_rows<4, kWhole>(from(), k, keys, dim, scale + r, s + r);
-  for (; r + 2 <= rows; r += 2) score_rows<2, kWhole>(from(), k, keys, dim, scale + r, s + r);
-  if (r < rows) score_rows<1, kWhole>(from(), k, keys, dim, scale + r, s + r);
+  for (; r + 4 <= rows; r += 4) score_rows<4, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
+  for (; r + 2 <= rows; r += 2) score_rows<2, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
+  if (r < rows) score_rows<1, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
 }
 
-void narrow_scores(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s) {
+void narrow_scores(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s,
+                   std::size_t s_stride) {
   switch (dim) {
-    case 64: return score_all<2>(q, rows, k, keys, dim, scale, s);
-    case 128: return score_all<4>(q, rows, k, keys, dim, scale, s);
-    default: return score_all<0>(q, rows, k, keys, dim, scale, s);
+    case 64: return score_all<2>(q, rows, k, keys, dim, scale, s, s_stride);
+    case 128: return score_all<4>(q, rows, k, keys, dim, scale, s, s_stride);
+    default: return score_all<0>(q, rows, k, keys, dim, scale, s, s_stride);
+  }
+}
+
+void narrow_pack_weights(float* p, std::size_t keys) {
+  auto* out = reinterpret_cast<char*>(p);
+  for (std::size_t k = 0; k < keys; k += kLanes) {
+    const auto there = static_cast<__mmask16>(keys - k < kLanes ? (1u << (keys - k)) - 1 : 0xffffu);
+    const auto pairs = static_cast<__mmask16>(keys - k < kLanes ? (1u << (keys - k + 1) / 2 * 2) - 1 : 0xffffu);
+    const __m256i half = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(there, p + k)));
+    _mm256_mask_storeu_epi16(out + 2 * k, pairs, half);
   }
 }
 
@@ -234,6 +248,7 @@ ROOTDK_INLINE Halves from_halves(Halves x) {
 template <int R>
 struct NarrowSumTiles {
   const std::uint32_t* p;
+  std::size_t p_stride;
   Bf16Rows v;
   std::size_t keys, dim;
   const float* rescale;
@@ -262,7 +277,7 @@ struct NarrowSumTiles {
         const __m512i x = _mm512_maskz_loadu_epi16(columns, even + 32 * j), y = _mm512_maskz_loadu_epi16(columns & there, odd + 32 * j);
         const __m512i xy_low = _mm512_unpacklo_epi16(x, y), xy_high = _mm512_unpackhi_epi16(x, y);
         ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
-          const __m512i w = broadcast_pair(p + k / 2 * kLanes + static_cast<std::size_t>(r));
+          const __m512i w = broadcast_pair(p + static_cast<std::size_t>(r) * p_stride + k / 2);
           low[r][j] = add_products(low[r][j], w, xy_low);
           high[r][j] = add_products(high[r][j], w, xy_high);
         }
@@ -277,19 +292,20 @@ struct NarrowSumTiles {
   }
 };
 
-void narrow_sum(const std::uint32_t* p, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim, const float* rescale, float* o) {
+void narrow_sum(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim,
+                const float* rescale, float* o) {
   constexpr std::size_t kFew = 64;  // keys whose V stays in L1 for the rows and columns that come later
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   const std::size_t vectors = (dim + 31) / 32;
   for (std::size_t k = 0; k < keys; k += kFew) {
     const std::size_t here = keys - k < kFew ? keys - k : kFew;
     const Bf16Rows from{v.data + k * v.stride, v.stride};
-    const std::uint32_t* weights = p + k / 2 * kLanes;
+    const std::uint32_t* weights = p + k / 2;
     const float* shrink = k == 0 ? rescale : ones;
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) cover<3>(vectors, NarrowSumTiles<4>{weights + r, from, here, dim, shrink + r, o + r * dim});
-    for (; r + 2 <= rows; r += 2) cover<4>(vectors, NarrowSumTiles<2>{weights + r, from, here, dim, shrink + r, o + r * dim});
-    if (r < rows) cover<4>(vectors, NarrowSumTiles<1>{weights + r, from, here, dim, shrink + r, o + r * dim});
+    for (; r + 4 <= rows; r += 4) cover<3>(vectors, NarrowSumTiles<4>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
+    for (; r + 2 <= rows; r += 2) cover<4>(vectors, NarrowSumTiles<2>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
+    if (r < rows) cover<4>(vectors, NarrowSumTiles<1>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
   }
 }
 
@@ -307,6 +323,7 @@ const Bf16Products* bf16_dot() {
                                         .pack_weights = &pack_weights,
                                         .weighted_sum = &weighted_sum,
                                         .narrow_scores = &narrow_scores,
+                                        .narrow_pack_weights = &narrow_pack_weights,
                                         .narrow_sum = &narrow_sum};
   static const bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");

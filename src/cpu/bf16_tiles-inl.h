@@ -69,22 +69,21 @@ HWY_INLINE Bf16Rows finite_part(Bf16Rows v, std::size_t keys, std::size_t dim, s
   return {out, dim};
 }
 
-/// Where element d of a row of O is: row·of_row + d·of_dim.
-struct OutputSteps {
-  std::size_t of_row, of_dim;
+/// Where things of a row are: a pair of weights at row·p_row + pair·p_pair, element d of the output at row·o_row + d·o_dim.
+struct RowSteps {
+  std::size_t p_row, p_pair, o_row, o_dim;
 };
 
 /// o += p·v for every v that is not finite, where p is not 0. Rare, so simple.
-HWY_INLINE void add_not_finite(const std::uint32_t* p, std::size_t width, std::size_t rows, Bf16Rows v, std::size_t keys,
-                               std::size_t dim, OutputSteps at, float* o) {
+HWY_INLINE void add_not_finite(const std::uint32_t* p, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim, RowSteps at, float* o) {
   for (std::size_t k = 0; k < keys; ++k)
     for (std::size_t d = 0; d < dim; ++d) {
       const std::uint16_t x = v.data[k * v.stride + d];
       if (is_finite_bf16(x)) continue;
       for (std::size_t r = 0; r < rows; ++r) {
-        const std::uint32_t pair = p[k / 2 * width + r];
+        const std::uint32_t pair = p[r * at.p_row + k / 2 * at.p_pair];
         const float weight = widen_bf16(static_cast<std::uint16_t>(k % 2 == 0 ? pair : pair >> 16));
-        if (weight != 0) o[r * at.of_row + d * at.of_dim] += weight * widen_bf16(x);
+        if (weight != 0) o[r * at.o_row + d * at.o_dim] += weight * widen_bf16(x);
       }
     }
 }

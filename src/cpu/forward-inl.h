@@ -107,6 +107,7 @@ struct ForwardScratch {
   Lanes* lanes;
   TileState* states;
   float *s, *additive, *factor, *rows, *k, *v;
+  float* turned;  ///< a narrow tile's scores in the lanes
   std::uint16_t *packed, *finite;  ///< V for products of bf16: packed, and without what is not finite
 
   static ForwardScratch take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
@@ -123,6 +124,7 @@ struct ForwardScratch {
       if (scratch.states) scratch.states[t] = state;
     }
     scratch.s = arena.take<float>(tile);
+    if (plan.narrow) scratch.turned = arena.take<float>(tile);
     scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(tile) : nullptr;
     scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(tile) : nullptr;
     scratch.rows = arena.take<float>(std::max(kTileRows * std::max(s.dim_qk, s.dim_v), tile));
@@ -136,36 +138,70 @@ struct ForwardScratch {
   }
 };
 
-template <int MR>
-HWY_INLINE void bf16_scores(const Bf16Products& bf16, const float* q, bool narrow, const Lanes& lanes, const StoredMatrix& k,
-                            std::size_t keys, std::size_t dim, float* s, V* largest) {
-  if (narrow)
-    bf16.narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim}, static_cast<std::size_t>(lanes.count), bf16_rows(k), keys, dim, lanes.scale, s);
-  else
-    bf16.scores(reinterpret_cast<const std::uint32_t*>(q), MR * kLanes, bf16_rows(k), round_up(keys, bf16.key_step), dim, lanes.scale, s);
-  largest_of<MR>(s, keys, largest);
-}
-
 /// O = O·rescale + V·P, with P, in scratch.s, rounded to bf16. Guarded as micro-inl.h means it, with the same bits in rows that
 /// do not see what is not finite: the product is made without it, then the rows that do see it get it added.
 template <int MR>
-HWY_INLINE void bf16_accumulate(const ForwardScratch& scratch, bool narrow, std::size_t rows, KeyBlock& block, std::size_t keys,
-                                std::size_t dim, Guard guard, const V* rescale, float* o) {
+HWY_INLINE void bf16_accumulate(const ForwardScratch& scratch, std::size_t rows, KeyBlock& block, std::size_t keys, std::size_t dim,
+                                Guard guard, const V* rescale, float* o) {
   const Bf16Products& bf16 = *scratch.bf16;
-  alignas(64) float shrink[MR * kLanes];
+  constexpr std::size_t kWidth = MR * kLanes;
+  alignas(64) float shrink[kWidth];
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(rescale[m], f32, shrink + m * kLanes);
-  bf16.pack_weights(scratch.s, MR * kLanes, keys);
+  bf16.pack_weights(scratch.s, kWidth, keys);
   const auto* p = reinterpret_cast<const std::uint32_t*>(scratch.s);
   Bf16Rows v = bf16_rows(block.v);
   if (guard == Guard::kOn) v = finite_part(v, block.keys, dim, scratch.finite);
-  if (narrow) {
-    bf16.narrow_sum(p, rows, v, keys, dim, shrink, o);
-  } else {
-    if (block.packed != v.data) bf16.pack_values(v, block.keys, dim, scratch.packed), block.packed = v.data;
-    bf16.weighted_sum(p, MR * kLanes, {scratch.packed, block.keys}, round_up(keys, bf16.key_step), dim, shrink, o);
+  if (block.packed != v.data) bf16.pack_values(v, block.keys, dim, scratch.packed), block.packed = v.data;
+  bf16.weighted_sum(p, kWidth, {scratch.packed, block.keys}, round_up(keys, bf16.key_step), dim, shrink, o);
+  if (guard == Guard::kOn) add_not_finite(p, rows, bf16_rows(block.v), keys, dim, {1, kWidth, 1, kWidth}, o);
+}
+
+/// 0·NaN must not leak through a mask, so blocks that hide keys look whether V is finite.
+HWY_INLINE Guard guard_for(const Passes& passes, const TilePlace& place, KeyBlock& block, std::size_t dim_v) {
+  const bool may_hide = passes.hides_keys() || place.out_of_range_somewhere();
+  if (may_hide && block.v_finite < 0) block.v_finite = all_finite(block.v, block.keys, dim_v);
+  return may_hide && block.v_finite == 0 ? Guard::kOn : Guard::kOff;
+}
+
+/// A block of keys for a narrow tile: everything row-major, s is [row][stride].
+HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* q,
+                                       const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
+  const Problem& problem = call.plan.problem;
+  const auto dim_qk = static_cast<std::size_t>(call.plan.shape.dim_qk), dim_v = static_cast<std::size_t>(call.plan.shape.dim_v);
+  const std::size_t keys = std::min(block.keys, static_cast<std::size_t>(lanes.last_key - block.key0));
+  const auto rows = static_cast<std::size_t>(lanes.count), stride = static_cast<std::size_t>(call.plan.tile_keys);
+  const TilePlace place{lanes, block.key0, keys};
+  const Bf16Products* bf16 = scratch.bf16;
+  float* s = scratch.s;
+
+  if (bf16) bf16->narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim_qk}, rows, bf16_rows(block.k), keys, dim_qk, lanes.scale, s, stride);
+  else narrow_scores(q, rows, block.k, keys, dim_qk, s, stride);
+  if (passes.touch(place)) {
+    const bool stats = call.records || call.out.rows.raw_max.present();
+    to_lanes(s, stride, rows, keys, scratch.turned, kLanes);
+    passes.apply<1>(place, scratch.turned, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
+    transpose(scratch.turned, kLanes, keys, rows, s, stride);
   }
-  if (guard == Guard::kOn)
-    add_not_finite(p, MR * kLanes, rows, bf16_rows(block.v), keys, dim, narrow ? OutputSteps{dim, 1} : OutputSteps{1, MR * kLanes}, o);
+  float rescale[kLanes];
+  for (std::size_t r = 0; r < rows; ++r) rescale[r] = narrow_softmax(s + r * stride, keys, state.max[r], state.sum[r]);
+  if (problem.dropout.p > 0) {
+    dropout_factors<1>(problem.dropout, place, scratch.factor);
+    transpose(scratch.factor, kLanes, keys, rows, scratch.turned, stride);
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t k = 0; k < keys; ++k) s[r * stride + k] *= scratch.turned[r * stride + k];
+  }
+
+  const Guard guard = guard_for(passes, place, block, dim_v);
+  if (!bf16) {
+    if (guard == Guard::kOn) narrow_weighted_sum<Guard::kOn>(s, stride, rows, block.v, keys, dim_v, rescale, state.o);
+    else narrow_weighted_sum<Guard::kOff>(s, stride, rows, block.v, keys, dim_v, rescale, state.o);
+    return;
+  }
+  for (std::size_t r = 0; r < rows; ++r) bf16->narrow_pack_weights(s + r * stride, keys);
+  const auto* p = reinterpret_cast<const std::uint32_t*>(s);
+  const Bf16Rows v = guard == Guard::kOn ? finite_part(bf16_rows(block.v), block.keys, dim_v, scratch.finite) : bf16_rows(block.v);
+  bf16->narrow_sum(p, stride, rows, v, keys, dim_v, rescale, state.o);
+  if (guard == Guard::kOn) add_not_finite(p, rows, bf16_rows(block.v), keys, dim_v, {stride, 1, dim_v, 1}, state.o);
 }
 
 template <int MR>
@@ -180,12 +216,13 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
 
   V largest[MR];
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
-  const auto rows = static_cast<std::size_t>(lanes.count), dim_qk = static_cast<std::size_t>(shape.dim_qk);
-  const bool narrow = call.plan.narrow;
-  if (scratch.bf16)
-    bf16_scores<MR>(*scratch.bf16, qt, narrow, lanes, block.k, keys, dim_qk, s, largest);
-  else
-    scores<MR>(qt, narrow, rows, block.k, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
+  const auto dim_qk = static_cast<std::size_t>(shape.dim_qk), dim_v = static_cast<std::size_t>(shape.dim_v);
+  if (const Bf16Products* bf16 = scratch.bf16) {
+    bf16->scores(reinterpret_cast<const std::uint32_t*>(qt), MR * kLanes, bf16_rows(block.k), round_up(keys, bf16->key_step), dim_qk, lanes.scale, s);
+    largest_of<MR>(s, keys, largest);
+  } else {  // V comes into the cache meanwhile
+    score_product<MR>(qt, static_cast<const float*>(block.k.data), block.k.stride, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
+  }
   if (passes.touch(place)) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
@@ -200,18 +237,12 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
     multiply(scratch.factor, keys * MR * kLanes, s);
   }
 
-  const bool may_hide = passes.hides_keys() || place.out_of_range_somewhere();
-  if (may_hide && block.v_finite < 0)
-    block.v_finite = all_finite(block.v, block.keys, static_cast<std::size_t>(shape.dim_v));
-  const auto dim_v = static_cast<std::size_t>(shape.dim_v);
+  const Guard guard = guard_for(passes, place, block, dim_v);
+  if (scratch.bf16) return bf16_accumulate<MR>(scratch, static_cast<std::size_t>(lanes.count), block, keys, dim_v, guard, rescale, state.o);
+  const auto* v = static_cast<const float*>(block.v.data);
   const Ahead next = block.fresh ? rows_of(block.k, block.keys) : Ahead{};
-  const Guard guard = may_hide && block.v_finite == 0 ? Guard::kOn : Guard::kOff;
-  if (scratch.bf16)
-    bf16_accumulate<MR>(scratch, narrow, rows, block, keys, dim_v, guard, rescale, state.o);
-  else if (guard == Guard::kOn)
-    accumulate<MR, Guard::kOn>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
-  else
-    accumulate<MR, Guard::kOff>(s, narrow, rows, block.v, keys, dim_v, next, rescale, state.o);
+  if (guard == Guard::kOn) weighted_sum<MR, Guard::kOn>(s, v, block.v.stride, keys, dim_v, next, state.o, rescale);
+  else weighted_sum<MR, Guard::kOff>(s, v, block.v.stride, keys, dim_v, next, state.o, rescale);
 }
 
 /// Keys as the plan's tiles read them.
@@ -240,7 +271,6 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
   const std::int64_t tile_keys = call.plan.tile_keys;
   first = std::max(first, key_from) / tile_keys * tile_keys;  // the grid of blocks does not depend on who looks
   last = std::min(last, key_to);
-  if (call.plan.narrow) std::memset(scratch.s, 0, static_cast<std::size_t>(tile_keys * kLanes) * sizeof(float));
   for (std::int64_t key0 = first; key0 < last; key0 += tile_keys) {
     KeyBlock block{key0, static_cast<std::size_t>(std::min(tile_keys, last - key0)), {}, {}};
     bool loaded = false;
@@ -253,6 +283,10 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
+      if (call.plan.narrow) {
+        forward_narrow_block(call, passes, lanes, qt, scratch.states[t], block, scratch);
+        continue;
+      }
       switch (width_of(lanes.count) / kLanes) {
         case 1: forward_block<1>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
         case 2: forward_block<2>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;

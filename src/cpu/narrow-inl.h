@@ -1,6 +1,6 @@
-// The two products for few query rows (decoding): vectors lie along d, because there are not enough rows to fill the lanes,
-// and every row shares one read of K and V. Scores still come out as [key][lane = row], so passes, softmax and statistics are
-// those of the wide tiles; the output is row-major, [row][dim_v].
+// Few query rows (decoding): vectors lie along d in the two products and along keys in between, because there are not enough rows
+// to fill the lanes; every row shares one read of K and V. Scores, probabilities and outputs are row-major. Passes, where a problem
+// has some, run on a transposed copy: they are those of the wide tiles.
 //
 // dims are multiples of the lanes. A score is the sum of its lanes' chains, added in the order of sum_lanes().
 #include <hwy/highway.h>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #if defined(ROOTDK_CPU_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -88,38 +89,40 @@ HWY_INLINE void dot(const float* q, const T* k, std::size_t dim, V* sum) {
   for (; d < dim; d += kLanes) dot_part<R, 1>(q + d, dim, k + d, sum);
 }
 
-/// S[key][row …] for R rows, kLanes/R keys at a time: as many dot products as lanes.
+/// s[row][key] for R rows, kLanes/R keys at a time: as many dot products as lanes.
 template <int R, class T>
-HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim, float* s) {
+HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim, float* s,
+                                  std::size_t s_stride) {
   constexpr std::size_t kKeys = kLanes / R;
   alignas(64) float sums[kLanes];
-  V acc[kLanes];
+  V acc[kLanes], key_sums[R];
   std::size_t n = 0;
   for (; n + kKeys <= keys; n += kKeys) {
     ROOTDK_UNROLL for (std::size_t i = 0; i < kKeys; ++i) {
-      dot<R>(q, k + (n + i) * k_stride, dim, acc + i * R);
+      dot<R>(q, k + (n + i) * k_stride, dim, key_sums);
+      ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r) acc[r * kKeys + i] = key_sums[r];
       std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers must not mix the keys' loads
     }
     hn::Store(sum_lanes(acc), f32, sums);
-    ROOTDK_UNROLL for (std::size_t i = 0; i < kKeys; ++i) std::memcpy(s + (n + i) * kLanes, sums + i * R, R * sizeof(float));
+    ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r) std::memcpy(s + r * s_stride + n, sums + r * kKeys, kKeys * sizeof(float));
   }
   for (; n < keys; ++n) {
     ROOTDK_UNROLL for (int i = R; i < kLanes; ++i) acc[i] = hn::Zero(f32);
     dot<R>(q, k + n * k_stride, dim, acc);
     hn::Store(sum_lanes(acc), f32, sums);
-    std::memcpy(s + n * kLanes, sums, R * sizeof(float));
+    ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r) s[r * s_stride + n] = sums[r];
   }
 }
 
-/// Scores of up to min(8, lanes) rows of q, [rows][dim]. Lanes beyond them are nobody's: what they hold is never read.
+/// s[row][key] of up to min(8, lanes) rows of q, [rows][dim].
 template <class T>
 HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std::size_t k_stride, std::size_t keys,
-                              std::size_t dim, float* HWY_RESTRICT s) {
+                              std::size_t dim, float* HWY_RESTRICT s, std::size_t s_stride) {
   const auto all_rows = [&](auto size) HWY_ATTR {
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) narrow_score_rows<4>(q + r * size, k, k_stride, keys, size, s + r);
-    for (; r + 2 <= rows; r += 2) narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r);
-    if (r < rows) narrow_score_rows<1>(q + r * size, k, k_stride, keys, size, s + r);
+    for (; r + 4 <= rows; r += 4) narrow_score_rows<4>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
+    for (; r + 2 <= rows; r += 2) narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
+    if (r < rows) narrow_score_rows<1>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
   };
   switch (dim) {  // a known size unrolls completely
     case 64: all_rows(std::integral_constant<std::size_t, 64>()); break;
@@ -130,7 +133,7 @@ HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std:
 
 // R rows × J vectors of the output.
 template <int R, int J, Guard kGuard, class T>
-HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys,
+HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, std::size_t p_stride, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys,
                                 const float* HWY_RESTRICT rescale, float* HWY_RESTRICT o, std::size_t o_stride) {
   V acc[R][J];
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
@@ -140,7 +143,7 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRI
   for (std::size_t k = 0; k < keys; ++k) {
     if constexpr (kGuard == Guard::kOn) {
       ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
-        const float weight = p[k * kLanes + static_cast<std::size_t>(r)];
+        const float weight = p[static_cast<std::size_t>(r) * p_stride + k];
         if (weight == 0) continue;
         const V w = hn::Set(f32, weight);
         ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
@@ -149,7 +152,7 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRI
       ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
         const V x = load_stored(v + k * v_stride + j * kLanes);
         ROOTDK_UNROLL for (int r = 0; r < R; ++r)
-          acc[r][j] = hn::MulAdd(hn::Set(f32, p[k * kLanes + static_cast<std::size_t>(r)]), x, acc[r][j]);
+          acc[r][j] = hn::MulAdd(hn::Set(f32, p[static_cast<std::size_t>(r) * p_stride + k]), x, acc[r][j]);
       }
     }
   }
@@ -161,6 +164,7 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, const T* HWY_RESTRI
 template <int R, Guard kGuard, class T>
 struct NarrowSumTiles {
   const float* p;
+  std::size_t p_stride;
   const T* v;
   std::size_t v_stride, keys;
   const float* rescale;
@@ -168,13 +172,13 @@ struct NarrowSumTiles {
   std::size_t o_stride;
   template <int J>
   HWY_INLINE void run(std::size_t j) const {
-    narrow_sum_tile<R, J, kGuard, T>(p, v + j * kLanes, v_stride, keys, rescale, o + j * kLanes, o_stride);
+    narrow_sum_tile<R, J, kGuard, T>(p, p_stride, v + j * kLanes, v_stride, keys, rescale, o + j * kLanes, o_stride);
   }
 };
 
-/// O[row][dim] = O·rescale[row] + Σ_k P[key][row]·V[key].
+/// O[row][dim] = O·rescale[row] + Σ_k p[row][key]·V[key].
 template <Guard kGuard, class T>
-HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v, std::size_t v_stride, std::size_t keys,
+HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const T* v, std::size_t v_stride, std::size_t keys,
                                     std::size_t dim, const float* rescale, float* o) {
   // As many rows of O as registers hold take nearly whole rows of V in one go; what is left over finds them in L1, where a few
   // keys fit.
@@ -185,7 +189,7 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v
     const float* shrink = k == 0 ? rescale : ones;
     const auto tiles = [&](auto row_count, auto vectors, std::size_t r) HWY_ATTR {
       constexpr int R = decltype(row_count)::value, J = decltype(vectors)::value;
-      cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + k * kLanes + r, v + k * v_stride, v_stride, here, shrink + r, o + r * dim, dim});
+      cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r * p_stride + k, p_stride, v + k * v_stride, v_stride, here, shrink + r, o + r * dim, dim});
     };
     std::size_t r = 0;
     for (; r + 4 <= rows; r += 4) tiles(std::integral_constant<int, 4>(), std::integral_constant<int, kMr == 4 ? 7 : 3>(), r);
@@ -194,11 +198,6 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t rows, const T* v
   }
 }
 
-#else  // named by code that is not compiled with one lane
-template <class T>
-void narrow_scores(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, float*);
-template <Guard kGuard, class T>
-void narrow_weighted_sum(const float*, std::size_t, const T*, std::size_t, std::size_t, std::size_t, const float*, float*);
 #endif
 
 /// Storage that narrow tiles read as it lies. (Highway's f16 conversion knows no Inf and NaN where the hardware has none.)
@@ -219,48 +218,56 @@ HWY_INLINE Ahead rows_of(const StoredMatrix& x, std::size_t from = 0) {
   return {static_cast<const char*>(x.data) + from * row_bytes, row_bytes};
 }
 
-/// S = K·Qᵀ, narrow (q row-major, k as stored) or wide (q in the lanes, k in f32); `largest` takes the maximum of what it held
-/// and every score. `next` is what will be read afterwards, if this tile is the first to read k; narrow tiles leave that to the
-/// hardware.
-template <int MR>
-HWY_INLINE void scores(const float* q, bool narrow, std::size_t rows, const StoredMatrix& k, std::size_t keys, std::size_t dim,
-                       const Ahead& next, float* s, V* largest) {
-  if constexpr (MR == 1 && kLanes > 1) {
-    if (narrow) {
-      const auto from = [&](const auto* data) HWY_ATTR { narrow_scores(q, rows, data, k.stride, keys, dim, s); };
-      switch (k.dtype) {
-        case DType::kF16: from(static_cast<const hwy::float16_t*>(k.data)); break;
-        case DType::kBF16: from(static_cast<const hwy::bfloat16_t*>(k.data)); break;
-        default: from(static_cast<const float*>(k.data)); break;
-      }
-      largest_of<MR>(s, keys, largest);
-      return;
-    }
+#if HWY_TARGET != HWY_SCALAR
+/// Calls f with the stored elements as what they are.
+template <class F>
+HWY_INLINE void with_elements(const StoredMatrix& x, const F& f) {
+  switch (x.dtype) {
+    case DType::kF16: f(static_cast<const hwy::float16_t*>(x.data)); break;
+    case DType::kBF16: f(static_cast<const hwy::bfloat16_t*>(x.data)); break;
+    default: f(static_cast<const float*>(x.data)); break;
   }
-  score_product<MR>(q, static_cast<const float*>(k.data), k.stride, keys, dim, next, s, largest);
 }
 
-/// O = O·rescale + V·P, likewise; o is [row][dim] or [dim][width].
-template <int MR, Guard kGuard>
-HWY_INLINE void accumulate(const float* p, bool narrow, std::size_t rows, const StoredMatrix& v, std::size_t keys, std::size_t dim,
-                           const Ahead& next, const V* rescale, float* o) {
-  if constexpr (MR == 1 && kLanes > 1) {
-    if (narrow) {
-      alignas(64) float shrink[kLanes];
-      hn::Store(rescale[0], f32, shrink);
-      const auto from = [&](const auto* data) HWY_ATTR {
-        narrow_weighted_sum<kGuard>(p, rows, data, v.stride, keys, dim, shrink, o);
-      };
-      switch (v.dtype) {
-        case DType::kF16: from(static_cast<const hwy::float16_t*>(v.data)); break;
-        case DType::kBF16: from(static_cast<const hwy::bfloat16_t*>(v.data)); break;
-        default: from(static_cast<const float*>(v.data)); break;
-      }
-      return;
-    }
-  }
-  weighted_sum<MR, kGuard>(p, static_cast<const float*>(v.data), v.stride, keys, dim, next, o, rescale);
+/// s[row][key] of a narrow tile: q is row-major, k as stored.
+HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const StoredMatrix& k, std::size_t keys, std::size_t dim, float* s,
+                              std::size_t s_stride) {
+  with_elements(k, [&](const auto* data) HWY_ATTR { narrow_scores(q, rows, data, k.stride, keys, dim, s, s_stride); });
 }
+
+template <Guard kGuard>
+HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const StoredMatrix& v, std::size_t keys,
+                                    std::size_t dim, const float* rescale, float* o) {
+  with_elements(v, [&](const auto* data) HWY_ATTR { narrow_weighted_sum<kGuard>(p, p_stride, rows, data, v.stride, keys, dim, rescale, o); });
+}
+
+/// Turns a row's scores into e^{s−m} and moves its maximum; returns what older sums shrink by. Keys beyond `keys`, up to a whole
+/// vector, are overwritten with 0.
+HWY_INLINE float narrow_softmax(float* HWY_RESTRICT s, std::size_t keys, float& max, float& sum) {
+  const V log2e = hn::Set(f32, kLog2E);
+  const std::size_t padded = (keys + kLanes - 1) / kLanes * kLanes;
+  for (std::size_t k = keys; k < padded; ++k) s[k] = -std::numeric_limits<float>::infinity();
+  V largest = hn::Set(f32, max);
+  for (std::size_t k = 0; k < padded; k += kLanes) largest = hn::Max(largest, hn::Load(f32, s + k));
+  largest = hn::MaxOfLanes(f32, largest);
+  const V shift = hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest);
+  V total = hn::Zero(f32);
+  for (std::size_t k = 0; k < padded; k += kLanes) {
+    const V p = exp2(hn::Mul(hn::Sub(hn::Load(f32, s + k), shift), log2e));
+    hn::Store(p, f32, s + k);
+    total = hn::Add(total, p);
+  }
+  const float rescale = hn::GetLane(exp2(hn::Mul(hn::Sub(hn::Set(f32, max), shift), log2e)));
+  sum = sum * rescale + hn::GetLane(hn::SumOfLanes(f32, total));
+  max = hn::GetLane(largest);
+  return rescale;
+}
+#else  // one lane is no vector, and plans are never narrow
+HWY_INLINE void narrow_scores(const float*, std::size_t, const StoredMatrix&, std::size_t, std::size_t, float*, std::size_t) {}
+template <Guard kGuard>
+HWY_INLINE void narrow_weighted_sum(const float*, std::size_t, std::size_t, const StoredMatrix&, std::size_t, std::size_t, const float*, float*) {}
+HWY_INLINE float narrow_softmax(float*, std::size_t, float&, float&) { return 0; }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace rootdk::cpu

@@ -25,8 +25,6 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-HWY_INLINE V minus_infinity() { return hn::Set(f32, -std::numeric_limits<float>::infinity()); }
-
 /// A tile's place: `keys` keys from key0 on, against the rows in `lanes`.
 struct TilePlace {
   const Lanes& lanes;

@@ -38,6 +38,8 @@ inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F()));
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 
+HWY_INLINE V minus_infinity() { return hn::Set(f32, -std::numeric_limits<float>::infinity()); }
+
 // (2^f − 1)/f for |f| ≤ 1/2; coefficients from tools/minimax.py. 1 + f·r(f) is right to 6.6e-8, and exactly 1 at 0.
 HWY_INLINE V exp2_ratio(V f) {
   V r = hn::Set(f32, 0x1.416b5ep-13f);
