@@ -44,7 +44,8 @@ def reading(host: Competitor) -> Competitor:
 
 OURS = Competitor("rootdk", "rootdk", "rootdk")  # at its default level of statistics: basic
 NO_STATS = Competitor("rootdk-no-stats", "rootdk, stats none", "rootdk", options={"stats": "none"}, guest_of="rootdk")
-STATS = {"none": NO_STATS, "basic": OURS}
+FULL_STATS = Competitor("rootdk-full-stats", "rootdk, stats full", "rootdk", options={"stats": "full"}, guest_of="rootdk")
+STATS = {"none": NO_STATS, "basic": OURS, "full": FULL_STATS}
 ONE_THREAD = Competitor("rootdk-1-thread", "rootdk, 1 thread", "rootdk", threads=1)
 PEERS = [
     Competitor("torch", "PyTorch", "torch_sdpa", environment=REUSE_MEMORY),
@@ -57,7 +58,7 @@ FMA_ONE_THREAD = Competitor("fma-1-thread", "multiply-add peak, 1 thread", "limi
 COPY = Competitor("copy", "copy bandwidth", "limits", options={"limit": "copy"})
 LIMITS = [FMA, FMA_ONE_THREAD, *READS, COPY]
 
-ALL = [OURS, NO_STATS, ONE_THREAD, *PEERS, *LIMITS]
+ALL = [OURS, NO_STATS, FULL_STATS, ONE_THREAD, *PEERS, *LIMITS]
 
 
 def entrants(case) -> list[Competitor]:

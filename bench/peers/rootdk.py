@@ -14,7 +14,7 @@ LIBRARY.rootdk_last_error.restype = ct.c_char_p
 LIBRARY.rootdk_version.restype = ct.c_char_p
 
 DTYPE = {"f32": 0, "f16": 1, "bf16": 2}
-STATS = {"none": 0, "basic": 1}
+STATS = {"none": 0, "basic": 1, "full": 2}
 FORWARD, BACKWARD = 0, 1
 
 

@@ -52,7 +52,7 @@ enum {
 };
 
 typedef int32_t rootdk_stats_level;
-enum { ROOTDK_STATS_NONE = 0, ROOTDK_STATS_BASIC = 1 };
+enum { ROOTDK_STATS_NONE = 0, ROOTDK_STATS_BASIC = 1, ROOTDK_STATS_FULL = 2 };
 
 typedef int32_t rootdk_pass;
 enum { ROOTDK_FORWARD = 0, ROOTDK_BACKWARD = 1 };
@@ -142,7 +142,12 @@ typedef struct rootdk_head_stats {
   int64_t rows, rows_masked, rows_short, rows_not_finite;
   float raw_max, score_max;
   double mean_p_max, mean_lse;
-  uint64_t reserved[32]; /* written as zero */
+  /* ROOTDK_STATS_FULL only, else zero */
+  int64_t rows_counted, pairs;
+  double raw_mean, raw_variance, raw_within_row_variance, raw_min;
+  double score_mean, score_variance, score_within_row_variance, score_min;
+  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_trace_j, mean_frobenius_j, mean_sink_mass;
+  uint64_t reserved[15]; /* written as zero */
 } rootdk_head_stats;
 
 typedef struct rootdk_outputs {

@@ -13,6 +13,7 @@ struct ForwardCall {
   const Inputs& in;
   const Outputs& out;
   RowRecord* records;    ///< [batch, heads_q, len_q], or null when no statistics are wanted
+  FullRecord* full;      ///< likewise, below StatsLevel::kFull
   std::byte* workspace;  ///< as many bytes as the kernel asked for, aligned to 64
 };
 

@@ -15,6 +15,19 @@ struct RowRecord {
   bool finite;           ///< output and lse
 };
 
-HeadStats reduce_rows(std::span<const RowRecord> rows);
+/// Moments of a row's visible scores.
+struct RowMoments {
+  double mean = 0, m2 = 0, min = 0;
+  std::int32_t argmax = -1;  ///< first key with the row's maximum; may be left out where another row of the head has a larger one
+};
+
+/// At StatsLevel::kFull, beside RowRecord.
+struct FullRecord {
+  RowMoments raw, score;
+  double entropy, sum_p2, sum_p3, sink_mass;
+};
+
+/// `full` is empty below kFull.
+HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecord> full);
 
 }  // namespace rootdk::base

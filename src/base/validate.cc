@@ -237,16 +237,20 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
   check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
   check_optional("lse", out.lse, row_dtype(s), rows);
-  check_optional("rows.raw_max", out.rows.raw_max, row_dtype(s), rows);
-  check_optional("rows.score_max", out.rows.score_max, row_dtype(s), rows);
-  check_optional("rows.p_max", out.rows.p_max, row_dtype(s), rows);
-  std::vector<Named> inputs = problem_arrays(problem);
+  const RowTensors& r = out.rows;
+  const std::pair<const char*, const Tensor*> basic[] = {{"rows.raw_max", &r.raw_max}, {"rows.score_max", &r.score_max}, {"rows.p_max", &r.p_max}};
+  const std::pair<const char*, const Tensor*> full[] = {
+      {"rows.entropy", &r.entropy}, {"rows.sum_p2", &r.sum_p2}, {"rows.score_mean", &r.score_mean}, {"rows.score_variance", &r.score_variance}};
+  for (const auto& [name, tensor] : basic) check_optional(name, *tensor, row_dtype(s), rows);
+  for (const auto& [name, tensor] : full) {
+    if (tensor->present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", name);
+    check_optional(name, *tensor, row_dtype(s), rows);
+  }
+  std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
-  check_overlap(inputs, {{"o", out.o},
-                         {"lse", out.lse},
-                         {"rows.raw_max", out.rows.raw_max},
-                         {"rows.score_max", out.rows.score_max},
-                         {"rows.p_max", out.rows.p_max}});
+  for (const auto& [name, tensor] : basic) outputs.push_back({name, *tensor});
+  for (const auto& [name, tensor] : full) outputs.push_back({name, *tensor});
+  check_overlap(inputs, outputs);
 }
 
 void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad) {

@@ -318,7 +318,7 @@ class Backward {
       score_product<MR>(tile.qt, block.k.data, block.k.stride, keys, dim_qk, {}, scratch.s, unused);
     }
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
-    passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, nullptr, nullptr, scratch.slope);
+    passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, RawStats{}, scratch.slope);
     score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), {}, scratch.d_s, unused);
     if (scratch.factor) {
       dropout_factors<MR>(problem_.dropout, place, scratch.factor);

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/arena.h"
 #include "base/call.h"
 #include "base/row_state.h"
+#include "base/softmax_sums.h"
 #include "cpu/lanes.h"
 #include "cpu/parallel.h"
 
@@ -29,6 +31,7 @@
 #include "cpu/bf16_tiles-inl.h"
 #include "cpu/blocks-inl.h"
 #include "cpu/micro-inl.h"
+#include "cpu/moments-inl.h"
 #include "cpu/narrow-inl.h"
 #include "cpu/passes-inl.h"
 #include "cpu/vector_math-inl.h"
@@ -40,31 +43,44 @@ namespace HWY_NAMESPACE {
 /// RowState of a tile: one lane a row. Unnormalised output in `o`: [dim_v][width], or [row][dim_v] in a narrow plan.
 struct TileState {
   float *max, *sum, *raw_max, *visible, *o;
+  float *t = nullptr, *sum2 = nullptr, *sum3 = nullptr;  ///< SoftmaxSums; these and the moments at StatsLevel::kFull only
+  TileMoments raw = {}, score = {};                      ///< raw only where it differs
 
-  static TileState take(base::Arena& arena, std::int64_t dim_v) {
-    return {arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
-            arena.take<float>(kTileRows), arena.take<float>(dim_v * kTileRows)};
+  static TileState take(base::Arena& arena, const Plan& plan) {
+    TileState state{arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
+                    arena.take<float>(kTileRows), arena.take<float>(plan.shape.dim_v * kTileRows)};
+    if (plan.problem.stats != StatsLevel::kFull) return state;
+    for (float** sums : {&state.t, &state.sum2, &state.sum3}) *sums = arena.take<float>(kTileRows);
+    state.raw = TileMoments::take(arena);
+    state.score = TileMoments::take(arena);
+    return state;
   }
 
   /// Number `index` of an array of states at `base`.
-  static TileState at(std::byte* base, std::int64_t index, std::int64_t dim_v) {
-    base::Arena arena(base + index * bytes(dim_v));
-    return take(arena, dim_v);
+  static TileState at(std::byte* base, std::int64_t index, const Plan& plan) {
+    base::Arena arena(base + index * bytes(plan));
+    return take(arena, plan);
   }
 
-  static std::int64_t bytes(std::int64_t dim_v) {
+  static std::int64_t bytes(const Plan& plan) {
     base::Arena arena;
-    take(arena, dim_v);
+    take(arena, plan);
     return static_cast<std::int64_t>(arena.used());
   }
 
-  void clear(std::int64_t dim_v) const {
+  void clear(const Plan& plan) const {
     std::fill_n(max, kTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(raw_max, kTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kTileRows, 0.0f);
     std::fill_n(visible, kTileRows, 0.0f);
-    std::memset(o, 0, static_cast<std::size_t>(dim_v * kTileRows) * sizeof(float));
+    std::memset(o, 0, static_cast<std::size_t>(plan.shape.dim_v * kTileRows) * sizeof(float));
+    if (plan.problem.stats != StatsLevel::kFull) return;
+    for (float* sums : {t, sum2, sum3}) std::fill_n(sums, kTileRows, 0.0f);
+    raw.clear();
+    score.clear();
   }
+
+  base::SoftmaxSums sums(int r) const { return {max[r], sum[r], t[r], sum2[r], sum3[r]}; }
 };
 
 /// Moves the maximum to `largest` and turns scores into e^{s−m}, in place. `rescale` is what older sums shrink by.
@@ -91,6 +107,60 @@ HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* l
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) hn::Store(sum[m], f32, state.sum + m * kLanes);
 }
 
+/// The same, and the sums and moments of full statistics. `hidden`: some scores are −inf because their keys are hidden.
+template <int MR>
+HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place, bool hidden, const V* largest, const TileState& state,
+                                  V* rescale, float* best) {
+  const V log2e = hn::Set(f32, kLog2E), one = hn::Set(f32, 1.0f);
+  for (int m = 0; m < MR; ++m) {
+    const int at = m * kLanes;
+    const V old = hn::Load(f32, state.max + at), old_sum = hn::Load(f32, state.sum + at);
+    const V shift = hn::IfThenElse(hn::Eq(largest[m], minus_infinity()), hn::Zero(f32), largest[m]);
+    find_argmax<MR>(s, place, m, largest[m], old, *best, state.score.argmax);
+    V sum = hn::Zero(f32), t = sum, sum2 = sum, sum3 = sum, x_sum = sum, x_squares = sum, seen_keys = sum;
+    V smallest = hn::Load(f32, state.score.min + at);
+    const auto step = [&](std::size_t k, auto some_hidden) HWY_ATTR {
+      float* score = s + (k * MR + static_cast<std::size_t>(m)) * kLanes;
+      const V value = hn::Load(f32, score);
+      V x = hn::Sub(value, shift);
+      const V p = exp2(hn::Mul(x, log2e));
+      hn::Store(p, f32, score);
+      if constexpr (decltype(some_hidden)::value) {
+        const auto seen = hn::Ne(value, minus_infinity());
+        x = hn::IfThenElseZero(seen, x);
+        seen_keys = hn::Add(seen_keys, hn::IfThenElseZero(seen, one));
+        smallest = hn::IfThenElse(seen, hn::Min(smallest, value), smallest);
+      } else {
+        smallest = hn::Min(smallest, value);
+      }
+      const V p2 = hn::Mul(p, p);
+      sum = hn::Add(sum, p);
+      t = hn::MulAdd(p, x, t);
+      sum2 = hn::Add(sum2, p2);
+      sum3 = hn::MulAdd(p2, p, sum3);
+      x_sum = hn::Add(x_sum, x);
+      x_squares = hn::MulAdd(x, x, x_squares);
+    };
+    if (hidden)
+      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::true_type());
+    else
+      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::false_type());
+    if (!hidden) seen_keys = hn::Set(f32, static_cast<float>(place.keys));
+
+    const V a = exp2(hn::Mul(hn::Sub(old, shift), log2e)), a2 = hn::Mul(a, a);
+    const V delta = hn::IfThenElseZero(hn::Ne(old, minus_infinity()), hn::Sub(old, shift));
+    rescale[m] = a;
+    hn::Store(largest[m], f32, state.max + at);
+    hn::Store(hn::MulAdd(old_sum, a, sum), f32, state.sum + at);
+    hn::Store(hn::MulAdd(hn::MulAdd(delta, old_sum, hn::Load(f32, state.t + at)), a, t), f32, state.t + at);
+    hn::Store(hn::MulAdd(hn::Load(f32, state.sum2 + at), a2, sum2), f32, state.sum2 + at);
+    hn::Store(hn::MulAdd(hn::Load(f32, state.sum3 + at), hn::Mul(a2, a), sum3), f32, state.sum3 + at);
+    hn::Store(smallest, f32, state.score.min + at);
+    add_moments(state.score, at, shift, seen_keys, x_sum, x_squares);
+  }
+  for (int r = 0; r < place.lanes.count; ++r) *best = std::max(*best, state.max[r]);
+}
+
 /// K and V of some keys, ready to use.
 struct KeyBlock {
   std::int64_t key0;
@@ -108,6 +178,7 @@ struct ForwardScratch {
   TileState* states;
   float *s, *additive, *factor, *rows, *k, *v;
   float* turned;  ///< a narrow tile's scores in the lanes
+  float* best;  ///< largest score that a task has met: rows that stay below it need no argmax
   std::uint16_t *packed, *finite;  ///< V for products of bf16: packed, and without what is not finite
 
   static ForwardScratch take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
@@ -120,11 +191,12 @@ struct ForwardScratch {
     scratch.lanes = arena.take<Lanes>(tiles);
     scratch.states = arena.take<TileState>(tiles);
     for (std::int64_t t = 0; t < tiles && plan.key_splits <= 1; ++t) {  // else they outlive the task, and lie elsewhere
-      const TileState state = TileState::take(arena, s.dim_v);
+      const TileState state = TileState::take(arena, plan);
       if (scratch.states) scratch.states[t] = state;
     }
     scratch.s = arena.take<float>(tile);
     if (plan.narrow) scratch.turned = arena.take<float>(tile);
+    scratch.best = arena.take<float>(1);
     scratch.additive = plan.problem.mask.has_dense_part() ? arena.take<float>(tile) : nullptr;
     scratch.factor = plan.problem.dropout.p > 0 ? arena.take<float>(tile) : nullptr;
     scratch.rows = arena.take<float>(std::max(kTileRows * std::max(s.dim_qk, s.dim_v), tile));
@@ -176,14 +248,24 @@ HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Pass
 
   if (bf16) bf16->narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim_qk}, rows, bf16_rows(block.k), keys, dim_qk, lanes.scale, s, stride);
   else narrow_scores(q, rows, block.k, keys, dim_qk, s, stride);
-  if (passes.touch(place)) {
+  const bool touched = passes.touch(place), full = problem.stats == StatsLevel::kFull;
+  if (touched || full) to_lanes(s, stride, rows, keys, scratch.turned, kLanes);
+  if (touched) {
     const bool stats = call.records || call.out.rows.raw_max.present();
-    to_lanes(s, stride, rows, keys, scratch.turned, kLanes);
-    passes.apply<1>(place, scratch.turned, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
-    transpose(scratch.turned, kLanes, keys, rows, s, stride);
+    const RawStats raw{stats ? state.raw_max : nullptr, state.visible, full ? &state.raw : nullptr};
+    passes.apply<1>(place, scratch.turned, scratch.additive, scratch.rows, raw, nullptr);
   }
-  float rescale[kLanes];
-  for (std::size_t r = 0; r < rows; ++r) rescale[r] = narrow_softmax(s + r * stride, keys, state.max[r], state.sum[r]);
+  alignas(64) float rescale[kLanes];
+  if (full) {
+    V largest = hn::Load(f32, state.max), shrink;
+    largest_of<1>(scratch.turned, keys, &largest);
+    if (call.plan.pack_group) *scratch.best = -std::numeric_limits<float>::infinity();  // rows of several heads
+    softmax_step_full<1>(scratch.turned, place, touched, &largest, state, &shrink, scratch.best);
+    hn::Store(shrink, f32, rescale);
+  }
+  if (touched || full) transpose(scratch.turned, kLanes, keys, rows, s, stride);
+  if (!full)
+    for (std::size_t r = 0; r < rows; ++r) rescale[r] = narrow_softmax(s + r * stride, keys, state.max[r], state.sum[r]);
   if (problem.dropout.p > 0) {
     dropout_factors<1>(problem.dropout, place, scratch.factor);
     transpose(scratch.factor, kLanes, keys, rows, scratch.turned, stride);
@@ -223,15 +305,22 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   } else {  // V comes into the cache meanwhile
     score_product<MR>(qt, static_cast<const float*>(block.k.data), block.k.stride, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
   }
+  const bool full = problem.stats == StatsLevel::kFull;
   if (passes.touch(place)) {
     const bool stats = call.records || call.out.rows.raw_max.present();
-    passes.apply<MR>(place, s, scratch.additive, scratch.rows, stats ? state.raw_max : nullptr, state.visible, nullptr);
+    const RawStats raw{stats ? state.raw_max : nullptr, state.visible, full ? &state.raw : nullptr};
+    passes.apply<MR>(place, s, scratch.additive, scratch.rows, raw, nullptr);
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
     largest_of<MR>(s, keys, largest);
   }
 
   V rescale[MR];
-  softmax_step<MR>(s, keys, largest, state, rescale);
+  if (full) {
+    if (call.plan.pack_group) *scratch.best = -std::numeric_limits<float>::infinity();  // rows of several heads
+    softmax_step_full<MR>(s, place, passes.touch(place), largest, state, rescale, scratch.best);
+  } else {
+    softmax_step<MR>(s, keys, largest, state, rescale);
+  }
   if (problem.dropout.p > 0) {
     dropout_factors<MR>(problem.dropout, place, scratch.factor);
     multiply(scratch.factor, keys * MR * kLanes, s);
@@ -269,6 +358,7 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
     last = std::max(last, scratch.lanes[t].last_key);
   }
   const std::int64_t tile_keys = call.plan.tile_keys;
+  *scratch.best = -std::numeric_limits<float>::infinity();
   first = std::max(first, key_from) / tile_keys * tile_keys;  // the grid of blocks does not depend on who looks
   last = std::min(last, key_to);
   for (std::int64_t key0 = first; key0 < last; key0 += tile_keys) {
@@ -325,10 +415,23 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch
   scale_lanes(lanes.scale, static_cast<std::size_t>(width), dim, qt);
 }
 
+/// The part of merge_states() that only full statistics have. Runs first: it looks at the old maxima.
+HWY_INLINE void merge_full(const Lanes& lanes, const TileState& into, const TileState& part) {
+  for (int r = 0; r < lanes.count; ++r) {
+    const base::SoftmaxSums sums = merge(into.sums(r), part.sums(r));
+    into.t[r] = static_cast<float>(sums.t);
+    into.sum2[r] = static_cast<float>(sums.sum2);
+    into.sum3[r] = static_cast<float>(sums.sum3);
+    merge_moments(into.score, part.score, r, part.max[r] > into.max[r]);
+    merge_moments(into.raw, part.raw, r, part.raw_max[r] > into.raw_max[r]);
+  }
+}
+
 /// Merges another part of the same rows into `into`: RowState's merge, lane by lane.
 HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileState& into, const TileState& part) {
   const int width = width_of(lanes.count);
   const std::int64_t dim_v = plan.shape.dim_v;
+  if (plan.problem.stats == StatsLevel::kFull) merge_full(lanes, into, part);
   alignas(64) float shrinks[2][kMaxTileRows];
   for (int m = 0; m < width; m += kLanes) {
     const V a = hn::Load(f32, into.max + m), b = hn::Load(f32, part.max + m);
@@ -356,6 +459,18 @@ HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileSta
 HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, float value) {
   if (t.present())
     static_cast<float*>(t.data)[base::offset_of(t, lanes.batch, lanes.head[r], lanes.query[r], 0)] = value;
+}
+
+HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& passes, const Lanes& lanes, const TileState& state, int r) {
+  base::SoftmaxSums sums = state.sums(r);
+  double sink_mass = 0;
+  if (!problem.sink.empty()) {
+    const base::SoftmaxSums sink = base::SoftmaxSums::of(static_cast<double>(problem.sink[lanes.head[r]]));
+    sums = merge(sums, sink);
+    sink_mass = sink.moved_to(sums.max).sum / sums.sum;
+  }
+  const base::RowMoments score = state.score.row(r);
+  return {passes.raw_differs() ? state.raw.row(r) : score, score, sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
 }
 
 /// Divides by the sum, lets the sink in, writes O, lse and statistics.
@@ -402,6 +517,13 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];
     call.records[index] = {static_cast<double>(raw_max), static_cast<double>(state.max[r]), static_cast<double>(gain[r]),
                            static_cast<double>(lse[r]), visible, finite};
+    if (!call.full) continue;
+    const base::FullRecord record = full_record(problem, passes, lanes, state, r);
+    call.full[index] = record;
+    write_row_value(out.rows.entropy, lanes, r, static_cast<float>(record.entropy));
+    write_row_value(out.rows.sum_p2, lanes, r, static_cast<float>(record.sum_p2));
+    write_row_value(out.rows.score_mean, lanes, r, static_cast<float>(record.score.mean));
+    write_row_value(out.rows.score_variance, lanes, r, visible > 1 ? static_cast<float>(record.score.m2 / (visible - 1)) : 0.0f);
   }
 }
 
@@ -447,7 +569,7 @@ HWY_NOINLINE void forward_task(const base::ForwardCall& call, const ForwardTasks
   const std::int64_t tiles = seat_rows(plan, tasks, group, task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
     load_queries(call, scratch, t);
-    scratch.states[t].clear(plan.shape.dim_v);
+    scratch.states[t].clear(plan);
   }
   walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch);
   const Passes passes(plan.problem);
@@ -462,8 +584,8 @@ HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTask
   const std::int64_t tiles = seat_rows(plan, tasks, group, task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
     load_queries(call, scratch, t);
-    scratch.states[t] = TileState::at(states, tasks.state_index(task, split, t), plan.shape.dim_v);
-    scratch.states[t].clear(plan.shape.dim_v);
+    scratch.states[t] = TileState::at(states, tasks.state_index(task, split, t), plan);
+    scratch.states[t].clear(plan);
   }
   const std::int64_t from = split * tasks.keys_per_split;
   walk_keys(call, group, from, std::min(from + tasks.keys_per_split, plan.shape.len_kv), tiles, scratch);
@@ -474,9 +596,9 @@ HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks
   const Plan& plan = call.plan;
   const std::int64_t tiles = seat_rows(plan, tasks, row_group(plan, task / tasks.runs_per_group), task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
-    const TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan.shape.dim_v);
+    const TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan);
     for (std::int64_t split = 1; split < tasks.splits; ++split)
-      merge_states(plan, scratch.lanes[t], total, TileState::at(states, tasks.state_index(task, split, t), plan.shape.dim_v));
+      merge_states(plan, scratch.lanes[t], total, TileState::at(states, tasks.state_index(task, split, t), plan));
     finish_tile(call, Passes(plan.problem), scratch.lanes[t], total, scratch.rows);
   }
 }
@@ -494,7 +616,7 @@ struct ForwardWorkspace {
       if (workspace.scratch) workspace.scratch[t] = scratch;
     }
     if (tasks.splits <= 1) return workspace;
-    workspace.states = arena.take<std::byte>(tasks.state_index(tasks.total, 0, 0) * TileState::bytes(plan.shape.dim_v));
+    workspace.states = arena.take<std::byte>(tasks.state_index(tasks.total, 0, 0) * TileState::bytes(plan));
     return workspace;
   }
 };

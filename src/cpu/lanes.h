@@ -1,6 +1,7 @@
 // Who sits in the lanes of a tile: for each of its rows, which query it is and which keys it may see.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/visibility.h"
@@ -42,6 +43,15 @@ struct alignas(64) Lanes {
 
   bool sees_block(std::int64_t key0, std::int64_t keys) const { return first_key < key0 + keys && key0 < last_key; }
   bool all_see(std::int64_t key0, std::int64_t keys) const { return all_from <= key0 && key0 + keys <= all_to; }
+};
+
+/// A tile's place: `keys` keys from key0 on, against the rows in `lanes`.
+struct TilePlace {
+  const Lanes& lanes;
+  std::int64_t key0;
+  std::size_t keys;
+
+  bool out_of_range_somewhere() const { return !lanes.all_see(key0, static_cast<std::int64_t>(keys)); }
 };
 
 }  // namespace rootdk::cpu

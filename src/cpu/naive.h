@@ -3,6 +3,7 @@
 // the storage dtype: what most people write, and the yardstick for rounding errors).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/dropout.h"
 #include "base/element.h"
 #include "base/row_state.h"
+#include "base/softmax_sums.h"
 #include "base/visibility.h"
 #include "cpu/parallel.h"
 
@@ -196,6 +198,35 @@ class Naive {
                                                          static_cast<double>(lse),
                                                          static_cast<std::int32_t>(state.visible),
                                                          finite};
+    if (!call.full) return;
+    const base::FullRecord full = full_record(call, h, row);
+    call.full[(b * s.heads_q + h) * s.len_q + i] = full;
+    write_row(out.rows.entropy, b, h, i, static_cast<Real>(full.entropy));
+    write_row(out.rows.sum_p2, b, h, i, static_cast<Real>(full.sum_p2));
+    write_row(out.rows.score_mean, b, h, i, static_cast<Real>(full.score.mean));
+    write_row(out.rows.score_variance, b, h, i, static_cast<Real>(row.key.size() > 1 ? full.score.m2 / static_cast<double>(row.key.size() - 1) : 0));
+  }
+
+  static base::RowMoments moments(const std::vector<std::int64_t>& keys, const std::vector<Real>& scores) {
+    base::RowMoments m;
+    if (scores.empty()) return m;
+    for (const Real x : scores) m.mean += static_cast<double>(x) / static_cast<double>(scores.size());
+    for (const Real x : scores) m.m2 += (static_cast<double>(x) - m.mean) * (static_cast<double>(x) - m.mean);
+    m.min = static_cast<double>(*std::min_element(scores.begin(), scores.end()));
+    m.argmax = static_cast<std::int32_t>(keys[static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())]);
+    return m;
+  }
+
+  static base::FullRecord full_record(const base::ForwardCall& call, std::int64_t h, const Row& row) {
+    base::SoftmaxSums sums;
+    for (const Real score : row.score) sums = merge(sums, base::SoftmaxSums::of(static_cast<double>(score)));
+    double sink_mass = 0;
+    if (!call.plan.problem.sink.empty()) {
+      const base::SoftmaxSums sink = base::SoftmaxSums::of(static_cast<double>(call.plan.problem.sink[static_cast<std::size_t>(h)]));
+      sums = merge(sums, sink);
+      sink_mass = sink.moved_to(sums.max).sum / sums.sum;
+    }
+    return {moments(row.key, row.raw), moments(row.key, row.score), sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
   }
 
   static void write_row(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i, Real value) {

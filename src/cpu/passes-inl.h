@@ -19,20 +19,12 @@
 #endif
 
 #include "cpu/blocks-inl.h"
+#include "cpu/moments-inl.h"
 #include "cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
-
-/// A tile's place: `keys` keys from key0 on, against the rows in `lanes`.
-struct TilePlace {
-  const Lanes& lanes;
-  std::int64_t key0;
-  std::size_t keys;
-
-  bool out_of_range_somewhere() const { return !lanes.all_see(key0, static_cast<std::int64_t>(keys)); }
-};
 
 /// What is added to each score (bias, ALiBi; −inf where a bias or `allowed` hides the key), gathered into one tile.
 /// `rows` is scratch for count × keys floats.
@@ -103,6 +95,47 @@ HWY_INLINE void add(const float* HWY_RESTRICT additive, std::size_t keys, float*
   }
 }
 
+/// What is to be learned about raw scores: their maximum and number, and moments at StatsLevel::kFull. Null: nothing.
+struct RawStats {
+  float *max = nullptr, *visible = nullptr;
+  const TileMoments* moments = nullptr;
+};
+
+/// Moments of a block's visible raw scores.
+template <int MR>
+HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additive, const float* s, const RawStats& raw) {
+  const V one = hn::Set(f32, 1.0f);
+  for (int m = 0; m < MR; ++m) {
+    const int at = m * kLanes;
+    const auto seen_at = [&](std::size_t k) HWY_ATTR {
+      auto seen = in_range(place.lanes, m, place.key0 + static_cast<std::int64_t>(k));
+      if (additive) seen = hn::And(seen, hn::Ne(hn::Load(f32, additive + (k * MR + static_cast<std::size_t>(m)) * kLanes), minus_infinity()));
+      return seen;
+    };
+    V largest = minus_infinity();
+    const auto value_at = [&](std::size_t k) HWY_ATTR { return hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes); };
+    for (std::size_t k = 0; k < place.keys; ++k) largest = hn::Max(largest, hn::IfThenElse(seen_at(k), value_at(k), minus_infinity()));
+    const V shift = hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest);
+    const auto risen = hn::Gt(largest, hn::Load(f32, raw.max + at));
+    const hn::RebindToSigned<F> i32;
+    auto argmax = hn::Load(i32, raw.moments->argmax + at);
+    V n = hn::Zero(f32), sum = n, squares = n, smallest = hn::Load(f32, raw.moments->min + at);
+    for (std::size_t k = place.keys; k-- > 0;) {
+      const auto seen = seen_at(k);
+      const V value = value_at(k), x = hn::IfThenElseZero(seen, hn::Sub(value, shift));
+      n = hn::Add(n, hn::IfThenElseZero(seen, one));
+      sum = hn::Add(sum, x);
+      squares = hn::MulAdd(x, x, squares);
+      smallest = hn::IfThenElse(seen, hn::Min(smallest, value), smallest);
+      const auto here = hn::And(hn::And(risen, seen), hn::Eq(value, largest));
+      argmax = hn::IfThenElse(hn::RebindMask(i32, here), hn::Set(i32, static_cast<std::int32_t>(place.key0 + static_cast<std::int64_t>(k))), argmax);
+    }
+    hn::Store(argmax, i32, raw.moments->argmax + at);
+    hn::Store(smallest, f32, raw.moments->min + at);
+    add_moments(*raw.moments, at, shift, n, sum, squares);
+  }
+}
+
 /// Largest raw score and number of keys over what will turn out to be visible. Runs before the transforms.
 template <int MR>
 HWY_INLINE void observe_raw(const TilePlace& place, const float* additive, const float* s, float* raw_max, float* visible) {
@@ -169,13 +202,14 @@ class Passes {
   bool raw_differs() const { return raw_differs_; }  ///< raw and score maxima are two different things
   bool hides_keys() const { return hides_keys_; }    ///< beyond the structural masks
 
-  /// `raw_max` and `visible` are null when nobody wants to know; `slope`, when given, is multiplied by d score / d raw.
+  /// `slope`, when given, is multiplied by d score / d raw.
   template <int MR>
-  HWY_INLINE void apply(const TilePlace& place, float* s, float* additive, float* rows, float* raw_max, float* visible,
+  HWY_INLINE void apply(const TilePlace& place, float* s, float* additive, float* rows, const RawStats& raw,
                         float* slope) const {
     const std::size_t n = place.keys * MR * kLanes;
     if (dense_) gather_additive<MR>(problem_.mask, place, rows, additive);
-    if (raw_max && (raw_differs_ || hides_keys_)) observe_raw<MR>(place, dense_ ? additive : nullptr, s, raw_max, visible);
+    if (raw.moments && raw_differs_) observe_raw_moments<MR>(place, dense_ ? additive : nullptr, s, raw);  // before the maximum moves
+    if (raw.max && (raw_differs_ || hides_keys_)) observe_raw<MR>(place, dense_ ? additive : nullptr, s, raw.max, raw.visible);
     if (problem_.soft_cap) soft_cap(*problem_.soft_cap, n, s, slope);
     if (problem_.transform.present()) {
       if (slope) problem_.transform.chain_f32(problem_.transform.context, s, slope, n);

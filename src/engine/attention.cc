@@ -57,15 +57,18 @@ auto with_memory_errors(const Run& run) {
   }
 }
 
-Stats reduce(const Plan& plan, const base::RowRecord* records) {
+Stats reduce(const Plan& plan, const engine::Records& records) {
   Stats stats;
   stats.level = plan.problem.stats;
   stats.batch = plan.shape.batch;
   stats.heads = plan.shape.heads_q;
   if (stats.level == StatsLevel::kNone) return stats;
   const auto rows = static_cast<std::size_t>(plan.shape.len_q);
-  for (std::int64_t head = 0; head < stats.batch * stats.heads; ++head)
-    stats.per_head.push_back(base::reduce_rows({records + static_cast<std::size_t>(head) * rows, rows}));
+  for (std::int64_t head = 0; head < stats.batch * stats.heads; ++head) {
+    const std::size_t first = static_cast<std::size_t>(head) * rows;
+    const std::span<const base::FullRecord> full = records.full ? std::span<const base::FullRecord>(records.full + first, rows) : std::span<const base::FullRecord>();
+    stats.per_head.push_back(base::reduce_rows({records.rows + first, rows}, full));
+  }
   return stats;
 }
 
@@ -76,9 +79,8 @@ Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, st
     check_run(plan, Pass::kForward, workspace);
     base::check_forward(plan.problem, plan.shape, inputs, outputs);
     base::Arena arena(workspace.data());
-    const std::int64_t count = engine::record_count(plan);
-    base::RowRecord* records = count > 0 ? arena.take<base::RowRecord>(count) : nullptr;
-    engine::kernel_of(plan).forward({plan, inputs, outputs, records, workspace.data() + arena.used()});
+    const engine::Records records = engine::Records::take(arena, plan);
+    engine::kernel_of(plan).forward({plan, inputs, outputs, records.rows, records.full, workspace.data() + arena.used()});
     return reduce(plan, records);
   });
 }

@@ -32,7 +32,8 @@ static_assert(same(ROOTDK_SCALE_NONE, Scale::Rule::kNone) && same(ROOTDK_SCALE_I
               same(ROOTDK_SCALE_PER_HEAD, Scale::Rule::kPerHead));
 static_assert(same(ROOTDK_BOTTOM_RIGHT, Diagonal::Kind::kBottomRight) && same(ROOTDK_TOP_LEFT, Diagonal::Kind::kTopLeft) &&
               same(ROOTDK_LAST_KEY, Diagonal::Kind::kLastKey) && same(ROOTDK_AT, Diagonal::Kind::kAt));
-static_assert(same(ROOTDK_STATS_NONE, StatsLevel::kNone) && same(ROOTDK_STATS_BASIC, StatsLevel::kBasic));
+static_assert(same(ROOTDK_STATS_NONE, StatsLevel::kNone) && same(ROOTDK_STATS_BASIC, StatsLevel::kBasic) &&
+              same(ROOTDK_STATS_FULL, StatsLevel::kFull));
 static_assert(same(ROOTDK_FORWARD, Pass::kForward) && same(ROOTDK_BACKWARD, Pass::kBackward));
 static_assert(ROOTDK_UNBOUNDED == Window::kUnbounded);
 
@@ -154,7 +155,7 @@ Problem to_problem(const rootdk_problem* given_problem) {
   problem.dropout = {p.dropout_p, p.dropout_seed};
   const auto table = to_span("page_table", p.page_table);
   if (table.data() != nullptr) problem.paged = PagedKv{table, p.pages_per_item, p.paged_len_kv};
-  problem.stats = to_enum("problem", "stats", p.stats, StatsLevel::kBasic);
+  problem.stats = to_enum("problem", "stats", p.stats, StatsLevel::kFull);
   return problem;
 }
 
@@ -224,6 +225,21 @@ void copy_head_stats(const Stats& stats, rootdk_head_stats* out) {
     out->score_max = head.score_max;
     out->mean_p_max = head.mean_p_max;
     out->mean_lse = head.mean_lse;
+    if (stats.level == StatsLevel::kFull) {
+      out->rows_counted = head.rows_counted;
+      out->pairs = head.score.pairs;
+      out->raw_mean = head.raw.mean, out->score_mean = head.score.mean;
+      out->raw_variance = head.raw.variance(), out->score_variance = head.score.variance();
+      out->raw_within_row_variance = head.raw.within_row_variance(), out->score_within_row_variance = head.score.within_row_variance();
+      out->raw_min = head.raw.min, out->score_min = head.score.min;
+      out->mean_entropy = head.softmax.entropy;
+      out->mean_sum_p2 = head.softmax.sum_p2;
+      out->mean_sum_p3 = head.softmax.sum_p3;
+      out->mean_effective_keys = head.softmax.effective_keys;
+      out->mean_trace_j = head.softmax.trace_j;
+      out->mean_frobenius_j = head.softmax.frobenius_j;
+      out->mean_sink_mass = head.softmax.sink_mass;
+    }
     ++out;
   }
 }

@@ -48,7 +48,7 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   const Inputs inputs = c.inputs();
   const Outputs outputs{o.tensor(), lse.tensor(), {raw_max.tensor(), score_max.tensor(), p_max.tensor()}};
   if (kernel.name == "plain") {
-    plain_forward({plan, inputs, outputs, nullptr, nullptr});
+    plain_forward({plan, inputs, outputs, nullptr, nullptr, nullptr});
   } else {
     std::vector<std::byte> memory(plan.workspace_bytes + 64);
     std::byte* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;

@@ -1,0 +1,37 @@
+// The sums of a row's online softmax that full statistics need, and what they say once the row is complete.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace rootdk::base {
+
+/// Relative to the row's maximum m: Σ e^{s−m} to the powers 1, 2, 3, and T = Σ e^{s−m}(s−m).
+struct SoftmaxSums {
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0, t = 0, sum2 = 0, sum3 = 0;
+
+  /// The same sums relative to another maximum.
+  SoftmaxSums moved_to(double new_max) const {
+    if (sum == 0) return {new_max, 0, 0, 0, 0};
+    const double delta = max - new_max, a = std::exp(delta);
+    return {new_max, a * sum, a * (t + delta * sum), a * a * sum2, a * a * a * sum3};
+  }
+
+  friend SoftmaxSums merge(const SoftmaxSums& a, const SoftmaxSums& b) {
+    const double max = std::max(a.max, b.max);
+    const SoftmaxSums x = a.moved_to(max), y = b.moved_to(max);
+    return {max, x.sum + y.sum, x.t + y.t, x.sum2 + y.sum2, x.sum3 + y.sum3};
+  }
+
+  /// One key of score z: how a sink enters.
+  static SoftmaxSums of(double z) { return {z, 1, 0, 1, 1}; }
+
+  /// H = ln L − T/L: both terms are ≥ 0, so nothing cancels.
+  double entropy() const { return sum > 0 ? std::log(sum) - t / sum : 0; }
+  double sum_p2() const { return sum > 0 ? sum2 / (sum * sum) : 0; }
+  double sum_p3() const { return sum > 0 ? sum3 / (sum * sum * sum) : 0; }
+};
+
+}  // namespace rootdk::base
