@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/element.h"
+#include "base/memory_errors.h"
 #include "base/refuse.h"
 
 namespace rootdk {
@@ -118,11 +119,10 @@ SingularTriple iterate(const Dense& w, const PowerIteration& options, std::span<
   }
 }
 
-double inner(const ConstTensor& a, const Dense& w) {
+double inner(const ConstTensor& a, const ConstTensor& b) {
   double sum = 0;
-  for (std::size_t r = 0; r < w.rows; ++r)
-    for (std::size_t c = 0; c < w.columns; ++c)
-      sum += base::read(a, 0, 0, static_cast<std::int64_t>(r), static_cast<std::int64_t>(c)) * w.at[r * w.columns + c];
+  for (std::int64_t r = 0; r < a.shape[2]; ++r)
+    for (std::int64_t c = 0; c < a.shape[3]; ++c) sum += base::read(a, 0, 0, r, c) * base::read(b, 0, 0, r, c);
   return sum;
 }
 
@@ -166,7 +166,7 @@ std::vector<float> max_raw_of(const Stats& stats) {
 
 SingularTriple largest_singular_value(const ConstTensor& w, const PowerIteration& options, std::span<const double> start) {
   check_matrix("w", w);
-  return iterate(Dense(w), options, start);
+  return base::with_memory_errors([&] { return iterate(Dense(w), options, start); });
 }
 
 SingularTriple sigma_reparam(const ConstTensor& w, double gain, const Tensor& out, const PowerIteration& options,
@@ -174,13 +174,12 @@ SingularTriple sigma_reparam(const ConstTensor& w, double gain, const Tensor& ou
   check_matrix("w", w);
   base::check_numbers("out", out, w.shape);
   base::check_output("out", out, "w", w);
-  const Dense dense(w);
-  SingularTriple triple = iterate(dense, options, start);
+  SingularTriple triple = largest_singular_value(w, options, start);
   if (triple.sigma == 0) refuse("w: is all zero, so there is no singular value to divide by");
   const double by = gain / triple.sigma;
   for (std::int64_t r = 0; r < w.shape[2]; ++r)
     for (std::int64_t c = 0; c < w.shape[3]; ++c)
-      base::write(out, 0, 0, r, c, by * dense.at[static_cast<std::size_t>(r * w.shape[3] + c)]);
+      base::write(out, 0, 0, r, c, by * base::read(w, 0, 0, r, c));
   return triple;
 }
 
@@ -192,7 +191,7 @@ double sigma_reparam_backward(const ConstTensor& w, double gain, const SingularT
       !(triple.sigma > 0))
     refuse("triple: {} by {} with sigma {}, but it must be what sigma_reparam returned for w", triple.u.size(), triple.v.size(),
            triple.sigma);
-  const double d_gain = inner(d_out, Dense(w)) / triple.sigma;
+  const double d_gain = inner(d_out, w) / triple.sigma;
   if (!d_w.present()) return d_gain;
   base::check_numbers("d_w", d_w, w.shape);
   base::check_output("d_w", d_w, "d_out", d_out);

@@ -1,9 +1,8 @@
 #include "rootdk/adaptive.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/call.h"
 #include "base/check.h"

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/element.h"
+#include "base/memory_errors.h"
 #include "base/refuse.h"
 #include "cpu/parallel.h"
 #include "rootdk/plan.h"
@@ -61,9 +62,7 @@ double standardise(const QkNorm& norm, const ConstTensor& x, std::int64_t b, std
   return r;
 }
 
-}  // namespace
-
-void normalise(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
+void run_forward(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
   check_norm(norm, x);
   base::check_numbers("y", y, x.shape);
   base::check_output("y", y, "x", x);
@@ -83,7 +82,7 @@ void normalise(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
 
 // With x̂ = (x − mean)·r, g = dY·gain and w = 1 (L2) or 1/dim: dX = r·(g − x̂·w·Σg·x̂), less its mean where x lost its own;
 // d_gain = Σ_rows dY·x̂.
-void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x, std::span<float> d_gain) {
+void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x, std::span<float> d_gain) {
   check_norm(norm, x);
   base::check_numbers("d_y", d_y, x.shape);
   if (d_x.present()) {
@@ -123,6 +122,16 @@ void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTen
   for (std::int64_t n = 0; n < tasks.count; ++n)
     for (std::int64_t d = 0; d < dim; ++d) total[gain_offset(gain_size, dim, tasks[n].head) + at(d)] += sums[at(n * dim + d)];
   for (std::size_t i = 0; i < gain_size; ++i) d_gain[i] = static_cast<float>(total[i]);
+}
+
+}  // namespace
+
+void normalise(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
+  base::with_memory_errors([&] { run_forward(norm, x, y); });
+}
+
+void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x, std::span<float> d_gain) {
+  base::with_memory_errors([&] { run_backward(norm, x, d_y, d_x, d_gain); });
 }
 
 void cosine_factors(std::span<const float> w, std::span<float> factors) {
