@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -181,6 +182,46 @@ TEST_F(CApi, EveryScaleRule) {
     p.scale = scale;
     expect_same(run_cpp(p));
   }
+}
+
+TEST_F(CApi, ScalesByNameAndSsmaxPerHead) {
+  std::vector<float> offsets = {0.5f, -1, 0, 2}, gains(kHeadsQ), d_offsets(kHeadsQ);
+  for (const char* name : {"none", "dk(8)", "unit_variance(0.5, 2)*yarn(4)", "sqrt_dk*ssmax(0.43)", "constant(0.3)*entropy_invariant", "llama4"}) {
+    SCOPED_TRACE(name);
+    problem.scale = name;
+    run_c();
+    Problem p;
+    p.scale = Scale::parse(name);
+    expect_same(run_cpp(p));
+  }
+  problem.scale = "dk";
+  problem.ssmax_gains = {per_head.data(), kHeadsQ};
+  problem.ssmax_offsets = {offsets.data(), kHeadsQ};
+  c_gradients.d_ssmax_gains = {gains.data(), kHeadsQ};
+  c_gradients.d_ssmax_offsets = {d_offsets.data(), kHeadsQ};
+  run_c();
+  Problem p;
+  p.scale = Scale::inv_dk().with_ssmax(per_head, offsets);
+  expect_same(run_cpp(p));
+  Gradients gradients;
+  std::vector<float> cpp_gains(kHeadsQ), cpp_offsets(kHeadsQ);
+  gradients.d_log_n_gain = cpp_gains, gradients.d_log_n_offset = cpp_offsets;
+  const Inputs in = inputs();
+  backward(p, {in.q, in.k, in.v, tensor(cpp.o.data(), kO), tensor(cpp.lse.data(), kRows), tensor(d_o.data(), kO), tensor(d_lse.data(), kRows)},
+           gradients);
+  EXPECT_EQ(gains, cpp_gains);
+  EXPECT_EQ(d_offsets, cpp_offsets);
+}
+
+TEST_F(CApi, WrongScaleNamesAreRefused) {
+  problem.scale = "squirt_dk";
+  expect_refused("scale: \"squirt_dk\" is not known");
+  problem.scale = "llama4";
+  problem.ssmax_gains = {per_head.data(), kHeadsQ};
+  expect_refused("has a length rule already");
+  problem.scale = nullptr;
+  problem.ssmax_gains = {per_head.data(), 3};
+  expect_refused("scale.head_gains: 3 values");
 }
 
 struct HalfNegative {
@@ -380,7 +421,7 @@ TEST_F(CApi, ProblemsNotInitialisedAreRefused) {
   std::memset(&problem, 0, sizeof problem);
   expect_refused("rootdk_problem_init");
   rootdk_problem_init(&problem);
-  problem.reserved[31] = 1;
+  problem.reserved[std::size(problem.reserved) - 1] = 1;
   expect_refused("problem: reserved");
 }
 TEST_F(CApi, HalfATransformIsRefused) {

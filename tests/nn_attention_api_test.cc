@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "nn_layer_case.h"
@@ -63,6 +64,36 @@ TEST(MultiHeadAttention, PartsCanBeAskedForAlone) {
   self.backward(0);
   self.layer.backward(self.saved, {self.d_out.data(), 2, 9, 12}, {.d_x_q = {d_x_q.data(), 2, 9, 12}});
   EXPECT_EQ(d_x_q, self.d_x_q);
+}
+
+// Where every query sees all n keys, c = c_h·(a·ln n + b), so the gradients of c_h, a and b are multiples of each other; and what is
+// learned is added to.
+TEST(MultiHeadAttention, GradientsOfSsmax) {
+  NaiveConfig c = typical();
+  c.causal = false;
+  Case layer(c);
+  const std::vector<float> gains = {0.5f, -0.25f, 1, 0.75f}, offsets = {0.5f, 1, 0, -2};
+  const std::vector<float> scale(layer.problem.scale.head_values.begin(), layer.problem.scale.head_values.end());
+  layer.problem.scale = layer.problem.scale.with_ssmax(gains, offsets);
+  layer.forward();
+  std::vector<float> d_scale(4), d_gain(4, 1), d_offset(4, 1);
+  layer.layer.backward(layer.saved, {layer.d_out.data(), 2, 9, 12}, {.d_scale = d_scale, .d_log_n_gain = d_gain, .d_log_n_offset = d_offset});
+  const double log_n = std::log(static_cast<double>(c.len_kv));
+  for (std::size_t h = 0; h < 4; ++h) {
+    const double by_offset = static_cast<double>(d_offset[h]) - 1, size = std::fabs(by_offset) + 1;  // rounded with the 1 in it
+    EXPECT_NE(by_offset, 0);
+    EXPECT_NEAR(static_cast<double>(d_gain[h]) - 1, log_n * by_offset, 4 * log_n * 0x1p-24 * size);
+    const double by_rule = (static_cast<double>(gains[h]) * log_n + static_cast<double>(offsets[h])) / static_cast<double>(scale[h]);
+    EXPECT_NEAR(static_cast<double>(d_scale[h]), by_rule * by_offset, 4 * (1 + std::fabs(by_rule)) * 0x1p-24 * size);
+  }
+  std::vector<float> three(3), four(4);
+  const auto run = [&](const AttentionGradients& g) {
+    return message_of([&] { layer.layer.backward(layer.saved, {layer.d_out.data(), 2, 9, 12}, g); });
+  };
+  EXPECT_EQ(run({.d_log_n_gain = three}), "gradients.d_log_n_gain: 3 values, but there are 4 query heads");
+  layer.saved.problem.scale = Scale::none();
+  EXPECT_EQ(run({.d_log_n_offset = four}),
+            "gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (Scale::with_ssmax)");
 }
 
 TEST(MultiHeadAttention, NoKeys) {

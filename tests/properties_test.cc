@@ -70,6 +70,7 @@ TEST(Properties, SplittingKeysAndMergingChangesOnlyRounding) {
     c->problem.dropout.p = 0;
     c->problem.sink = {};
     c->sink.clear();
+    c->forget_key_counts();
     const Shape& s = c->shape;
     const engine::Kernel kernel = any_kernel();
     const Result whole = run(*c, kernel, {.threads = 2, .backward = false});
@@ -112,6 +113,7 @@ TEST(Properties, PermutingKeysPermutesNothingInTheOutput) {
     c->problem.dropout.p = 0;
     c->problem.mask = {};  // positions mean nothing now; `allowed` is permuted along
     c->bias = Buffer(), c->slopes.clear(), c->key_lengths.clear();
+    c->forget_key_counts();
     const Shape& s = c->shape;
     Rng rng(any_seed());
     c->allowed = Buffer(DType::kBool, {1, 1, 1, s.len_kv});
@@ -146,6 +148,7 @@ TEST(Properties, AddingAConstantToAllScoresChangesNothing) {
     c->problem.sink = {};
     c->sink.clear();
     c->bias = Buffer();
+    c->forget_key_counts();
     c->link();
     const engine::Kernel kernel = any_kernel();
     const Result before = run(*c, kernel, {.threads = 2, .backward = false});

@@ -100,25 +100,31 @@ void check_heads(const char* name, Case& c, std::vector<float> Case::*member, co
 }
 
 TEST(Reference, GradientsMatchDirectionalDerivatives) {
-  int dense = 0;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  int dense = 0, learned = 0, log_n = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
     const auto drawn = random_case(seed, {.work = 1 << 12, .longest = 24});
     const auto c = drawn->exact();
-    for (auto* heads : {&c->scale, &c->sink})
+    for (auto* heads : {&c->scale, &c->gains, &c->offsets, &c->sink})
       for (float& x : *heads) x = std::round(x * 64) / 64;
     c->link();
     const Result r = run(*c, reference(), {.threads = 1});
     check_buffer("d_q", *c, &Case::q, r.d_q, seed);
     check_buffer("d_bias", *c, &Case::bias, r.d_bias, seed);
     check_heads("d_scale", *c, &Case::scale, r.d_scale, seed);
+    check_heads("d_log_n_gain", *c, &Case::gains, r.d_log_n_gain, seed);
+    check_heads("d_log_n_offset", *c, &Case::offsets, r.d_log_n_offset, seed);
     check_heads("d_sink", *c, &Case::sink, r.d_sink, seed);
     if (!c->problem.paged) {  // with pages the gradients are of the gathered keys
       check_buffer("d_k", *c, &Case::k, r.d_k, seed);
       check_buffer("d_v", *c, &Case::v, r.d_v, seed);
     }
     dense += !c->bias.empty();
+    learned += !c->scale.empty() && c->problem.scale.by_row();
+    log_n += !c->gains.empty() && !c->offsets.empty();
   }
   EXPECT_GT(dense, 20) << "the draw no longer covers biases";
+  EXPECT_GT(learned, 5) << "nor a learned scale under a length rule";
+  EXPECT_GT(log_n, 5) << "nor a learned SSMax";
 }
 
 TEST(Reference, PagedGradientsAreThoseOfTheGatheredKeys) {

@@ -37,9 +37,10 @@ struct BackwardInputs {
 /// Each is optional; what is absent is not computed. With paged K/V, d_k and d_v are still [batch, heads_kv, len_kv, dim].
 struct Gradients {
   Tensor d_q = {}, d_k = {}, d_v = {};
-  std::span<float> d_scale = {};  ///< one per query head: gradient of c
+  std::span<float> d_scale = {};  ///< one per query head: gradient of the scale rule's own factor (Scale::head_values, say)
   Tensor d_bias = {};             ///< shaped as mask.bias, summed over its broadcast axes; f32 or the bias dtype
   std::span<float> d_sink = {};   ///< one per query head
+  std::span<float> d_log_n_gain = {}, d_log_n_offset = {};  ///< one per query head: of SSMax's a and b
 };
 
 /// The sizes that these tensors have. Throws if they do not fit each other.

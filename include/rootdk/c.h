@@ -129,7 +129,11 @@ typedef struct rootdk_problem {
   int64_t pages_per_item;
   int64_t paged_len_kv;
 
-  uint64_t reserved[32];
+  const char* scale; /* NULL: scale_rule says; else any scale by name, "sqrt_dk*yarn(4)", in place of scale_rule */
+  /* Present: the scale, which must have no length rule of its own, times a * ln n + b; absent gains a are 1, offsets b 0. */
+  rootdk_floats ssmax_gains, ssmax_offsets;
+
+  uint64_t reserved[27];
 } rootdk_problem;
 
 typedef struct rootdk_inputs {
@@ -172,7 +176,8 @@ typedef struct rootdk_gradients {
   rootdk_tensor d_q, d_k, d_v;
   rootdk_tensor d_bias;
   rootdk_mutable_floats d_scale, d_sink; /* one per query head */
-  uint64_t reserved[8];
+  rootdk_mutable_floats d_ssmax_gains, d_ssmax_offsets;
+  uint64_t reserved[4];
 } rootdk_gradients;
 
 /* A view of row-major memory on the CPU. */

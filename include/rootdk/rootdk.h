@@ -11,3 +11,7 @@
 #include "rootdk/problem.h"    // IWYU pragma: export
 #include "rootdk/plan.h"       // IWYU pragma: export
 #include "rootdk/attention.h"  // IWYU pragma: export
+// Beside the flow: rules that act on q and k, that look at the data first, and that act on weights.
+#include "rootdk/qk_norm.h"       // IWYU pragma: export
+#include "rootdk/adaptive.h"      // IWYU pragma: export
+#include "rootdk/weight_rules.h"  // IWYU pragma: export

@@ -10,18 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/overlap.h"
+#include "base/refuse.h"
 
 namespace rootdk::base {
 
-namespace {
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
-}
-
 std::string show(const Extents& e) { return fmt::format("[{}, {}, {}, {}]", e[0], e[1], e[2], e[3]); }
+
+namespace {
 
 // Offsets in bytes must fit int64, or a view could reach round and look harmless.
 void check_reach(std::string_view name, const ConstTensor& t) {
@@ -108,10 +105,45 @@ void check_shape(const Shape& s) {
   if (s.dtype == DType::kBool) refuse("q: dtype is bool, but f32, f16, bf16 or f64 is wanted");
 }
 
+constexpr double kLargestF32 = 3.4028234663852886e38;
+
+void check_number(const char* name, double value) {
+  if (!(std::fabs(value) <= kLargestF32)) refuse("{}: {} is not a finite f32 number", name, value);
+}
+
+void check_positive(const char* name, double value) {
+  if (!(value > 0 && std::isfinite(value))) refuse("{}: {}, but a finite positive number is wanted", name, value);
+}
+
+// What a length rule counts must be known before the scores are: causal masks, windows, key lengths and documents leave a run
+// of keys, anything else would have to be read key by key first.
+void check_key_counts(const Scale& scale, const Mask& mask) {
+  if (!scale.counts_keys()) return;
+  const char* rule = scale.length == Scale::Length::kLogN ? "ssmax" : "entropy_invariant";
+  for (const auto& [name, hides] : {std::pair{"allowed", mask.allowed.present()}, {"bias", mask.bias.present()}})
+    if (hides) refuse("scale: {} counts the keys a query sees, but mask.{} may hide keys that it cannot count beforehand", rule, name);
+}
+
 void check_scale(const Scale& scale, const Shape& s) {
-  if (scale.rule == Scale::Rule::kPerHead) check_per_head("scale", scale.head_values, s.heads_q);
-  if (scale.rule == Scale::Rule::kConstant && !(std::fabs(scale.value) <= 3.4028234663852886e38))
-    refuse("scale: {} is not a finite f32 number", scale.value);
+  using Rule = Scale::Rule;
+  if (scale.rule == Rule::kPerHead) check_per_head("scale", scale.head_values, s.heads_q);
+  if (scale.rule == Rule::kConstant || scale.rule == Rule::kAlphaOverDk) check_number("scale", scale.value);
+  if (scale.rule == Rule::kUnitVariance) {
+    check_positive("scale.sigma_q", scale.sigma_q);
+    check_positive("scale.sigma_k", scale.sigma_k);
+  }
+  if (!(scale.yarn >= 1 && std::isfinite(scale.yarn)))
+    refuse("scale.yarn: {}, but the context is extended at least 1 time (1 means off)", scale.yarn);
+  if (scale.length == Scale::Length::kLogN) {
+    check_number("scale.log_n_gain", scale.log_n_gain);
+    check_number("scale.log_n_offset", scale.log_n_offset);
+    if (!scale.head_gains.empty()) check_per_head("scale.head_gains", scale.head_gains, s.heads_q);
+    if (!scale.head_offsets.empty()) check_per_head("scale.head_offsets", scale.head_offsets, s.heads_q);
+  }
+  // Linear in ln n, so largest at one of its ends; and as far along as positions go.
+  for (std::int64_t h = 0; h < s.heads_q && (scale.by_row() || scale.yarn != 1 || scale.rule == Rule::kUnitVariance); ++h)
+    for (const std::int64_t keys : {std::int64_t{1}, s.len_kv})
+      check_number("scale", scale.factor(h, s.dim_qk, {keys, kMaxLength + kMaxOffset}));
 }
 
 void check_mask(const Mask& mask, const Shape& s) {
@@ -208,6 +240,8 @@ std::vector<Named> problem_arrays(const Problem& problem) {
           as_bytes("mask.documents.q_starts", documents.q_starts),
           as_bytes("mask.documents.kv_starts", documents.kv_starts),
           as_bytes("scale", problem.scale.head_values),
+          as_bytes("scale.head_gains", problem.scale.head_gains),
+          as_bytes("scale.head_offsets", problem.scale.head_offsets),
           as_bytes("sink", problem.sink),
           as_bytes("paged.table", problem.paged.value_or(PagedKv{}).table)};
 }
@@ -216,10 +250,27 @@ DType row_dtype(const Shape& s) { return s.dtype == DType::kF64 ? DType::kF64 : 
 
 }  // namespace
 
+void check_numbers(std::string_view name, const ConstTensor& t) {
+  if (t.dtype == DType::kBool) refuse("{}: dtype is bool, but f32, f16, bf16 or f64 is wanted", name);
+  check_memory(name, t);
+}
+
+void check_numbers(std::string_view name, const ConstTensor& t, const Extents& shape) {
+  if (t.shape != shape) refuse("{}: shape is {}, but {} is wanted", name, show(t.shape), show(shape));
+  check_numbers(name, t);
+}
+
+void check_output(std::string_view name, const Tensor& out, std::string_view input_name, const ConstTensor& input) {
+  if (overlaps_itself(out)) refuse("{}: strides {} make it overlap itself", name, show(out.strides));
+  const bool same = out.data == input.data && out.dtype == input.dtype && out.strides == input.strides && out.shape == input.shape;
+  if (!same && overlaps(out, input)) refuse("{}: overlaps {} without being the same", name, input_name);
+}
+
 void check_problem(const Problem& problem, const Shape& s) {
   check_shape(s);
   check_scale(problem.scale, s);
   check_mask(problem.mask, s);
+  check_key_counts(problem.scale, problem.mask);
   if (problem.soft_cap && !(*problem.soft_cap > 0 && std::isfinite(*problem.soft_cap)))
     refuse("soft_cap: {}, but a finite positive number is wanted (leave it out for none)", *problem.soft_cap);
   if (!problem.sink.empty()) check_per_head("sink", problem.sink, s.heads_q);
@@ -230,6 +281,10 @@ void check_problem(const Problem& problem, const Shape& s) {
     refuse("transform: some of its functions are null; make it with ScoreTransform::of");
   if (problem.paged && problem.paged->len_kv != s.len_kv)
     refuse("paged.len_kv: {}, but the plan's shape has {}", problem.paged->len_kv, s.len_kv);
+}
+
+void check_keys(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k) {
+  check_inputs(problem, s, q, k, k);
 }
 
 void check_forward(const Problem& problem, const Shape& s, const Inputs& in, const Outputs& out) {
@@ -264,10 +319,14 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
   check_optional("d_q", grad.d_q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
   check_optional("d_k", grad.d_k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
   check_optional("d_v", grad.d_v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
-  for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale}, {"d_sink", grad.d_sink}})
+  for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale}, {"d_sink", grad.d_sink},
+                                     {"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
     if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
       refuse("{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
   if (!grad.d_sink.empty() && problem.sink.empty()) refuse("d_sink: wanted, but the problem has no sink");
+  if (problem.scale.length != Scale::Length::kLogN)
+    for (const auto& [name, values] : {std::pair{"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
+      if (!values.empty()) refuse("{}: wanted, but the scale has no log-n part (Scale::with_ssmax)", name);
   if (grad.d_bias.present()) {
     const ConstTensor& bias = problem.mask.bias;
     if (!bias.present()) refuse("d_bias: wanted, but the problem has no bias");
@@ -283,7 +342,9 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
                          {"d_v", grad.d_v},
                          {"d_bias", grad.d_bias},
                          as_bytes("d_scale", grad.d_scale),
-                         as_bytes("d_sink", grad.d_sink)});
+                         as_bytes("d_sink", grad.d_sink),
+                         as_bytes("d_log_n_gain", grad.d_log_n_gain),
+                         as_bytes("d_log_n_offset", grad.d_log_n_offset)});
 }
 
 void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse) {

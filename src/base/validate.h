@@ -14,6 +14,8 @@ inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 40;  ///< batch × h
 void check_problem(const Problem& problem, const Shape& shape);
 void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs);
 void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients);
+/// q and k alone.
+void check_keys(const Problem& problem, const Shape& shape, const ConstTensor& q, const ConstTensor& k);
 void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse);
 
 }  // namespace rootdk::base

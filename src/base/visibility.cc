@@ -46,6 +46,7 @@ KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, 
   KeyRange range;
   range.begin = document.keys.begin;
   range.end = document.keys.end;
+  range.origin = document.keys.begin;
   range.position =
       document.keys.begin + (query - document.queries.begin) + diagonal_offset(mask, document, shape, batch);
   if (!mask.key_lengths.empty()) range.end = std::min(range.end, mask.key_lengths[static_cast<std::size_t>(batch)]);

@@ -12,8 +12,10 @@ struct KeyRange {
   std::int64_t begin = 0;  ///< first key that may be seen
   std::int64_t end = 0;    ///< one past the last; begin == end means none
   std::int64_t position = 0;  ///< where the query stands among the keys: ALiBi measures from here
+  std::int64_t origin = 0;    ///< first key of the query's document: positions count from there
 
   bool empty() const { return begin >= end; }
+  ScaleRow scale_row() const { return {end - begin, position - origin}; }
 };
 
 KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query);

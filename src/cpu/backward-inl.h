@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "base/arena.h"
 #include "base/call.h"
@@ -102,16 +103,21 @@ struct BackwardScratch {
   }
 };
 
+/// Gradients of what the scale is made of.
+struct ScaleSums {
+  double rule, log_n_gain, log_n_offset;
+};
+
 struct BackwardWorkspace {
   BackwardScratch* scratch;  ///< one a thread
   float* delta;              ///< D, [batch, heads_q, len_q]
-  double* d_scale;           ///< [batch, heads_q, tiles]: summed in order at the end
+  ScaleSums* d_scale;        ///< [batch, heads_q, tiles]: summed in order at the end
 
   static BackwardWorkspace take(base::Arena& arena, const Plan& plan) {
     const Shape& s = plan.shape;
     BackwardWorkspace workspace{};
     workspace.delta = arena.take<float>(s.batch * s.heads_q * s.len_q);
-    workspace.d_scale = arena.take<double>(s.batch * s.heads_q * BackwardScratch::tiles_per_head(s));
+    workspace.d_scale = arena.take<ScaleSums>(s.batch * s.heads_q * BackwardScratch::tiles_per_head(s));
     workspace.scratch = arena.take<BackwardScratch>(plan.threads);
     for (int t = 0; t < plan.threads; ++t) {
       const BackwardScratch scratch = BackwardScratch::take(arena, plan);
@@ -134,9 +140,11 @@ class Backward {
   std::int64_t tiles_per_head() const { return BackwardScratch::tiles_per_head(shape_); }
   std::int64_t key_blocks() const { return (shape_.len_kv + kKeys - 1) / kKeys; }
 
-  Wanted wanted() const {
-    return {call_.grad.d_q.present() || !call_.grad.d_scale.empty(), call_.grad.d_k.present(), call_.grad.d_v.present()};
+  bool wants_scale() const {
+    return !call_.grad.d_scale.empty() || !call_.grad.d_log_n_gain.empty() || !call_.grad.d_log_n_offset.empty();
   }
+
+  Wanted wanted() const { return {call_.grad.d_q.present() || wants_scale(), call_.grad.d_k.present(), call_.grad.d_v.present()}; }
 
   /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated.
   HWY_NOINLINE void row_deltas(std::int64_t b, std::int64_t h) const {
@@ -274,7 +282,7 @@ class Backward {
     std::memset(tile.d_o_rows, 0, rows * v_row * sizeof(float));
     load_tile_rows(call_.in.q, lanes, tile.q_rows, q_row);
     load_tile_rows(call_.in.d_o, lanes, tile.d_o_rows, v_row);
-    for (std::size_t i = 0; i < rows * q_row; ++i) tile.q_rows[i] *= lanes.scale[0];  // one head: one scale
+    scale_rows(lanes, q_row, tile.q_rows);
     tile.finite = all_finite(Matrix{tile.q_rows, q_row}, rows, dim_qk) && all_finite(Matrix{tile.d_o_rows, v_row}, rows, dim_v);
     to_lanes(tile.q_rows, q_row, rows, dim_qk, tile.qt, cols);
     to_lanes(tile.d_o_rows, v_row, rows, dim_v, tile.d_ot, cols);
@@ -286,6 +294,14 @@ class Backward {
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       tile.lse[r] = used && lse != -kInfinity ? lse : kInfinity;
       tile.delta[r] = used ? workspace_.delta[(b * shape_.heads_q + h) * shape_.len_q + i] : 0;
+    }
+  }
+
+  /// Row r of x, `stride` apart, times its c.
+  HWY_INLINE void scale_rows(const Lanes& lanes, std::size_t stride, float* x) const {
+    for (std::size_t r = 0; r < static_cast<std::size_t>(lanes.count); ++r) {
+      const float c = lanes.scale[r];
+      for (std::size_t d = 0; d < stride; ++d) x[r * stride + d] *= c;
     }
   }
 
@@ -409,17 +425,28 @@ class Backward {
     const auto count = static_cast<std::size_t>(lanes.count);
     float* rows = scratch.rows;
     transpose(tile.d_qt, static_cast<std::size_t>(tile.width()), dim, count, rows, dim);
-    if (!call_.grad.d_scale.empty()) {
-      double sum = 0;
-      for (std::size_t r = 0; r < count; ++r)
-        for (std::size_t d = 0; d < dim; ++d)
-          sum += base::read(call_.in.q, b, h, t * kTileRows + static_cast<std::int64_t>(r), static_cast<std::int64_t>(d)) *
-                 static_cast<double>(rows[r * dim + d]);
-      workspace_.d_scale[(b * shape_.heads_q + h) * tiles_per_head() + t] = sum;
-    }
+    if (wants_scale()) workspace_.d_scale[(b * shape_.heads_q + h) * tiles_per_head() + t] = scale_gradient(b, h, t, count, rows);
     if (!call_.grad.d_q.present()) return;
-    for (std::size_t i = 0; i < count * dim; ++i) rows[i] *= lanes.scale[0];
+    scale_rows(lanes, dim, rows);
     store_tile_rows(call_.grad.d_q, lanes, rows, dim);
+  }
+
+  /// A tile's part of the gradients of what c is made of; `rows` is Σ dS·k, [count][dim_qk].
+  HWY_INLINE ScaleSums scale_gradient(std::int64_t b, std::int64_t h, std::int64_t t, std::size_t count, const float* rows) const {
+    const auto dim = static_cast<std::size_t>(shape_.dim_qk);
+    ScaleSums sums{};
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::int64_t i = t * kTileRows + static_cast<std::int64_t>(r);
+      double d_c = 0;
+      for (std::size_t d = 0; d < dim; ++d)
+        d_c += base::read(call_.in.q, b, h, i, static_cast<std::int64_t>(d)) * static_cast<double>(rows[r * dim + d]);
+      const ScaleRow row = problem_.scale.by_row() ? base::visible_keys(problem_.mask, shape_, b, i).scale_row() : ScaleRow{};
+      const Scale::Slopes slopes = problem_.scale.slopes(h, shape_.dim_qk, row);
+      sums.rule += slopes.rule * d_c;
+      sums.log_n_gain += slopes.log_n_gain * d_c;
+      sums.log_n_offset += slopes.log_n_offset * d_c;
+    }
+    return sums;
   }
 
   HWY_INLINE void write_keys(std::int64_t b, std::int64_t kv_head, std::int64_t key0, std::int64_t keys,
@@ -478,12 +505,17 @@ void backward(const base::BackwardCall& call) {
     parallel_tasks(kernel.bias_task_count(), plan.threads,
                    [&](std::int64_t task, int thread) { kernel.bias_task(task, scratch(thread)); });
 
-  for (std::int64_t h = 0; h < s.heads_q && !call.grad.d_scale.empty(); ++h) {
-    double sum = 0;
-    for (std::int64_t b = 0; b < s.batch; ++b)
-      for (std::int64_t t = 0; t < tiles; ++t) sum += workspace.d_scale[(b * s.heads_q + h) * tiles + t];
-    call.grad.d_scale[static_cast<std::size_t>(h)] = static_cast<float>(sum);
-  }
+  const auto write_scale = [&](std::span<float> out, double ScaleSums::*part) {
+    for (std::int64_t h = 0; h < s.heads_q && !out.empty(); ++h) {
+      double sum = 0;
+      for (std::int64_t b = 0; b < s.batch; ++b)
+        for (std::int64_t t = 0; t < tiles; ++t) sum += workspace.d_scale[(b * s.heads_q + h) * tiles + t].*part;
+      out[static_cast<std::size_t>(h)] = static_cast<float>(sum);
+    }
+  };
+  write_scale(call.grad.d_scale, &ScaleSums::rule);
+  write_scale(call.grad.d_log_n_gain, &ScaleSums::log_n_gain);
+  write_scale(call.grad.d_log_n_offset, &ScaleSums::log_n_offset);
   for (std::int64_t h = 0; h < s.heads_q && !call.grad.d_sink.empty(); ++h) {
     double sum = 0;  // dz = −Σ p_sink·D
     const double z = static_cast<double>(plan.problem.sink[static_cast<std::size_t>(h)]);

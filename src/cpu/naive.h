@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/call.h"
@@ -43,21 +44,16 @@ class Naive {
     const Shape& s = call.plan.shape;
     const Gradients& grad = call.grad;
     const auto heads = static_cast<std::size_t>(s.batch * s.heads_q);
-    HeadSums sums{std::vector<double>(heads), std::vector<double>(heads),
-                  std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
+    const std::vector<double> zeros(heads);
+    HeadSums sums{zeros, zeros, zeros, zeros, std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
     // A bias may be shared by any heads, so its gradient is summed by one thread.
     const int threads = grad.d_bias.present() ? 1 : call.plan.threads;
     parallel_tasks(s.batch * s.heads_kv, threads,
                    [&](std::int64_t task, int) { backward_kv_head(call, task / s.heads_kv, task % s.heads_kv, sums); });
-    for (std::int64_t h = 0; h < s.heads_q; ++h) {
-      double scale = 0, sink = 0;
-      for (std::int64_t b = 0; b < s.batch; ++b) {
-        scale += sums.scale[static_cast<std::size_t>(b * s.heads_q + h)];
-        sink += sums.sink[static_cast<std::size_t>(b * s.heads_q + h)];
-      }
-      if (!grad.d_scale.empty()) grad.d_scale[static_cast<std::size_t>(h)] = static_cast<float>(scale);
-      if (!grad.d_sink.empty()) grad.d_sink[static_cast<std::size_t>(h)] = static_cast<float>(sink);
-    }
+    write_sums(s, sums.scale, grad.d_scale);
+    write_sums(s, sums.log_n_gain, grad.d_log_n_gain);
+    write_sums(s, sums.log_n_offset, grad.d_log_n_offset);
+    write_sums(s, sums.sink, grad.d_sink);
     write_bias(grad.d_bias, sums.bias);
   }
 
@@ -93,9 +89,18 @@ class Naive {
   };
 
   struct HeadSums {
-    std::vector<double> scale, sink;  ///< [batch, heads_q]
-    std::vector<Real> bias;           ///< [d_bias.shape], row-major
+    std::vector<double> scale, log_n_gain, log_n_offset, sink;  ///< [batch, heads_q]
+    std::vector<Real> bias;                                     ///< [d_bias.shape], row-major
   };
+
+  // Each head's sum over the batch, in order.
+  static void write_sums(const Shape& s, const std::vector<double>& sums, std::span<float> out) {
+    for (std::int64_t h = 0; h < s.heads_q && !out.empty(); ++h) {
+      double sum = 0;
+      for (std::int64_t b = 0; b < s.batch; ++b) sum += sums[static_cast<std::size_t>(b * s.heads_q + h)];
+      out[static_cast<std::size_t>(h)] = static_cast<float>(sum);
+    }
+  }
 
   static Real load(const ConstTensor& t, std::int64_t b, std::int64_t h, std::int64_t l, std::int64_t d) {
     return static_cast<Real>(base::read(t, b, h, l, d));
@@ -113,8 +118,8 @@ class Naive {
     const Shape& s = plan.shape;
     const Mask& mask = problem.mask;
     const auto dim = static_cast<std::size_t>(s.dim_qk);
-    const auto c = static_cast<Real>(problem.scale.factor(h, s.dim_qk));
     row.range = base::visible_keys(mask, s, b, i);
+    const auto c = static_cast<Real>(problem.scale.factor(h, s.dim_qk, row.range.scale_row()));
     row.key.clear(), row.raw.clear(), row.score.clear(), row.slope.clear();
     row.q = load_row(q, b, h, i);
     for (std::int64_t j = row.range.begin; j < row.range.end; ++j) {
@@ -258,8 +263,8 @@ class Naive {
     const Shape& s = call.plan.shape;
     const BackwardInputs& in = call.in;
     const auto dim_qk = static_cast<std::size_t>(s.dim_qk), dim_v = static_cast<std::size_t>(s.dim_v);
-    const auto c = static_cast<Real>(problem.scale.factor(h, s.dim_qk));
     score_row(call.plan, in.q, keys, b, h, i, row);
+    const auto c = static_cast<Real>(problem.scale.factor(h, s.dim_qk, row.range.scale_row()));
 
     const Real lse = load(in.lse, b, h, i, 0);
     Real delta = in.d_lse.present() ? -load(in.d_lse, b, h, i, 0) : Real(0);  // D = dO·O − dLSE
@@ -294,7 +299,11 @@ class Naive {
       if (call.grad.d_q.present())
         base::write(call.grad.d_q, b, h, i, static_cast<std::int64_t>(d), static_cast<double>(c * sum[d]));
     }
-    sums.scale[static_cast<std::size_t>(b * s.heads_q + h)] += static_cast<double>(d_c);
+    const Scale::Slopes slopes = problem.scale.slopes(h, s.dim_qk, row.range.scale_row());
+    const auto head = static_cast<std::size_t>(b * s.heads_q + h);
+    sums.scale[head] += slopes.rule * static_cast<double>(d_c);
+    sums.log_n_gain[head] += slopes.log_n_gain * static_cast<double>(d_c);
+    sums.log_n_offset[head] += slopes.log_n_offset * static_cast<double>(d_c);
   }
 
   // Row-major index into the (broadcast) shape of the bias.

@@ -7,11 +7,14 @@
 #include <new>
 
 #include "base/arena.h"
+#include "base/memory_errors.h"
 #include "base/validate.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 
 namespace rootdk {
+
+using base::with_memory_errors;  // what a kernel or a check asks for beside the workspace
 
 namespace {
 
@@ -45,16 +48,6 @@ void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
   if (!workspace.empty() && reinterpret_cast<std::uintptr_t>(workspace.data()) % base::kAlignment != 0)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: not aligned to {} bytes", base::kAlignment));
   base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
-}
-
-// Memory that a kernel or a check asks for beside the workspace.
-template <class Run>
-auto with_memory_errors(const Run& run) {
-  try {
-    return run();
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::kOutOfMemory, "out of memory");
-  }
 }
 
 Stats reduce(const Plan& plan, const engine::Records& records) {

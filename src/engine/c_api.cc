@@ -138,6 +138,19 @@ Mask to_mask(const rootdk_problem& p) {
   return mask;
 }
 
+Scale to_scale(const rootdk_problem& p) {
+  Scale scale;
+  if (p.scale != nullptr) {
+    scale = Scale::parse(p.scale);
+  } else {
+    scale.rule = to_enum("problem", "scale_rule", p.scale_rule, Scale::Rule::kPerHead);
+    scale.value = p.scale_value;
+    scale.head_values = to_span("scale_per_head", p.scale_per_head);
+  }
+  const auto gains = to_span("ssmax_gains", p.ssmax_gains), offsets = to_span("ssmax_offsets", p.ssmax_offsets);
+  return gains.empty() && offsets.empty() ? scale : scale.with_ssmax(gains, offsets);
+}
+
 Problem to_problem(const rootdk_problem* given_problem) {
   if (given_problem == nullptr) return {};
   const rootdk_problem& p = *given_problem;
@@ -145,9 +158,7 @@ Problem to_problem(const rootdk_problem* given_problem) {
     refuse("problem: version is {}, but {} is wanted; call rootdk_problem_init first", p.version, kProblemVersion);
   check_reserved("problem", p.reserved);
   Problem problem;
-  problem.scale.rule = to_enum("problem", "scale_rule", p.scale_rule, Scale::Rule::kPerHead);
-  problem.scale.value = p.scale_value;
-  problem.scale.head_values = to_span("scale_per_head", p.scale_per_head);
+  problem.scale = to_scale(p);
   if (p.has_soft_cap != 0) problem.soft_cap = p.soft_cap;
   problem.transform = to_transform(p.transform);
   problem.mask = to_mask(p);
@@ -200,6 +211,8 @@ Gradients to_gradients(const rootdk_gradients* gradients) {
   result.d_bias = to_tensor("d_bias", g.d_bias);
   result.d_scale = to_span("d_scale", g.d_scale);
   result.d_sink = to_span("d_sink", g.d_sink);
+  result.d_log_n_gain = to_span("d_ssmax_gains", g.d_ssmax_gains);
+  result.d_log_n_offset = to_span("d_ssmax_offsets", g.d_ssmax_offsets);
   return result;
 }
 

@@ -141,10 +141,13 @@ void check_backward(const MultiHeadAttention& layer, const AttentionSaved& saved
     check_apart(name, dx, "x_q", saved.x_q);
     check_apart(name, dx, "x_kv", saved.x_kv);
   }
-  for (const auto& [name, values] : {std::pair{"d_scale", g.d_scale}, {"d_sink", g.d_sink}})
+  for (const auto& [name, values] : {std::pair{"d_scale", g.d_scale}, {"d_sink", g.d_sink},
+                                     {"d_log_n_gain", g.d_log_n_gain}, {"d_log_n_offset", g.d_log_n_offset}})
     if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
       refuse("gradients.{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
   if (!g.d_sink.empty() && saved.problem.sink.empty()) refuse("gradients.d_sink: wanted, but the problem has no sink");
+  if ((!g.d_log_n_gain.empty() || !g.d_log_n_offset.empty()) && saved.problem.scale.length != Scale::Length::kLogN)
+    refuse("gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (Scale::with_ssmax)");
 }
 
 void add_to(std::span<float> sum, std::span<const float> part) {
@@ -273,18 +276,22 @@ void MultiHeadAttention::backward(const AttentionSaved& saved, const ConstSequen
   const Buffer d_q(want_q ? rows_q * parameters_.q.out : 0);
   const Buffer d_k(want_kv ? rows_kv * parameters_.k.out : 0), d_v(want_kv ? rows_kv * parameters_.v.out : 0);
   std::vector<float> d_scale(g.d_scale.size()), d_sink(g.d_sink.size());
+  std::vector<float> d_log_n_gain(g.d_log_n_gain.size()), d_log_n_offset(g.d_log_n_offset.size());
   Gradients parts;
   if (want_q) parts.d_q = heads_of(d_q.data(), s.batch, s.heads_q, s.len_q, s.dim_qk);
   if (want_kv) parts.d_k = heads_of(d_k.data(), s.batch, s.heads_kv, s.len_kv, s.dim_qk);
   if (want_kv) parts.d_v = heads_of(d_v.data(), s.batch, s.heads_kv, s.len_kv, s.dim_v);
   parts.d_scale = d_scale;
   parts.d_sink = d_sink;
+  parts.d_log_n_gain = d_log_n_gain, parts.d_log_n_offset = d_log_n_offset;
   rootdk::backward(plan,
                    {saved.q_view(), saved.k_view(), saved.v_view(), saved.o_view(), saved.lse_view(),
                     heads_of(static_cast<const float*>(d_o.data()), s.batch, s.heads_q, s.len_q, s.dim_v)},
                    parts, Workspace(plan.workspace_bytes).bytes());
   add_to(g.d_scale, d_scale);
   add_to(g.d_sink, d_sink);
+  add_to(g.d_log_n_gain, d_log_n_gain);
+  add_to(g.d_log_n_offset, d_log_n_offset);
   if (options_.rotary)
     turn_heads(*options_.rotary, saved, want_q ? d_q.data() : nullptr, want_kv ? d_k.data() : nullptr, Turn::kBack);
 

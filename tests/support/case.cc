@@ -115,10 +115,40 @@ void draw_scale(Rng& rng, Case& c) {
   }
 }
 
+// Beyond the plain rules, from a generator of its own: what else a seed draws stays as it is.
+void draw_scale_parts(Rng& rng, Case& c) {
+  Scale& scale = c.problem.scale;
+  Mask& mask = c.problem.mask;
+  if (scale.rule == Scale::Rule::kInvSqrtDk && rng.chance(0.3))
+    scale = rng.chance(0.5) ? Scale::alpha_over_dk(8 * rng.normal()) : Scale::unit_variance(0.5 + rng.uniform(), 0.5 + rng.uniform());
+  if (rng.chance(0.1)) scale = scale.with_yarn(1 + 31 * rng.uniform());
+  if (!rng.chance(0.4)) return;
+  const bool countable = c.allowed.empty() && c.bias.empty();
+  switch (rng.integer(0, 3)) {
+    case 0:
+      scale = scale.with_llama4_temperature();
+      // Far along in a long context, where that changes nothing else.
+      if (!mask.causal && !mask.window && c.slopes.empty()) mask.diagonal = Diagonal::at(rng.integer(8000, 40000));
+      break;
+    case 1: if (countable) scale = scale.with_entropy_invariance(); break;
+    default:
+      if (!countable) break;
+      scale = scale.with_ssmax(rng.normal() / 2, rng.chance(0.5) ? 0 : rng.normal());
+      if (rng.chance(0.7)) c.gains = per_head(rng, c.shape, -0.5, 1);
+      if (rng.chance(0.7)) c.offsets = per_head(rng, c.shape, -1, 1);
+      break;
+  }
+}
+
 }  // namespace
+
+void Case::forget_key_counts() {
+  if (problem.scale.counts_keys()) problem.scale.length = Scale::Length::kNone;
+}
 
 void Case::link() {
   problem.scale.head_values = scale;
+  problem.scale.head_gains = gains, problem.scale.head_offsets = offsets;
   problem.mask.key_lengths = key_lengths;
   if (problem.mask.documents) problem.mask.documents = Documents{q_starts, kv_starts};
   problem.mask.allowed = allowed.tensor();
@@ -136,6 +166,8 @@ std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) 
   const Shape& s = c->shape;
   draw_scale(rng, *c);
   draw_mask(rng, *c);
+  Rng more(seed ^ 0x5CA1E);
+  draw_scale_parts(more, *c);
   if (rng.chance(0.15)) c->problem.soft_cap = static_cast<float>(0.5 + 30 * rng.uniform());
   if (rng.chance(0.1)) c->problem.transform = ScoreTransform::of(c->bend);
   if (rng.chance(0.2)) c->sink = per_head(rng, s, -3, 3);
@@ -175,7 +207,7 @@ std::unique_ptr<Case> Case::exact() const {
   c->problem = problem;
   c->q = q.as_f64(), c->k = k.as_f64(), c->v = v.as_f64(), c->d_o = d_o.as_f64(), c->d_lse = d_lse.as_f64();
   c->allowed = allowed, c->bias = bias.as_f64();
-  c->scale = scale, c->slopes = slopes, c->sink = sink;
+  c->scale = scale, c->gains = gains, c->offsets = offsets, c->slopes = slopes, c->sink = sink;
   c->key_lengths = key_lengths, c->q_starts = q_starts, c->kv_starts = kv_starts, c->table = table;
   c->link();
   return c;
@@ -209,7 +241,8 @@ std::unique_ptr<Case> Case::item(std::int64_t b) const {
   c->bias = slice(bias, b, shape.batch);
   c->k = problem.paged ? k : slice(k, b, shape.batch);
   c->v = problem.paged ? v : slice(v, b, shape.batch);
-  c->scale = scale, c->slopes = slopes, c->sink = sink, c->q_starts = q_starts, c->kv_starts = kv_starts;
+  c->scale = scale, c->gains = gains, c->offsets = offsets, c->slopes = slopes, c->sink = sink;
+  c->q_starts = q_starts, c->kv_starts = kv_starts;
   if (!key_lengths.empty()) c->key_lengths = {key_lengths[static_cast<std::size_t>(b)]};
   if (problem.paged) {
     const auto per_item = problem.paged->pages_per_item;

@@ -29,7 +29,7 @@ struct Case {
   Problem problem;
   Buffer q, k, v, d_o, d_lse;
   Buffer allowed, bias;
-  std::vector<float> scale, slopes, sink;
+  std::vector<float> scale, gains, offsets, slopes, sink;  ///< gains, offsets: of SSMax
   std::vector<std::int64_t> key_lengths, q_starts, kv_starts;
   std::vector<std::int32_t> table;
   Bend bend;
@@ -44,6 +44,8 @@ struct Case {
 
   /// Points problem's views at this case's memory.
   void link();
+  /// For tests that hide keys in ways that cannot be counted beforehand: takes away a scale that counts them.
+  void forget_key_counts();
   /// The same problem on f64 copies of the same numbers.
   std::unique_ptr<Case> exact() const;
   /// Batch item b alone.

@@ -23,7 +23,7 @@ std::vector<double> widen(const std::vector<float>& x) { return {x.begin(), x.en
 bool Result::same_as(const Result& r) const {
   return same(o, r.o) && same(lse, r.lse) && same(raw_max, r.raw_max) && same(score_max, r.score_max) && same(p_max, r.p_max) &&
          same(d_q, r.d_q) && same(d_k, r.d_k) && same(d_v, r.d_v) && same(d_scale, r.d_scale) && same(d_bias, r.d_bias) &&
-         same(d_sink, r.d_sink);
+         same(d_sink, r.d_sink) && same(d_log_n_gain, r.d_log_n_gain) && same(d_log_n_offset, r.d_log_n_offset);
 }
 
 Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& options) {
@@ -65,9 +65,10 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   Buffer d_v(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, c.out_layout);
   Buffer d_bias = c.bias.empty() ? Buffer() : Buffer(c.bias.tensor().dtype, c.bias.tensor().shape, c.out_layout);
   std::vector<float> d_scale(static_cast<std::size_t>(s.heads_q)), d_sink(c.sink.size());
+  std::vector<float> d_log_n_gain(c.problem.scale.length == Scale::Length::kLogN ? d_scale.size() : 0), d_log_n_offset = d_log_n_gain;
   const Plan back = plan_for(Pass::kBackward);
   const BackwardInputs from{inputs.q, inputs.k, inputs.v, o.tensor(), lse.tensor(), c.d_o.tensor(), c.d_lse.tensor()};
-  const Gradients to{d_q.tensor(), d_k.tensor(), d_v.tensor(), d_scale, d_bias.tensor(), d_sink};
+  const Gradients to{d_q.tensor(), d_k.tensor(), d_v.tensor(), d_scale, d_bias.tensor(), d_sink, d_log_n_gain, d_log_n_offset};
   if (kernel.name == "plain") {
     plain_backward({back, from, to, nullptr});
   } else {
@@ -77,6 +78,7 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   }
   r.d_q = d_q.values(), r.d_k = d_k.values(), r.d_v = d_v.values(), r.d_bias = d_bias.values();
   r.d_scale = widen(d_scale), r.d_sink = widen(d_sink);
+  r.d_log_n_gain = widen(d_log_n_gain), r.d_log_n_offset = widen(d_log_n_offset);
   r.guards_intact = r.guards_intact && d_q.guards_intact() && d_k.guards_intact() && d_v.guards_intact() && d_bias.guards_intact();
   return r;
 }

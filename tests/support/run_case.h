@@ -12,7 +12,7 @@ namespace rootdk::test {
 
 struct Result {
   std::vector<double> o, lse, raw_max, score_max, p_max;
-  std::vector<double> d_q, d_k, d_v, d_scale, d_bias, d_sink;
+  std::vector<double> d_q, d_k, d_v, d_scale, d_bias, d_sink, d_log_n_gain, d_log_n_offset;
   Stats stats;
   bool guards_intact = true;  ///< nothing was written outside the outputs
   bool bf16_weights = false;  ///< forward rounded its probabilities to bf16

@@ -42,6 +42,8 @@ struct Magnitudes {
   double delta = 0;     // max |dLSE|
   double column = 0;    // max over keys of Σ P over the rows that see it (all heads of a group)
   double rows = 0;      // batch × len_q
+  double scale = 0;     // max |c|
+  Scale::Slopes slopes{0, 0, 0};  // max |dc/d…|
 };
 
 Magnitudes measure(const Case& c, const Result& exact) {
@@ -51,6 +53,18 @@ Magnitudes measure(const Case& c, const Result& exact) {
   Magnitudes m;
   m.rows = static_cast<double>(s.batch * s.len_q);
   m.delta = largest(d_lse);
+  std::vector<double> factors;  // c, [batch, heads_q, len_q]
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t h = 0; h < s.heads_q; ++h)
+      for (std::int64_t i = 0; i < s.len_q; ++i) {
+        const ScaleRow row = base::visible_keys(mask, s, b, i).scale_row();
+        const Scale::Slopes slopes = c.problem.scale.slopes(h, s.dim_qk, row);
+        factors.push_back(c.problem.scale.factor(h, s.dim_qk, row));
+        m.scale = std::max(m.scale, std::fabs(factors.back()));
+        m.slopes.rule = std::max(m.slopes.rule, std::fabs(slopes.rule));
+        m.slopes.log_n_gain = std::max(m.slopes.log_n_gain, std::fabs(slopes.log_n_gain));
+        m.slopes.log_n_offset = std::max(m.slopes.log_n_offset, std::fabs(slopes.log_n_offset));
+      }
   std::vector<double> k(static_cast<std::size_t>(s.dim_qk)), v(static_cast<std::size_t>(s.dim_v));
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t kv = 0; kv < s.heads_kv; ++kv)
@@ -71,7 +85,7 @@ Magnitudes measure(const Case& c, const Result& exact) {
               dot += std::fabs(product);
             }
             for (std::size_t d = 0; d < v.size(); ++d) d_p += std::fabs(d_o[row * v.size() + d] * v[d]);
-            const double scale = std::fabs(c.problem.scale.factor(h, s.dim_qk));
+            const double factor = factors[row], scale = std::fabs(factor);
             double added = 0;
             if (!c.bias.empty()) added += std::fabs(base::read(mask.bias, b, h, i, j));
             if (!c.slopes.empty()) added += std::fabs(static_cast<double>(c.slopes[static_cast<std::size_t>(h)]) * static_cast<double>(range.position - j));
@@ -82,7 +96,7 @@ Magnitudes measure(const Case& c, const Result& exact) {
             m.d_p = std::max(m.d_p, d_p);
             // P is at most 1 and at most what an unbent score gives; transforms here only shrink scores, so bound by 1.
             const bool bent = c.problem.soft_cap || c.problem.transform.present();
-            const double exponent = c.problem.scale.factor(h, s.dim_qk) * signed_dot + added - exact.lse[row];
+            const double exponent = factor * signed_dot + added - exact.lse[row];
             column += bent ? 1.0 : std::min(1.0, std::exp(exponent));
           }
         m.column = std::max(m.column, column);
@@ -105,7 +119,7 @@ Magnitudes measure(const Case& c, const Result& exact) {
 //                              M = 2E + max|dLSE|; the half ulp is of o, which backward reads in the storage dtype
 //   dQ     = c·Σ_keys dS·k:    c·max|k| times that (the p of a row sum to 1)
 //   dK     = c·Σ_rows dS·q:    c·max|q|·column times that
-//   dc     = Σ dS·(q·k):       max Σ|q||k|·rows times that (p of a row sum to 1)
+//   dc     = Σ dS·(q·k):       max Σ|q||k|·rows times that (p of a row sum to 1); what c is made of: times max |dc/d…|
 //   dbias  = Σ dS:             times the number of rows that share an element
 //   dz     = Σ_rows p_sink·D:  rows times u·(4 + B)·M
 // Each is then rounded to the storage dtype: half an ulp of the largest element, and f16's smallest step.
@@ -118,11 +132,6 @@ Floors floors(const Case& c, const Result& exact, bool bf16_weights) {
   const double gain = base::keep_gain(c.problem.dropout);
   const double stored = half_ulp(s.dtype);
   const double tiny = s.dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
-  const double c_max = [&] {
-    double x = 0;
-    for (std::int64_t h = 0; h < s.heads_q; ++h) x = std::max(x, std::fabs(c.problem.scale.factor(h, s.dim_qk)));
-    return x;
-  }();
   const double e = gain * m.d_p, big_m = 2 * e + m.delta;
   const double back = a + 2 * largest(exact.lse);
   const double rounded_p = bf16_weights ? half_ulp(DType::kBF16) : 0;
@@ -144,9 +153,12 @@ Floors floors(const Case& c, const Result& exact, bool bf16_weights) {
   f.lse = kU * (2 + single + a + 2 * largest(exact.lse));
   f.p_max = kU * (4 + single + a + largest(exact.lse));
   f.d_v = after_store(kU * (2 + back) * largest(c.d_o.values()) * gain * m.column, exact.d_v);
-  f.d_q = after_store(c_max * largest(c.k.values()) * d_s, exact.d_q);
-  f.d_k = after_store(c_max * largest(c.q.values()) * m.column * d_s, exact.d_k);
-  f.d_scale = m.dot * m.rows * d_s + kU * largest(exact.d_scale);
+  f.d_q = after_store(m.scale * largest(c.k.values()) * d_s, exact.d_q);
+  f.d_k = after_store(m.scale * largest(c.q.values()) * m.column * d_s, exact.d_k);
+  const double d_c = m.dot * m.rows * d_s;
+  f.d_scale = m.slopes.rule * d_c + kU * largest(exact.d_scale);
+  f.d_log_n_gain = m.slopes.log_n_gain * d_c + kU * largest(exact.d_log_n_gain);
+  f.d_log_n_offset = m.slopes.log_n_offset * d_c + kU * largest(exact.d_log_n_offset);
   f.d_bias = sharing * d_s + bias_stored;
   f.d_sink = m.rows * d_s + kU * largest(exact.d_sink);
   return f;
@@ -183,7 +195,8 @@ std::string Yardstick::judge(const Result& fast) const {
   } parts[] = {{"o", &Result::o, f.o},           {"lse", &Result::lse, f.lse},       {"raw_max", &Result::raw_max, f.raw_max},
                {"score_max", &Result::score_max, f.score_max}, {"p_max", &Result::p_max, f.p_max}, {"d_q", &Result::d_q, f.d_q},
                {"d_k", &Result::d_k, f.d_k},     {"d_v", &Result::d_v, f.d_v},       {"d_scale", &Result::d_scale, f.d_scale},
-               {"d_bias", &Result::d_bias, f.d_bias}, {"d_sink", &Result::d_sink, f.d_sink}};
+               {"d_bias", &Result::d_bias, f.d_bias}, {"d_sink", &Result::d_sink, f.d_sink},
+               {"d_log_n_gain", &Result::d_log_n_gain, f.d_log_n_gain}, {"d_log_n_offset", &Result::d_log_n_offset, f.d_log_n_offset}};
   std::string out;
   if (!fast.guards_intact) out += "wrote outside an output\n";
   for (const auto& part : parts) {

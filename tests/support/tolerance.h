@@ -13,7 +13,7 @@ namespace rootdk::test {
 /// Unavoidable error of each result, as an absolute bound on its largest element.
 struct Floors {
   double o, lse, raw_max, score_max, p_max;
-  double d_q, d_k, d_v, d_scale, d_bias, d_sink;
+  double d_q, d_k, d_v, d_scale, d_bias, d_sink, d_log_n_gain, d_log_n_offset;
 };
 
 Floors floors(const Case& c, const Result& exact, bool bf16_weights = false);

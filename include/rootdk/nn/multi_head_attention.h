@@ -104,8 +104,9 @@ struct AttentionGradients {
   AttentionParameters* parameters = nullptr;  ///< make it with zeros_like
   Sequence d_x_q = {};   ///< [batch, len_q, width]; after self-attention the whole gradient of x: query, key and value paths
   Sequence d_x_kv = {};  ///< [batch, len_kv, width_kv]; cross-attention only
-  std::span<float> d_scale = {};  ///< one per query head: gradient of the scale c
+  std::span<float> d_scale = {};  ///< one per query head: gradient of the scale rule's own factor
   std::span<float> d_sink = {};   ///< one per query head; only if the problem has a sink
+  std::span<float> d_log_n_gain = {}, d_log_n_offset = {};  ///< one per query head; only if the scale has SSMax
 };
 
 class MultiHeadAttention {
