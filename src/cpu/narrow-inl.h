@@ -67,8 +67,8 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-// K and V come from memory once, strictly in order, each line read by one instruction only: that is what the hardware's
-// prefetchers follow best. Software prefetching (own stream or the other one, six distances and hints) was never better.
+// K and V come from memory in order and, as far as registers allow, once; fetching them is left to the hardware
+// (docs/performance.md says what was compared).
 
 // sum[r] += q[r]·k over J vectors.
 template <int R, int J, class T>
