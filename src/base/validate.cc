@@ -11,15 +11,11 @@
 #include <vector>
 
 #include "base/overlap.h"
+#include "base/refuse.h"
 
 namespace rootdk::base {
 
 namespace {
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
-}
 
 std::string show(const Extents& e) { return fmt::format("[{}, {}, {}, {}]", e[0], e[1], e[2], e[3]); }
 

@@ -1,4 +1,4 @@
-// How this component says no: rootdk::Error with a message that names the argument, what came and what was wanted.
+// How the library says no: rootdk::Error with a message that names the argument, what came and what was wanted.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,11 +7,11 @@
 
 #include "rootdk/error.h"
 
-namespace rootdk::nn {
+namespace rootdk::base {
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
 }
 
-}  // namespace rootdk::nn
+}  // namespace rootdk::base
