@@ -1,4 +1,4 @@
-// How an argument is refused: an Error whose message names it, says what came and what was wanted.
+// How the library says no: rootdk::Error with a message that names the argument, what came and what was wanted.
 #pragma once
 
 #include <fmt/format.h>

@@ -57,6 +57,5 @@ struct Bf16Products {
 /// Null where this CPU (or this build) has no such instructions.
 const Bf16Products* bf16_dot();  ///< AVX512-BF16
 const Bf16Products* bf16_amx();  ///< AMX tiles; the operating system is asked for permission here
-inline const Bf16Products* no_bf16() { return nullptr; }
 
 }  // namespace rootdk::cpu

@@ -334,10 +334,10 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   else weighted_sum<MR, Guard::kOff>(s, v, block.v.stride, keys, dim_v, next, state.o, rescale);
 }
 
-/// Keys as the plan's tiles read them.
-HWY_INLINE StoredMatrix bring_keys(const Plan& plan, const Bf16Products* bf16, const ConstTensor& t, const RowGroup& group,
+/// Keys as the plan's tiles read them; products of bf16 may want a multiple of `bf16_step` (0: they are not used).
+HWY_INLINE StoredMatrix bring_keys(const Plan& plan, std::size_t bf16_step, const ConstTensor& t, const RowGroup& group,
                                    std::int64_t key0, std::size_t keys, float* scratch) {
-  if (bf16) return bring_bf16(plan.problem, t, group, key0, keys, plan.narrow ? 1 : bf16->key_step, scratch);
+  if (bf16_step != 0) return bring_bf16(plan.problem, t, group, key0, keys, bf16_step, scratch);
   if (plan.narrow && narrow_reads(t.dtype)) {
     const StoredMatrix stored = find_keys(plan.problem, t, group.batch, group.kv_head, key0, keys);
     if (stored.data) return stored;
@@ -368,8 +368,9 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       const Lanes& lanes = scratch.lanes[t];
       if (!lanes.sees_block(key0, static_cast<std::int64_t>(block.keys))) continue;
       if (!loaded) {
-        block.k = bring_keys(call.plan, scratch.bf16, call.in.k, group, key0, block.keys, scratch.k);
-        block.v = bring_keys(call.plan, scratch.bf16, call.in.v, group, key0, block.keys, scratch.v);
+        const std::size_t any = scratch.bf16 ? 1 : 0, step = scratch.bf16 && !call.plan.narrow ? scratch.bf16->key_step : any;
+        block.k = bring_keys(call.plan, step, call.in.k, group, key0, block.keys, scratch.k);
+        block.v = bring_keys(call.plan, any, call.in.v, group, key0, block.keys, scratch.v);  // padded when it is packed
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;

@@ -13,6 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
+const Bf16Products* no_bf16() { return nullptr; }
+
 template <const Bf16Products* (*kProducts)()>
 FusedForward entry(const char* isa) {
   return {isa, hwy::TargetName(HWY_TARGET), kProducts(), kTileRows, static_cast<std::int64_t>(kTileKeys), kLanes,

@@ -67,8 +67,8 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-// K and V come from memory once, strictly in order, each line read by one instruction only: that is what the hardware's
-// prefetchers follow best. Software prefetching (own stream or the other one, six distances and hints) was never better.
+// K and V come from memory in order and, as far as registers allow, once; fetching them is left to the hardware
+// (docs/performance.md says what was compared).
 
 // sum[r] += q[r]·k over J vectors.
 template <int R, int J, class T>
@@ -249,17 +249,19 @@ HWY_INLINE float narrow_softmax(float* HWY_RESTRICT s, std::size_t keys, float& 
   for (std::size_t k = keys; k < padded; ++k) s[k] = -std::numeric_limits<float>::infinity();
   V largest = hn::Set(f32, max);
   for (std::size_t k = 0; k < padded; k += kLanes) largest = hn::Max(largest, hn::Load(f32, s + k));
-  largest = hn::MaxOfLanes(f32, largest);
-  const V shift = hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest);
+  alignas(64) float lanes[kLanes];  // Highway's emulated MaxOfLanes knows nothing below the lowest finite number
+  hn::Store(largest, f32, lanes);
+  const float old = max;
+  for (const float x : lanes) max = x > max ? x : max;
+  const V shift = hn::Set(f32, max == -std::numeric_limits<float>::infinity() ? 0.0f : max);
   V total = hn::Zero(f32);
   for (std::size_t k = 0; k < padded; k += kLanes) {
     const V p = exp2(hn::Mul(hn::Sub(hn::Load(f32, s + k), shift), log2e));
     hn::Store(p, f32, s + k);
     total = hn::Add(total, p);
   }
-  const float rescale = hn::GetLane(exp2(hn::Mul(hn::Sub(hn::Set(f32, max), shift), log2e)));
+  const float rescale = hn::GetLane(exp2(hn::Mul(hn::Sub(hn::Set(f32, old), shift), log2e)));
   sum = sum * rescale + hn::GetLane(hn::SumOfLanes(f32, total));
-  max = hn::GetLane(largest);
   return rescale;
 }
 #else  // one lane is no vector, and plans are never narrow

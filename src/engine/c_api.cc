@@ -15,11 +15,14 @@
 #include <utility>
 
 #include "base/arena.h"
+#include "base/refuse.h"
 #include "rootdk/attention.h"
 #include "rootdk/version.h"
 
 namespace rootdk {
 namespace {
+
+using base::refuse;
 
 constexpr bool same(int c, auto cpp) { return c == static_cast<int>(cpp); }
 static_assert(same(ROOTDK_INVALID_ARGUMENT, ErrorCode::kInvalidArgument) &&
@@ -67,11 +70,6 @@ int guarded(Body&& body) {
     remember("an exception of unknown type");
     return ROOTDK_INTERNAL;
   }
-}
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
 }
 
 template <class T>

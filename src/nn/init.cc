@@ -1,3 +1,4 @@
+#include "base/refuse.h"
 #include "rootdk/nn/init.h"
 
 #include <algorithm>
@@ -8,9 +9,10 @@
 
 #include "base/philox.h"
 #include "nn/linear.h"
-#include "nn/refuse.h"
 
 namespace rootdk::nn {
+
+using base::refuse;
 
 namespace {
 

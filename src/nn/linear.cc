@@ -1,3 +1,4 @@
+#include "base/refuse.h"
 #include "nn/linear.h"
 
 #include <algorithm>
@@ -5,9 +6,10 @@
 #include <utility>
 
 #include "nn/matmul.h"
-#include "nn/refuse.h"
 
 namespace rootdk::nn {
+
+using base::refuse;
 
 namespace {
 

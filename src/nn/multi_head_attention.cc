@@ -1,3 +1,4 @@
+#include "base/refuse.h"
 #include "rootdk/nn/multi_head_attention.h"
 
 #include <cstddef>
@@ -8,10 +9,11 @@
 
 #include "nn/linear.h"
 #include "nn/positions.h"
-#include "nn/refuse.h"
 #include "nn/rotary.h"
 
 namespace rootdk::nn {
+
+using base::refuse;
 
 namespace {
 

@@ -1,13 +1,15 @@
+#include "base/refuse.h"
 #include "rootdk/nn/rotary.h"
 
 #include <cmath>
 #include <cstddef>
 #include <vector>
 
-#include "nn/refuse.h"
 #include "nn/rotary.h"
 
 namespace rootdk::nn {
+
+using base::refuse;
 
 namespace {
 

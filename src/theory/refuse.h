@@ -1,20 +1,14 @@
-// How this component says no: rootdk::Error with a message that names the argument, what came and what was wanted.
+// What this component asks of its numbers.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
-#include "rootdk/error.h"
+#include "base/refuse.h"
 
 namespace rootdk::theory {
 
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
-}
+using base::refuse;
 
 inline void want_at_least_0(const char* name, double value) {
   if (!(value >= 0 && std::isfinite(value))) refuse("{}: {}, but a finite number of at least 0 is wanted", name, value);
