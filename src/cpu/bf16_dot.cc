@@ -199,11 +199,59 @@ ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::siz
   }
 }
 
+// Four rows at once: each block of 128 bits belongs to one row and meets the same 8 elements of a key, so a score is a sum over 4
+// lanes and 4 keys fill one vector with scores. q is [dim/8] vectors; kOctets is dim/8 where it is known, else 0.
+template <std::size_t kOctets, int kKeys>
+ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, std::size_t dim, __m512 scale, float* s, std::size_t s_stride) {
+  const std::size_t octets = kOctets ? kOctets : dim / 8;
+  __m512 acc[kKeys];
+  ROOTDK_UNROLL for (int i = 0; i < kKeys; ++i) acc[i] = _mm512_setzero_ps();
+  const std::uint16_t* key = k.data + n * k.stride;
+  ROOTDK_UNROLL for (std::size_t j = 0; j < octets; ++j)
+    ROOTDK_UNROLL for (int i = 0; i < kKeys; ++i) {
+      const auto* at = reinterpret_cast<const __m128i*>(key + static_cast<std::size_t>(i) * k.stride + 8 * j);
+      acc[i] = add_products(acc[i], q[j], _mm512_broadcast_i32x4(_mm_loadu_si128(at)));
+    }
+  ROOTDK_UNROLL for (int i = 0; i < kKeys; i += 4) {
+    const __m512 sums = _mm512_mul_ps(sum_blocks(acc + i), scale);
+    float* out = s + n + i;
+    _mm_storeu_ps(out, _mm512_castps512_ps128(sums));
+    _mm_storeu_ps(out + s_stride, _mm512_extractf32x4_ps(sums, 1));
+    _mm_storeu_ps(out + 2 * s_stride, _mm512_extractf32x4_ps(sums, 2));
+    _mm_storeu_ps(out + 3 * s_stride, _mm512_extractf32x4_ps(sums, 3));
+  }
+}
+
+constexpr std::size_t kMostQuad = 512;  // elements of a row that score_quad() has room for
+
+template <std::size_t kOctets>
+ROOTDK_INLINE void score_quad(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
+  __m512i rows[kOctets ? kOctets : kMostQuad / 8];
+  for (std::size_t j = 0; j < dim / 8; ++j) {
+    const auto part = [&](std::size_t r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q.data + r * q.stride + 8 * j)); };
+    const __m256i low = _mm256_set_m128i(part(1), part(0)), high = _mm256_set_m128i(part(3), part(2));
+    rows[j] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  const __m512 scales = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                              _mm512_castps128_ps512(_mm_loadu_ps(scale)));
+  std::size_t n = 0;
+  for (; n + 8 <= keys; n += 8) score_quad_keys<kOctets, 8>(rows, k, n, dim, scales, s, s_stride);
+  if (n + 4 <= keys) score_quad_keys<kOctets, 4>(rows, k, n, dim, scales, s, s_stride), n += 4;
+  for (; n < keys; ++n) {  // four times the same key
+    float copies[16];
+    score_quad_keys<kOctets, 4>(rows, {k.data + n * k.stride, 0}, 0, dim, scales, copies, 4);
+    for (std::size_t r = 0; r < 4; ++r) s[r * s_stride + n] = copies[4 * r];
+  }
+}
+
 template <std::size_t kWhole>
 void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
   std::size_t r = 0;
   const auto from = [&] { return Bf16Rows{q.data + r * q.stride, q.stride}; };
-  for (; r + 4 <= rows; r += 4) score_rows<4, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
+  for (; r + 4 <= rows; r += 4) {
+    if (dim <= kMostQuad) score_quad<4 * kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
+    else score_rows<4, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
+  }
   for (; r + 2 <= rows; r += 2) score_rows<2, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
   if (r < rows) score_rows<1, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
 }
