@@ -432,7 +432,7 @@ TEST_F(CApi, HalfATransformIsRefused) {
 TEST_F(CApi, HeadStatsMustFit) {
   c_outputs.head_stats_count = 3;
   EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
-  EXPECT_STREQ(rootdk_last_error(), "head_stats: count is 3, but batch 2 × heads_q 4 is wanted");
+  EXPECT_STREQ(rootdk_last_error(), "head_stats: count is 3, but 8 is wanted");
   c_outputs.head_stats_count = kBatch * kHeadsQ;
   problem.stats = ROOTDK_STATS_NONE;
   EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);

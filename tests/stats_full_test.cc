@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/call.h"
+#include "base/visibility.h"
 #include "support/case.h"
 #include "support/run_case.h"
 #include "support/tolerance.h"
@@ -124,7 +125,7 @@ TEST(FullStats, MaximaAreWhereTheySay) {
             const double product = c->q.get(b, hq, spread->max_query, d) * c->k.get(place.item, hq / s.group(), place.row, d);
             dot += product, magnitude += std::fabs(product);
           }
-          const double factor = c->problem.scale.factor(hq, s.dim_qk);
+          const double factor = c->problem.scale.factor(hq, s.dim_qk, base::visible_keys(c->problem.mask, s, b, spread->max_query).scale_row());
           EXPECT_NEAR(factor * dot, spread->max, (static_cast<double>(s.dim_qk) + 4) * kU * std::fabs(factor) * magnitude);
         }
       }

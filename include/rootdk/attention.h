@@ -25,6 +25,7 @@ struct Outputs {
   Tensor o;             ///< [batch, heads_q, len_q, dim_v]
   Tensor lse = {};      ///< optional [batch, heads_q, len_q, 1], natural log; backward wants it
   RowTensors rows = {}; ///< optional per-row statistics
+  Tensor key_mass = {}; ///< [batch, heads_q, len_kv, 1] f32 (f64 for f64): Σ over queries of p, if stats_options.key_mass
 };
 
 struct BackwardInputs {
@@ -48,11 +49,11 @@ ROOTDK_API Shape shape_of(const Inputs& inputs, const Problem& problem = {});
 
 /// Plans, allocates a workspace and runs.
 ROOTDK_API Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outputs);
-ROOTDK_API void backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients);
+ROOTDK_API GradientStats backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients);
 
 /// Runs a plan in a workspace of at least plan.workspace_bytes, aligned to 64.
 ROOTDK_API Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace);
-ROOTDK_API void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace);
+ROOTDK_API GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace);
 
 /// Attention over keys A and over keys B, merged into attention over both: (o, lse) ← (o, lse) ⊕ (other_o, other_lse).
 /// For results without dropout whose sink, if any, is in only one of the two.

@@ -54,6 +54,11 @@ enum {
 typedef int32_t rootdk_stats_level;
 enum { ROOTDK_STATS_NONE = 0, ROOTDK_STATS_BASIC = 1, ROOTDK_STATS_FULL = 2 };
 
+/* Bits of rootdk_problem.stats_flags: StatsOptions of rootdk/stats.h. */
+enum { ROOTDK_STATS_NO_CAUSES = 1, ROOTDK_STATS_GAPS = 2, ROOTDK_STATS_KEY_MASS = 4 };
+
+enum { ROOTDK_GAP_BINS = 320 };
+
 typedef int32_t rootdk_pass;
 enum { ROOTDK_FORWARD = 0, ROOTDK_BACKWARD = 1 };
 
@@ -133,7 +138,11 @@ typedef struct rootdk_problem {
   /* Present: the scale, which must have no length rule of its own, times a * ln n + b; absent gains a are 1, offsets b 0. */
   rootdk_floats ssmax_gains, ssmax_offsets;
 
-  uint64_t reserved[27];
+  int64_t stats_sample, stats_sample_offset; /* full statistics from every so many blocks of 64 queries; 0 and 1: from all */
+  int64_t stats_first_query;
+  int32_t stats_flags, unused; /* 0 */
+
+  uint64_t reserved[23];
 } rootdk_problem;
 
 typedef struct rootdk_inputs {
@@ -147,11 +156,17 @@ typedef struct rootdk_head_stats {
   float raw_max, score_max;
   double mean_p_max, mean_lse;
   /* ROOTDK_STATS_FULL only, else zero */
-  int64_t rows_counted, pairs;
+  int64_t rows_counted, rows_sampled, pairs;
   double raw_mean, raw_variance, raw_within_row_variance, raw_min;
   double score_mean, score_variance, score_within_row_variance, score_min;
-  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_trace_j, mean_frobenius_j, mean_sink_mass;
-  uint64_t reserved[15]; /* written as zero */
+  int64_t raw_max_query, raw_max_key, score_max_query, score_max_key;
+  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_participation, mean_trace_j, mean_frobenius_j;
+  double mean_sink_mass, mean_log_keys;
+  int64_t p_max_over_50, p_max_over_90, p_max_over_99, trace_j_under_001;       /* rows */
+  double relative_entropy_quantiles[3], p_max_quantiles[3], trace_j_quantiles[3]; /* 5, 50 and 95 % over rows */
+  double sigma_q, sigma_k, key_mean_norm, alignment;
+  double entropy_error, trace_j_error, raw_variance_error, score_variance_error; /* standard errors of a sample, else 0 */
+  uint64_t reserved[16]; /* written as zero */
 } rootdk_head_stats;
 
 typedef struct rootdk_outputs {
@@ -160,6 +175,9 @@ typedef struct rootdk_outputs {
   rootdk_tensor row_raw_max, row_score_max, row_p_max; /* optional */
   rootdk_head_stats* head_stats;                       /* optional, [batch][query head] */
   int64_t head_stats_count;                            /* batch * heads_q */
+  rootdk_tensor key_mass;                              /* with ROOTDK_STATS_KEY_MASS: [batch, heads_q, len_kv, 1] */
+  int64_t* gaps;                                       /* optional, with ROOTDK_STATS_GAPS: [batch][query head][ROOTDK_GAP_BINS] */
+  int64_t gaps_count;                                  /* batch * heads_q * ROOTDK_GAP_BINS */
   uint64_t reserved[8];
 } rootdk_outputs;
 
@@ -171,12 +189,20 @@ typedef struct rootdk_backward_inputs {
   uint64_t reserved[8];
 } rootdk_backward_inputs;
 
+/* One head of one batch item: HeadGradients of rootdk/stats.h, squared norms. */
+typedef struct rootdk_head_gradients {
+  double d_scores, d_log_scale, d_q, d_k, d_v;
+  uint64_t reserved[3]; /* written as zero */
+} rootdk_head_gradients;
+
 /* Each is optional; what is absent is not computed. */
 typedef struct rootdk_gradients {
   rootdk_tensor d_q, d_k, d_v;
   rootdk_tensor d_bias;
   rootdk_mutable_floats d_scale, d_sink; /* one per query head */
   rootdk_mutable_floats d_ssmax_gains, d_ssmax_offsets;
+  rootdk_head_gradients* head_stats; /* optional, with ROOTDK_STATS_FULL: [batch][query head] */
+  int64_t head_stats_count;          /* batch * heads_q */
   uint64_t reserved[4];
 } rootdk_gradients;
 

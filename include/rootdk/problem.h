@@ -54,6 +54,7 @@ struct Problem {
   Dropout dropout = {};                      ///< on the probabilities
   std::optional<PagedKv> paged = {};         ///< K and V through a page table
   StatsLevel stats = StatsLevel::kBasic;     ///< what to learn on the way; basic is nearly free but for tiny problems
+  StatsOptions stats_options = {};           ///< and how
 };
 
 }  // namespace rootdk

@@ -13,7 +13,9 @@ struct ForwardCall {
   const Inputs& in;
   const Outputs& out;
   RowRecord* records;    ///< [batch, heads_q, len_q], or null when no statistics are wanted
-  FullRecord* full;      ///< likewise, below StatsLevel::kFull
+  FullRecord* full;      ///< likewise, below StatsLevel::kFull; only of rows that are sampled
+  Causes* causes;        ///< [batch, heads_q], or null; `weight` and `scale_square` are the engine's
+  std::int64_t* gaps;    ///< [batch, heads_q, GapHistogram::kBins], zero on entry, or null
   std::byte* workspace;  ///< as many bytes as the kernel asked for, aligned to 64
 };
 
@@ -21,6 +23,7 @@ struct BackwardCall {
   const Plan& plan;
   const BackwardInputs& in;
   const Gradients& grad;
+  HeadGradients* stats;  ///< [batch, heads_q], or null
   std::byte* workspace;
 };
 

@@ -1,167 +1,177 @@
 #include "base/row_record.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <map>
 
-namespace rootdk {
-
-namespace {
-
-constexpr double SoftmaxStats::*kMeans[] = {
-    &SoftmaxStats::entropy, &SoftmaxStats::sum_p2, &SoftmaxStats::sum_p3, &SoftmaxStats::effective_keys, &SoftmaxStats::participation,
-    &SoftmaxStats::trace_j, &SoftmaxStats::frobenius_j, &SoftmaxStats::sink_mass, &SoftmaxStats::log_keys};
-
-}  // namespace
-
-namespace base {
+namespace rootdk::base {
 
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Means are sums until finish().
-void observe(Spread& spread, const RowRecord& row, const RowMoments& moments, double max, std::int64_t query) {
-  const auto n = static_cast<double>(row.visible), before = static_cast<double>(spread.pairs), total = before + n;
-  const double delta = moments.mean - spread.mean;  // Chan's update
-  spread.mean += delta * n / total;
-  spread.m2 += moments.m2 + delta * delta * before * n / total;
-  spread.within_m2 += moments.m2;
-  spread.within_degrees += row.visible - 1;
-  spread.min = spread.pairs == 0 ? moments.min : std::min(spread.min, moments.min);
-  if (spread.pairs == 0 || max > spread.max) spread.max = max, spread.max_query = query, spread.max_key = moments.argmax;
-  spread.pairs += row.visible;
+using Means = std::array<double, SoftmaxMeans::kCount>;
+
+/// Totals over the rows of one block of queries.
+struct BlockTotals {
+  Means x = {};
+  double rows = 0, raw_m2 = 0, score_m2 = 0, degrees = 0;
+};
+
+void add(BlockSums& sums, double x, double n) {
+  sums.xx += x * x;
+  sums.xn += x * n;
+  sums.nn += n * n;
 }
 
-void observe(SoftmaxStats& stats, const RowRecord& row, const FullRecord& full) {
-  const double trace = 1 - full.sum_p2;
-  stats.entropy += full.entropy;
-  stats.sum_p2 += full.sum_p2;
-  stats.sum_p3 += full.sum_p3;
-  stats.effective_keys += std::exp(full.entropy);
-  stats.participation += 1 / full.sum_p2;
-  stats.trace_j += trace;
-  stats.frobenius_j += full.sum_p2 - 2 * full.sum_p3 + full.sum_p2 * full.sum_p2;
-  stats.sink_mass += full.sink_mass;
-  stats.log_keys += std::log(static_cast<double>(row.visible));
-  const double thresholds[] = {0.5, 0.9, 0.99};
-  for (int i = 0; i < 3; ++i) stats.p_max_over[i] += row.p_max > thresholds[i];
-  stats.trace_j_under_001 += trace < 0.01;
-  stats.relative_entropy.add(full.entropy / std::log(static_cast<double>(row.visible)));
-  stats.logit_p_max.add(std::log(row.p_max / (1 - row.p_max)));
-  stats.log_trace_j.add(std::log(trace));
-}
+/// Gathers rows, in ascending order of their queries.
+class HeadReducer {
+ public:
+  /// `full` is null where full statistics are not wanted, or not of this row.
+  void observe(std::int64_t query, const RowRecord& row, const FullRecord* full) {
+    enter_block(query / kSampleBlock, full != nullptr);
+    head_.rows += 1;
+    head_.rows_masked += row.visible == 0;
+    head_.rows_short += row.visible < 2;
+    head_.rows_not_finite += !row.finite;
+    if (!row.finite) return;
+    observe_max(head_.raw, row.raw_max, row, query, full ? full->raw.argmax : -1);
+    observe_max(head_.score, row.score_max, row, query, full ? full->score.argmax : -1);
+    if (full && row.visible > 0) {
+      observe(head_.raw, row, full->raw);
+      observe(head_.score, row, full->score);
+      block_.raw_m2 += full->raw.m2;
+      block_.score_m2 += full->score.m2;
+      block_.degrees += row.visible - 1;
+    }
+    if (row.visible < 2) return;
+    p_max_ += row.p_max;
+    lse_ += row.lse;
+    head_.rows_counted += 1;
+    if (full) observe(row, *full);
+  }
+
+  HeadStats finish(bool full) {
+    leave_block();
+    const auto counted = static_cast<double>(head_.rows_counted), sampled = static_cast<double>(head_.rows_sampled);
+    head_.raw_max = static_cast<float>(head_.raw.max);
+    head_.score_max = static_cast<float>(head_.score.max);
+    head_.mean_p_max = counted > 0 ? p_max_ / counted : kNan;
+    head_.mean_lse = counted > 0 ? lse_ / counted : kNan;
+    for (std::size_t i = 0; i < means_.size(); ++i) head_.softmax.*SoftmaxMeans::all()[i] = sampled > 0 ? means_[i] / sampled : kNan;
+    for (Spread* spread : {&head_.raw, &head_.score}) {
+      if (spread->pairs == 0) spread->mean = spread->min = kNan;
+      if (!full || spread->max == -kInfinity) spread->max = kNan, spread->max_query = spread->max_key = -1;
+    }
+    if (!full) head_.blocks = {};
+    return std::move(head_);
+  }
+
+ private:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+  void enter_block(std::int64_t block, bool seen) {
+    if (block == block_number_) return;
+    leave_block();
+    block_number_ = block;
+    block_seen_ = seen;
+  }
+
+  void leave_block() {
+    if (block_number_ < 0) return;
+    auto& blocks = head_.blocks;
+    blocks.all += 1;
+    if (block_seen_) {
+      blocks.seen += 1;
+      for (std::size_t i = 0; i < means_.size(); ++i) {
+        add(blocks.means[i], block_.x[i], block_.rows);
+        means_[i] += block_.x[i];
+      }
+      add(blocks.raw_variance, block_.raw_m2, block_.degrees);
+      add(blocks.score_variance, block_.score_m2, block_.degrees);
+    }
+    block_ = {};
+  }
+
+  /// Maxima are exact whatever is sampled.
+  static void observe_max(Spread& spread, double max, const RowRecord& row, std::int64_t query, std::int32_t argmax) {
+    if (row.visible > 0 && max > spread.max) spread.max = max, spread.max_query = argmax < 0 ? -1 : query, spread.max_key = argmax;
+  }
+
+  static void observe(Spread& spread, const RowRecord& row, const RowMoments& moments) {
+    const auto n = static_cast<double>(row.visible), before = static_cast<double>(spread.pairs), total = before + n;
+    const double delta = moments.mean - spread.mean;  // Chan's update
+    spread.mean += delta * n / total;
+    spread.m2 += moments.m2 + delta * delta * before * n / total;
+    spread.within_m2 += moments.m2;
+    spread.within_degrees += row.visible - 1;
+    spread.min = spread.pairs == 0 ? moments.min : std::min(spread.min, moments.min);
+    spread.pairs += row.visible;
+  }
+
+  void observe(const RowRecord& row, const FullRecord& full) {
+    SoftmaxStats& stats = head_.softmax;
+    if (row.visible != visible_) visible_ = row.visible, log_visible_ = std::log(static_cast<double>(visible_));
+    const double trace = std::max(0.0, 1 - full.sum_p2), p_max = std::min(1.0, row.p_max);
+    SoftmaxMeans means;
+    means.entropy = full.entropy;
+    means.effective_keys = std::exp(full.entropy);
+    means.sum_p2 = full.sum_p2;
+    means.sum_p3 = full.sum_p3;
+    means.participation = 1 / full.sum_p2;
+    means.trace_j = trace;
+    means.frobenius_j = full.sum_p2 - 2 * full.sum_p3 + full.sum_p2 * full.sum_p2;
+    means.sink_mass = full.sink_mass;
+    means.log_keys = log_visible_;
+    for (std::size_t i = 0; i < means_.size(); ++i) block_.x[i] += means.*SoftmaxMeans::all()[i];
+    block_.rows += 1;
+    head_.rows_sampled += 1;
+
+    constexpr double kThresholds[] = {0.5, 0.9, 0.99};
+    for (int i = 0; i < 3; ++i) stats.p_max_over[i] += row.p_max > kThresholds[i];
+    stats.trace_j_under_001 += trace < 0.01;
+    const double most = full.sink_mass > 0 ? std::log1p(static_cast<double>(row.visible)) : log_visible_;
+    stats.relative_entropy.add(full.entropy / most);
+    stats.logit_p_max.add(std::log(p_max / (1 - p_max)));
+    stats.log_trace_j.add(std::log(trace));
+  }
+
+  static HeadStats nothing() {
+    HeadStats head;
+    for (Spread* spread : {&head.raw, &head.score}) spread->mean = 0, spread->max = -kInfinity;
+    return head;
+  }
+
+  HeadStats head_ = nothing();
+  double p_max_ = 0, lse_ = 0;
+  Means means_ = {};
+  BlockTotals block_;
+  std::int64_t block_number_ = -1;
+  bool block_seen_ = false;
+  std::int32_t visible_ = 0;
+  double log_visible_ = 0;
+};
+
+std::int64_t bucket_of(std::int32_t visible) { return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint32_t>(visible))); }
 
 }  // namespace
 
-HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecord> full) {
-  HeadStats head;
-  head.rows = static_cast<std::int64_t>(rows.size());
-  double raw_max = -std::numeric_limits<double>::infinity();
-  double score_max = raw_max, p_max = 0, lse = 0;
+HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecord> full, const StatsOptions& options) {
+  HeadReducer whole;
+  std::map<std::int64_t, HeadReducer> buckets;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const RowRecord& row = rows[i];
-    head.rows_masked += row.visible == 0;
-    head.rows_short += row.visible < 2;
-    head.rows_not_finite += !row.finite;
-    if (!row.finite) continue;
-    raw_max = std::max(raw_max, row.raw_max);
-    score_max = std::max(score_max, row.score_max);
-    if (!full.empty() && row.visible > 0) {
-      observe(head.raw, row, full[i].raw, row.raw_max, static_cast<std::int64_t>(i));
-      observe(head.score, row, full[i].score, row.score_max, static_cast<std::int64_t>(i));
-    }
-    if (row.visible < 2) continue;
-    p_max += row.p_max;
-    lse += row.lse;
-    ++head.rows_counted;
-    if (!full.empty()) observe(head.softmax, row, full[i]);
+    const auto query = static_cast<std::int64_t>(i);
+    const FullRecord* record = !full.empty() && is_sampled(options, query) ? &full[i] : nullptr;
+    whole.observe(options.first_query + query, rows[i], record);
+    if (options.by_keys) buckets[bucket_of(rows[i].visible)].observe(options.first_query + query, rows[i], record);
   }
-  head.raw_max = static_cast<float>(raw_max);
-  head.score_max = static_cast<float>(score_max);
-  head.mean_p_max = head.rows_counted ? p_max / static_cast<double>(head.rows_counted) : kNan;
-  head.mean_lse = head.rows_counted ? lse / static_cast<double>(head.rows_counted) : kNan;
-  for (double SoftmaxStats::*member : kMeans) {
-    double& x = head.softmax.*member;
-    x = head.rows_counted ? x / static_cast<double>(head.rows_counted) : kNan;
-  }
-  for (Spread* spread : {&head.raw, &head.score})
-    if (spread->pairs == 0) spread->mean = spread->min = spread->max = kNan;
+  HeadStats head = whole.finish(!full.empty());
+  for (auto& [from, reducer] : buckets) head.by_keys.push_back({from, reducer.finish(!full.empty())});
   return head;
 }
 
-}  // namespace base
-
-namespace {
-
-Spread merged(const Spread& a, const Spread& b, std::int64_t rows_before) {
-  Spread later = b;
-  if (later.max_query >= 0) later.max_query += rows_before;
-  if (a.pairs == 0 || b.pairs == 0) return a.pairs == 0 ? later : a;
-  Spread out = b.max > a.max ? later : a;
-  const auto n = static_cast<double>(a.pairs), m = static_cast<double>(b.pairs), delta = b.mean - a.mean;
-  out.pairs = a.pairs + b.pairs;
-  out.mean = a.mean + delta * m / (n + m);
-  out.m2 = a.m2 + b.m2 + delta * delta * n * m / (n + m);
-  out.within_m2 = a.within_m2 + b.within_m2;
-  out.within_degrees = a.within_degrees + b.within_degrees;
-  out.min = std::min(a.min, b.min);
-  return out;
-}
-
-}  // namespace
-
-void Histogram::add(double x) {
-  if (counts.empty()) counts.resize(kBins);
-  const double place = std::floor((x - low) / (high - low) * kBins);
-  counts[static_cast<std::size_t>(std::clamp(place, 0.0, kBins - 1.0))] += 1;
-}
-
-void Histogram::merge(const Histogram& other) {
-  if (counts.empty()) counts = other.counts;
-  else
-    for (std::size_t i = 0; i < other.counts.size(); ++i) counts[i] += other.counts[i];
-}
-
-double Histogram::quantile(double q) const {
-  std::uint64_t all = 0;
-  for (const std::uint64_t n : counts) all += n;
-  if (all == 0) return std::numeric_limits<double>::quiet_NaN();
-  const double wanted = q * static_cast<double>(all);
-  double below = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    const auto n = static_cast<double>(counts[i]);
-    if (n > 0 && below + n >= wanted) return low + (high - low) * (static_cast<double>(i) + (wanted - below) / n) / kBins;
-    below += n;
-  }
-  return high;
-}
-
-HeadStats merge(const HeadStats& a, const HeadStats& b) {
-  HeadStats out;
-  out.rows = a.rows + b.rows;
-  out.rows_masked = a.rows_masked + b.rows_masked;
-  out.rows_short = a.rows_short + b.rows_short;
-  out.rows_not_finite = a.rows_not_finite + b.rows_not_finite;
-  out.rows_counted = a.rows_counted + b.rows_counted;
-  out.raw_max = std::max(a.raw_max, b.raw_max);
-  out.score_max = std::max(a.score_max, b.score_max);
-  const auto mean = [&](double x, double y) {
-    if (a.rows_counted == 0 || b.rows_counted == 0) return a.rows_counted == 0 ? y : x;
-    return x + (y - x) * static_cast<double>(b.rows_counted) / static_cast<double>(out.rows_counted);
-  };
-  out.mean_p_max = mean(a.mean_p_max, b.mean_p_max);
-  out.mean_lse = mean(a.mean_lse, b.mean_lse);
-  out.raw = merged(a.raw, b.raw, a.rows);
-  out.score = merged(a.score, b.score, a.rows);
-  out.softmax = a.softmax;
-  for (double SoftmaxStats::*member : kMeans) out.softmax.*member = mean(a.softmax.*member, b.softmax.*member);
-  for (int i = 0; i < 3; ++i) out.softmax.p_max_over[i] += b.softmax.p_max_over[i];
-  out.softmax.trace_j_under_001 += b.softmax.trace_j_under_001;
-  out.softmax.relative_entropy.merge(b.softmax.relative_entropy);
-  out.softmax.logit_p_max.merge(b.softmax.logit_p_max);
-  out.softmax.log_trace_j.merge(b.softmax.log_trace_j);
-  return out;
-}
-
-}  // namespace rootdk
+}  // namespace rootdk::base

@@ -19,15 +19,22 @@ struct RowRecord {
 struct RowMoments {
   double mean = 0, m2 = 0, min = 0;
   std::int32_t argmax = -1;  ///< first key with the row's maximum; may be left out where another row of the head has a larger one
+
+  double variance(std::int32_t visible) const { return visible > 1 ? m2 / (visible - 1) : 0; }
 };
 
-/// At StatsLevel::kFull, beside RowRecord.
+/// At StatsLevel::kFull, beside RowRecord, for rows that are sampled.
 struct FullRecord {
   RowMoments raw, score;
   double entropy, sum_p2, sum_p3, sink_mass;
 };
 
-/// `full` is empty below kFull.
-HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecord> full);
+/// Whether full statistics look at query i of the problem.
+inline bool is_sampled(const StatsOptions& options, std::int64_t i) {
+  return (options.first_query + i) / kSampleBlock % options.sample == options.sample_offset;
+}
+
+/// The rows of one head; `full` is empty below kFull.
+HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecord> full, const StatsOptions& options);
 
 }  // namespace rootdk::base

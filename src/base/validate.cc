@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/overlap.h"
 #include "base/refuse.h"
+#include "base/row_tensors.h"
 
 namespace rootdk::base {
 
@@ -180,6 +181,19 @@ void check_mask(const Mask& mask, const Shape& s) {
   if (!mask.alibi_slopes.empty()) check_per_head("mask.alibi_slopes", mask.alibi_slopes, s.heads_q);
 }
 
+void check_stats(const Problem& problem) {
+  const StatsOptions& options = problem.stats_options;
+  if (options.sample < 1) refuse("stats_options.sample: {}, but at least 1 is wanted (1 looks at every query)", options.sample);
+  if (options.sample_offset < 0 || options.sample_offset >= options.sample)
+    refuse("stats_options.sample_offset: {}, but 0 to sample - 1 ({}) is wanted", options.sample_offset, options.sample - 1);
+  if (options.first_query < 0 || options.first_query > kMaxOffset)
+    refuse("stats_options.first_query: {}, but 0 to {} is wanted", options.first_query, kMaxOffset);
+  if (options.sample > 1 && problem.stats != StatsLevel::kFull)
+    refuse("stats_options.sample: {}, but only full statistics are sampled", options.sample);
+  for (const auto& [name, wanted] : {std::pair{"by_keys", options.by_keys}, {"gaps", options.gaps}, {"key_mass", options.key_mass}})
+    if (wanted && problem.stats == StatsLevel::kNone) refuse("stats_options.{}: wanted, but the problem asks for no statistics", name);
+}
+
 void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
   const std::int64_t page_size = k.shape[2], pages = k.shape[0];
   if (page_size < 1) refuse("k: page size is {}, but at least 1 is wanted", page_size);
@@ -279,6 +293,7 @@ void check_problem(const Problem& problem, const Shape& s) {
   const ScoreTransform& f = problem.transform;
   if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) && !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
     refuse("transform: some of its functions are null; make it with ScoreTransform::of");
+  check_stats(problem);
   if (problem.paged && problem.paged->len_kv != s.len_kv)
     refuse("paged.len_kv: {}, but the plan's shape has {}", problem.paged->len_kv, s.len_kv);
 }
@@ -294,17 +309,18 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   check_optional("lse", out.lse, row_dtype(s), rows);
   const RowTensors& r = out.rows;
   const std::pair<const char*, const Tensor*> basic[] = {{"rows.raw_max", &r.raw_max}, {"rows.score_max", &r.score_max}, {"rows.p_max", &r.p_max}};
-  const std::pair<const char*, const Tensor*> full[] = {
-      {"rows.entropy", &r.entropy}, {"rows.sum_p2", &r.sum_p2}, {"rows.score_mean", &r.score_mean}, {"rows.score_variance", &r.score_variance}};
   for (const auto& [name, tensor] : basic) check_optional(name, *tensor, row_dtype(s), rows);
-  for (const auto& [name, tensor] : full) {
-    if (tensor->present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", name);
-    check_optional(name, *tensor, row_dtype(s), rows);
+  for (const FullRowTensor& row : kFullRowTensors) {
+    if ((r.*row.tensor).present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", row.name);
+    check_optional(row.name, r.*row.tensor, row_dtype(s), rows);
   }
-  std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}};
+  const bool key_mass = problem.stats_options.key_mass;
+  if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1});
+  else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats_options.key_mass is off");
+  std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
   for (const auto& [name, tensor] : basic) outputs.push_back({name, *tensor});
-  for (const auto& [name, tensor] : full) outputs.push_back({name, *tensor});
+  for (const FullRowTensor& row : kFullRowTensors) outputs.push_back({row.name, r.*row.tensor});
   check_overlap(inputs, outputs);
 }
 

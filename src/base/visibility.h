@@ -20,6 +20,11 @@ struct KeyRange {
 
 KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query);
 
+/// Keys of a batch item.
+inline std::int64_t key_length(const Mask& mask, const Shape& shape, std::int64_t batch) {
+  return mask.key_lengths.empty() ? shape.len_kv : mask.key_lengths[static_cast<std::size_t>(batch)];
+}
+
 /// True if every query sees every key, as far as structural masks go.
 bool sees_everything(const Mask& mask);
 

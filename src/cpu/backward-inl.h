@@ -50,6 +50,7 @@ struct QueryTile {
   float *lse, *delta;    ///< [width]; lse is +inf for rows that saw nothing, so that P = 0
   float* d_qt;           ///< Σ dS·k, [dim_qk][width]
   bool finite;
+  double d_scores;       ///< Σ dS², if statistics are wanted
 
   static QueryTile take(base::Arena& arena, const Shape& s) {
     return {arena.take<Lanes>(1),
@@ -60,7 +61,8 @@ struct QueryTile {
             arena.take<float>(kTileRows),
             arena.take<float>(kTileRows),
             arena.take<float>(s.dim_qk * kTileRows),
-            true};
+            true,
+            0};
   }
 
   int width() const { return width_of(lanes->count); }
@@ -73,6 +75,7 @@ struct BackwardScratch {
   double* d_bias;           ///< [kTileKeys][kTileRows]
 
   static std::int64_t tiles_per_head(const Shape& s) { return (s.len_q + kTileRows - 1) / kTileRows; }
+  static std::int64_t key_blocks(const Shape& s) { return (s.len_kv + static_cast<std::int64_t>(kTileKeys) - 1) / static_cast<std::int64_t>(kTileKeys); }
 
   static BackwardScratch take(base::Arena& arena, const Plan& plan) {
     const Shape& s = plan.shape;
@@ -108,16 +111,28 @@ struct ScaleSums {
   double rule, log_n_gain, log_n_offset;
 };
 
+/// Sums of squares of a block of keys' gradients.
+struct KeySquares {
+  double d_k, d_v;
+};
+
+/// What has one owner for each part is summed in order at the end.
 struct BackwardWorkspace {
   BackwardScratch* scratch;  ///< one a thread
   float* delta;              ///< D, [batch, heads_q, len_q]
-  ScaleSums* d_scale;        ///< [batch, heads_q, tiles]: summed in order at the end
+  ScaleSums* d_scale;        ///< [batch, heads_q, tiles]
+  HeadGradients* queries;    ///< the same, of the parts that queries own; null without statistics
+  KeySquares* keys;          ///< [batch, heads_kv, key blocks]; likewise
 
   static BackwardWorkspace take(base::Arena& arena, const Plan& plan) {
     const Shape& s = plan.shape;
     BackwardWorkspace workspace{};
     workspace.delta = arena.take<float>(s.batch * s.heads_q * s.len_q);
     workspace.d_scale = arena.take<ScaleSums>(s.batch * s.heads_q * BackwardScratch::tiles_per_head(s));
+    if (plan.problem.stats == StatsLevel::kFull) {
+      workspace.queries = arena.take<HeadGradients>(s.batch * s.heads_q * BackwardScratch::tiles_per_head(s));
+      workspace.keys = arena.take<KeySquares>(s.batch * s.heads_kv * BackwardScratch::key_blocks(s));
+    }
     workspace.scratch = arena.take<BackwardScratch>(plan.threads);
     for (int t = 0; t < plan.threads; ++t) {
       const BackwardScratch scratch = BackwardScratch::take(arena, plan);
@@ -138,13 +153,15 @@ class Backward {
       : call_(call), shape_(call.plan.shape), problem_(call.plan.problem), passes_(problem_), workspace_(workspace) {}
 
   std::int64_t tiles_per_head() const { return BackwardScratch::tiles_per_head(shape_); }
-  std::int64_t key_blocks() const { return (shape_.len_kv + kKeys - 1) / kKeys; }
+  std::int64_t key_blocks() const { return BackwardScratch::key_blocks(shape_); }
 
   bool wants_scale() const {
     return !call_.grad.d_scale.empty() || !call_.grad.d_log_n_gain.empty() || !call_.grad.d_log_n_offset.empty();
   }
 
-  Wanted wanted() const { return {call_.grad.d_q.present() || wants_scale(), call_.grad.d_k.present(), call_.grad.d_v.present()}; }
+  Wanted wanted() const {
+    return {call_.grad.d_q.present() || wants_scale() || call_.stats, call_.grad.d_k.present(), call_.grad.d_v.present()};
+  }
 
   /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated.
   HWY_NOINLINE void row_deltas(std::int64_t b, std::int64_t h) const {
@@ -233,6 +250,25 @@ class Backward {
                     scratch.d_bias[r * keys + k]);
   }
 
+  /// Sums up what the sweeps left.
+  HeadGradients head_gradients(std::int64_t b, std::int64_t h) const {
+    HeadGradients sum;
+    for (std::int64_t t = 0; t < tiles_per_head(); ++t) {
+      const HeadGradients& part = workspace_.queries[(b * shape_.heads_q + h) * tiles_per_head() + t];
+      sum.d_scores += part.d_scores;
+      sum.d_log_scale += part.d_log_scale;
+      sum.d_q += part.d_q;
+    }
+    for (std::int64_t n = 0; n < key_blocks() && (call_.grad.d_k.present() || call_.grad.d_v.present()); ++n) {
+      const KeySquares& part = workspace_.keys[(b * shape_.heads_kv + h / shape_.group()) * key_blocks() + n];
+      sum.d_k += part.d_k;
+      sum.d_v += part.d_v;
+    }
+    if (!call_.grad.d_k.present()) sum.d_k = std::numeric_limits<double>::quiet_NaN();
+    if (!call_.grad.d_v.present()) sum.d_v = std::numeric_limits<double>::quiet_NaN();
+    return sum;
+  }
+
   std::int64_t bias_task_count() const { return BiasTasks(*this).total(); }
 
  private:
@@ -287,6 +323,7 @@ class Backward {
     to_lanes(tile.q_rows, q_row, rows, dim_qk, tile.qt, cols);
     to_lanes(tile.d_o_rows, v_row, rows, dim_v, tile.d_ot, cols);
     std::memset(tile.d_qt, 0, dim_qk * cols * sizeof(float));
+    tile.d_scores = 0;
     for (std::size_t r = 0; r < cols; ++r) {
       const bool used = r < rows;
       const std::int64_t i = first_row + static_cast<std::int64_t>(r);
@@ -401,10 +438,11 @@ class Backward {
     else outer_product<Guard::kOn>(weights, width, rows, row, count, keys, row, out, row);
   }
 
-  HWY_NOINLINE void visit(const QueryTile& tile, const KeyBlock& block, const Wanted& want, const BackwardScratch& scratch,
+  HWY_NOINLINE void visit(QueryTile& tile, const KeyBlock& block, const Wanted& want, const BackwardScratch& scratch,
                           float* d_k, float* d_v) const {
     if (!tile.lanes->sees_block(block.key0, static_cast<std::int64_t>(block.keys))) return;
     const std::size_t keys = score_gradient(tile, block, scratch);
+    if (call_.stats && want.d_q) tile.d_scores += dot_product(scratch.d_s, scratch.d_s, keys * static_cast<std::size_t>(tile.width()));
     if (want.d_v) add_keys(tile, scratch.s, tile.d_o_rows, keys, shape_.dim_v, d_v);
     if (scratch.slope) apply_slope(keys * static_cast<std::size_t>(tile.width()), scratch);
     if (want.d_k) add_keys(tile, scratch.d_s, tile.q_rows, keys, shape_.dim_qk, d_k);
@@ -425,10 +463,22 @@ class Backward {
     const auto count = static_cast<std::size_t>(lanes.count);
     float* rows = scratch.rows;
     transpose(tile.d_qt, static_cast<std::size_t>(tile.width()), dim, count, rows, dim);
-    if (wants_scale()) workspace_.d_scale[(b * shape_.heads_q + h) * tiles_per_head() + t] = scale_gradient(b, h, t, count, rows);
-    if (!call_.grad.d_q.present()) return;
+    const std::int64_t index = (b * shape_.heads_q + h) * tiles_per_head() + t;
+    if (wants_scale()) workspace_.d_scale[index] = scale_gradient(b, h, t, count, rows);
+    if (!call_.grad.d_q.present() && !call_.stats) return;
+    const double d_log_scale = call_.stats ? query_dot_products(tile, rows) : 0;  // rows still lack c, which q_rows have
     scale_rows(lanes, dim, rows);
+    if (call_.stats) workspace_.queries[index] = {tile.d_scores, d_log_scale, dot_product(rows, rows, count * dim), 0, 0};
+    if (!call_.grad.d_q.present()) return;
     store_tile_rows(call_.grad.d_q, lanes, rows, dim);
+  }
+
+  /// Σ over the tile's rows of its scaled queries with rows [count][dim_qk].
+  HWY_INLINE double query_dot_products(const QueryTile& tile, const float* rows) const {
+    const auto dim = static_cast<std::size_t>(shape_.dim_qk), stride = static_cast<std::size_t>(padded(shape_.dim_qk));
+    double sum = 0;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(tile.lanes->count); ++r) sum += dot_product(tile.q_rows + r * stride, rows + r * dim, dim);
+    return sum;
   }
 
   /// A tile's part of the gradients of what c is made of; `rows` is Σ dS·k, [count][dim_qk].
@@ -451,6 +501,13 @@ class Backward {
 
   HWY_INLINE void write_keys(std::int64_t b, std::int64_t kv_head, std::int64_t key0, std::int64_t keys,
                              const BackwardScratch& scratch) const {
+    if (call_.stats)
+      for (std::int64_t first = 0; first < keys; first += kKeys) {
+        const std::int64_t here = std::min(kKeys, keys - first), k_row = padded(shape_.dim_qk), v_row = padded(shape_.dim_v);
+        const float *d_k = scratch.d_k + first * k_row, *d_v = scratch.d_v + first * v_row;
+        workspace_.keys[(b * shape_.heads_kv + kv_head) * key_blocks() + (key0 + first) / kKeys] = {
+            dot_product(d_k, d_k, static_cast<std::size_t>(here * k_row)), dot_product(d_v, d_v, static_cast<std::size_t>(here * v_row))};
+      }
     for (std::int64_t k = 0; k < keys; ++k) {
       write_key(call_.grad.d_k, b, kv_head, key0 + k, scratch.d_k + k * padded(shape_.dim_qk));
       write_key(call_.grad.d_v, b, kv_head, key0 + k, scratch.d_v + k * padded(shape_.dim_v));
@@ -513,6 +570,8 @@ void backward(const base::BackwardCall& call) {
       out[static_cast<std::size_t>(h)] = static_cast<float>(sum);
     }
   };
+  for (std::int64_t index = 0; index < s.batch * s.heads_q && call.stats; ++index)
+    call.stats[index] = kernel.head_gradients(index / s.heads_q, index % s.heads_q);
   write_scale(call.grad.d_scale, &ScaleSums::rule);
   write_scale(call.grad.d_log_n_gain, &ScaleSums::log_n_gain);
   write_scale(call.grad.d_log_n_offset, &ScaleSums::log_n_offset);

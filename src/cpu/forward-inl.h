@@ -17,6 +17,7 @@
 #include "base/arena.h"
 #include "base/call.h"
 #include "base/row_state.h"
+#include "base/row_tensors.h"
 #include "base/softmax_sums.h"
 #include "cpu/lanes.h"
 #include "cpu/parallel.h"
@@ -30,10 +31,12 @@
 
 #include "cpu/bf16_tiles-inl.h"
 #include "cpu/blocks-inl.h"
+#include "cpu/causes-inl.h"
 #include "cpu/micro-inl.h"
 #include "cpu/moments-inl.h"
 #include "cpu/narrow-inl.h"
 #include "cpu/passes-inl.h"
+#include "cpu/second_pass-inl.h"
 #include "cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -45,6 +48,7 @@ struct TileState {
   float *max, *sum, *raw_max, *visible, *o;
   float *t = nullptr, *sum2 = nullptr, *sum3 = nullptr;  ///< SoftmaxSums; these and the moments at StatsLevel::kFull only
   TileMoments raw = {}, score = {};                      ///< raw only where it differs
+  bool full = false;                                     ///< full statistics look at some row of the tile
 
   static TileState take(base::Arena& arena, const Plan& plan) {
     TileState state{arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
@@ -68,13 +72,20 @@ struct TileState {
     return static_cast<std::int64_t>(arena.used());
   }
 
+  /// To be told who sits in the tile before anything else.
+  void seat(const Plan& plan, const Lanes& lanes) {
+    full = false;
+    for (int r = 0; r < lanes.count && plan.problem.stats == StatsLevel::kFull; ++r)
+      full = full || base::is_sampled(plan.problem.stats_options, lanes.query[r]);
+  }
+
   void clear(const Plan& plan) const {
     std::fill_n(max, kTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(raw_max, kTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kTileRows, 0.0f);
     std::fill_n(visible, kTileRows, 0.0f);
     std::memset(o, 0, static_cast<std::size_t>(plan.shape.dim_v * kTileRows) * sizeof(float));
-    if (plan.problem.stats != StatsLevel::kFull) return;
+    if (!full) return;
     for (float* sums : {t, sum2, sum3}) std::fill_n(sums, kTileRows, 0.0f);
     raw.clear();
     score.clear();
@@ -116,8 +127,10 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
     const int at = m * kLanes;
     const V old = hn::Load(f32, state.max + at), old_sum = hn::Load(f32, state.sum + at);
     const V shift = hn::IfThenElse(hn::Eq(largest[m], minus_infinity()), hn::Zero(f32), largest[m]);
+    const V a = exp2(hn::Mul(hn::Sub(old, shift), log2e)), a2 = hn::Mul(a, a);
     find_argmax<MR>(s, place, m, largest[m], old, *best, state.score.argmax);
-    V sum = hn::Zero(f32), t = sum, sum2 = sum, sum3 = sum, x_sum = sum, x_squares = sum, seen_keys = sum;
+    V sum = hn::Mul(old_sum, a);  // as softmax_step() adds: the same bits
+    V t = hn::Zero(f32), sum2 = t, sum3 = t, x_sum = t, x_squares = t, seen_keys = t;
     V smallest = hn::Load(f32, state.score.min + at);
     const auto step = [&](std::size_t k, auto some_hidden) HWY_ATTR {
       float* score = s + (k * MR + static_cast<std::size_t>(m)) * kLanes;
@@ -147,11 +160,10 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
       for (std::size_t k = 0; k < place.keys; ++k) step(k, std::false_type());
     if (!hidden) seen_keys = hn::Set(f32, static_cast<float>(place.keys));
 
-    const V a = exp2(hn::Mul(hn::Sub(old, shift), log2e)), a2 = hn::Mul(a, a);
     const V delta = hn::IfThenElseZero(hn::Ne(old, minus_infinity()), hn::Sub(old, shift));
     rescale[m] = a;
     hn::Store(largest[m], f32, state.max + at);
-    hn::Store(hn::MulAdd(old_sum, a, sum), f32, state.sum + at);
+    hn::Store(sum, f32, state.sum + at);
     hn::Store(hn::MulAdd(hn::MulAdd(delta, old_sum, hn::Load(f32, state.t + at)), a, t), f32, state.t + at);
     hn::Store(hn::MulAdd(hn::Load(f32, state.sum2 + at), a2, sum2), f32, state.sum2 + at);
     hn::Store(hn::MulAdd(hn::Load(f32, state.sum3 + at), hn::Mul(a2, a), sum3), f32, state.sum3 + at);
@@ -159,6 +171,11 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
     add_moments(state.score, at, shift, seen_keys, x_sum, x_squares);
   }
   for (int r = 0; r < place.lanes.count; ++r) *best = std::max(*best, state.max[r]);
+}
+
+/// Rows below the largest score of the task need an argmax too: they are of several heads, or the caller wants them all.
+HWY_INLINE bool every_argmax(const base::ForwardCall& call) {
+  return call.plan.pack_group || call.out.rows.score_argmax.present() || call.out.rows.raw_argmax.present();
 }
 
 /// K and V of some keys, ready to use.
@@ -248,24 +265,25 @@ HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Pass
 
   if (bf16) bf16->narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim_qk}, rows, bf16_rows(block.k), keys, dim_qk, lanes.scale, s, stride);
   else narrow_scores(q, rows, block.k, keys, dim_qk, s, stride);
-  const bool touched = passes.touch(place), full = problem.stats == StatsLevel::kFull;
+  const bool touched = passes.touch(place), full = state.full;
   if (touched || full) to_lanes(s, stride, rows, keys, scratch.turned, kLanes);
   if (touched) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     const RawStats raw{stats ? state.raw_max : nullptr, state.visible, full ? &state.raw : nullptr};
     passes.apply<1>(place, scratch.turned, scratch.additive, scratch.rows, raw, nullptr);
   }
-  alignas(64) float rescale[kLanes];
-  if (full) {
-    V largest = hn::Load(f32, state.max), shrink;
+  if (touched) transpose(scratch.turned, kLanes, keys, rows, s, stride);
+  if (full) {  // on the copy alone: the output has the same bits without
+    const V old_max = hn::Load(f32, state.max), old_sum = hn::Load(f32, state.sum);
+    V largest = old_max, unused;
     largest_of<1>(scratch.turned, keys, &largest);
-    if (call.plan.pack_group) *scratch.best = -std::numeric_limits<float>::infinity();  // rows of several heads
-    softmax_step_full<1>(scratch.turned, place, touched, &largest, state, &shrink, scratch.best);
-    hn::Store(shrink, f32, rescale);
+    if (every_argmax(call)) *scratch.best = -std::numeric_limits<float>::infinity();
+    softmax_step_full<1>(scratch.turned, place, touched, &largest, state, &unused, scratch.best);
+    hn::Store(old_max, f32, state.max);
+    hn::Store(old_sum, f32, state.sum);
   }
-  if (touched || full) transpose(scratch.turned, kLanes, keys, rows, s, stride);
-  if (!full)
-    for (std::size_t r = 0; r < rows; ++r) rescale[r] = narrow_softmax(s + r * stride, keys, state.max[r], state.sum[r]);
+  alignas(64) float rescale[kLanes];
+  for (std::size_t r = 0; r < rows; ++r) rescale[r] = narrow_softmax(s + r * stride, keys, state.max[r], state.sum[r]);
   if (problem.dropout.p > 0) {
     dropout_factors<1>(problem.dropout, place, scratch.factor);
     transpose(scratch.factor, kLanes, keys, rows, scratch.turned, stride);
@@ -305,7 +323,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   } else {  // V comes into the cache meanwhile
     score_product<MR>(qt, static_cast<const float*>(block.k.data), block.k.stride, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
   }
-  const bool full = problem.stats == StatsLevel::kFull;
+  const bool full = state.full;
   if (passes.touch(place)) {
     const bool stats = call.records || call.out.rows.raw_max.present();
     const RawStats raw{stats ? state.raw_max : nullptr, state.visible, full ? &state.raw : nullptr};
@@ -316,7 +334,7 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
 
   V rescale[MR];
   if (full) {
-    if (call.plan.pack_group) *scratch.best = -std::numeric_limits<float>::infinity();  // rows of several heads
+    if (every_argmax(call)) *scratch.best = -std::numeric_limits<float>::infinity();
     softmax_step_full<MR>(s, place, passes.touch(place), largest, state, rescale, scratch.best);
   } else {
     softmax_step<MR>(s, keys, largest, state, rescale);
@@ -432,7 +450,7 @@ HWY_INLINE void merge_full(const Lanes& lanes, const TileState& into, const Tile
 HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileState& into, const TileState& part) {
   const int width = width_of(lanes.count);
   const std::int64_t dim_v = plan.shape.dim_v;
-  if (plan.problem.stats == StatsLevel::kFull) merge_full(lanes, into, part);
+  if (into.full) merge_full(lanes, into, part);
   alignas(64) float shrinks[2][kMaxTileRows];
   for (int m = 0; m < width; m += kLanes) {
     const V a = hn::Load(f32, into.max + m), b = hn::Load(f32, part.max + m);
@@ -516,15 +534,15 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     const std::int32_t visible =
         passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r]) : lanes.end[r] - lanes.begin[r];
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];
-    call.records[index] = {static_cast<double>(raw_max), static_cast<double>(state.max[r]), static_cast<double>(gain[r]),
-                           static_cast<double>(lse[r]), visible, finite};
+    const base::RowRecord record = {static_cast<double>(raw_max), static_cast<double>(state.max[r]), static_cast<double>(gain[r]),
+                                    static_cast<double>(lse[r]), visible, finite};
+    call.records[index] = record;
     if (!call.full) continue;
-    const base::FullRecord record = full_record(problem, passes, lanes, state, r);
-    call.full[index] = record;
-    write_row_value(out.rows.entropy, lanes, r, static_cast<float>(record.entropy));
-    write_row_value(out.rows.sum_p2, lanes, r, static_cast<float>(record.sum_p2));
-    write_row_value(out.rows.score_mean, lanes, r, static_cast<float>(record.score.mean));
-    write_row_value(out.rows.score_variance, lanes, r, visible > 1 ? static_cast<float>(record.score.m2 / (visible - 1)) : 0.0f);
+    const bool sampled = base::is_sampled(problem.stats_options, lanes.query[r]);
+    if (sampled) call.full[index] = full_record(problem, passes, lanes, state, r);
+    for (const base::FullRowTensor& t : base::kFullRowTensors)
+      if (const Tensor& tensor = out.rows.*t.tensor; tensor.present())
+        write_row_value(tensor, lanes, r, sampled ? static_cast<float>(t.value(record, call.full[index])) : std::numeric_limits<float>::quiet_NaN());
   }
 }
 
@@ -570,6 +588,7 @@ HWY_NOINLINE void forward_task(const base::ForwardCall& call, const ForwardTasks
   const std::int64_t tiles = seat_rows(plan, tasks, group, task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
     load_queries(call, scratch, t);
+    scratch.states[t].seat(plan, scratch.lanes[t]);
     scratch.states[t].clear(plan);
   }
   walk_keys(call, group, 0, plan.shape.len_kv, tiles, scratch);
@@ -586,6 +605,7 @@ HWY_NOINLINE void forward_split(const base::ForwardCall& call, const ForwardTask
   for (std::int64_t t = 0; t < tiles; ++t) {
     load_queries(call, scratch, t);
     scratch.states[t] = TileState::at(states, tasks.state_index(task, split, t), plan);
+    scratch.states[t].seat(plan, scratch.lanes[t]);
     scratch.states[t].clear(plan);
   }
   const std::int64_t from = split * tasks.keys_per_split;
@@ -597,7 +617,8 @@ HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks
   const Plan& plan = call.plan;
   const std::int64_t tiles = seat_rows(plan, tasks, row_group(plan, task / tasks.runs_per_group), task, scratch);
   for (std::int64_t t = 0; t < tiles; ++t) {
-    const TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan);
+    TileState total = TileState::at(states, tasks.state_index(task, 0, t), plan);
+    total.seat(plan, scratch.lanes[t]);
     for (std::int64_t split = 1; split < tasks.splits; ++split)
       merge_states(plan, scratch.lanes[t], total, TileState::at(states, tasks.state_index(task, split, t), plan));
     finish_tile(call, Passes(plan.problem), scratch.lanes[t], total, scratch.rows);
@@ -606,6 +627,8 @@ HWY_NOINLINE void merge_splits(const base::ForwardCall& call, const ForwardTasks
 
 struct ForwardWorkspace {
   ForwardScratch* scratch;  ///< one a thread
+  CausesScratch* causes;    ///< likewise, where they are wanted
+  SecondScratch* second;    ///< likewise
   std::byte* states;        ///< TileState [tasks][splits][tiles], when keys are split
 
   static ForwardWorkspace take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
@@ -615,6 +638,20 @@ struct ForwardWorkspace {
     for (int t = 0; t < plan.threads; ++t) {
       const ForwardScratch scratch = ForwardScratch::take(arena, plan, bf16);
       if (workspace.scratch) workspace.scratch[t] = scratch;
+    }
+    if (wants_causes(plan.problem)) {
+      workspace.causes = arena.take<CausesScratch>(plan.threads);
+      for (int t = 0; t < plan.threads; ++t) {
+        const CausesScratch scratch = CausesScratch::take(arena, plan.shape);
+        if (workspace.causes) workspace.causes[t] = scratch;
+      }
+    }
+    if (SecondPass::wanted(plan.problem)) {
+      workspace.second = arena.take<SecondScratch>(plan.threads);
+      for (int t = 0; t < plan.threads; ++t) {
+        const SecondScratch scratch = SecondScratch::take(arena, plan);
+        if (workspace.second) workspace.second[t] = scratch;
+      }
     }
     if (tasks.splits <= 1) return workspace;
     workspace.states = arena.take<std::byte>(tasks.state_index(tasks.total, 0, 0) * TileState::bytes(plan));
@@ -636,16 +673,27 @@ void forward(const base::ForwardCall& call) {
   const ForwardTasks tasks(plan);
   base::Arena arena(call.workspace);
   const ForwardWorkspace workspace = ForwardWorkspace::take(arena, plan, kProducts());
+  const Shape& s = plan.shape;
+  if (call.causes)
+    parallel_tasks(s.batch * s.heads_kv, plan.threads, [&](std::int64_t task, int thread) {
+      find_causes(call, task / s.heads_kv, task % s.heads_kv, workspace.causes[thread]);
+    });
   if (tasks.splits <= 1) {
     parallel_tasks(tasks.total, plan.threads,
                    [&](std::int64_t task, int thread) { forward_task(call, tasks, task, workspace.scratch[thread]); });
-    return;
+  } else {
+    parallel_tasks(tasks.total * tasks.splits, plan.threads, [&](std::int64_t index, int thread) {
+      forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states, workspace.scratch[thread]);
+    });
+    parallel_tasks(tasks.total, plan.threads, [&](std::int64_t task, int thread) {
+      merge_splits(call, tasks, task, workspace.states, workspace.scratch[thread]);
+    });
   }
-  parallel_tasks(tasks.total * tasks.splits, plan.threads, [&](std::int64_t index, int thread) {
-    forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states, workspace.scratch[thread]);
-  });
-  parallel_tasks(tasks.total, plan.threads, [&](std::int64_t task, int thread) {
-    merge_splits(call, tasks, task, workspace.states, workspace.scratch[thread]);
+  if (!SecondPass::wanted(plan.problem)) return;
+  const SecondPass second(call);
+  const std::int64_t blocks = second.blocks();
+  parallel_tasks(s.batch * s.heads_q * blocks, plan.threads, [&](std::int64_t task, int thread) {
+    second.look_at(task / blocks / s.heads_q, task / blocks % s.heads_q, task % blocks, workspace.second[thread]);
   });
 }
 

@@ -9,6 +9,7 @@
 // Every output element is a chain of multiply-adds in ascending order of the summed index, whatever the tile sizes.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "cpu/lanes.h"
@@ -229,6 +230,20 @@ template <Guard kGuard>
 HWY_INLINE void outer_product(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
                               std::size_t keys, std::size_t dim, float* c, std::size_t c_stride) {
   cover<kMr>(dim / kLanes, OuterPanels<kGuard>{a, a_stride, b, b_stride, rows, keys, c, c_stride});
+}
+
+/// Σ a·b, in f32 over runs of kLanes·64 and in double over those.
+HWY_INLINE double dot_product(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::size_t n) {
+  constexpr std::size_t kRun = kLanes * 64;
+  double total = 0;
+  std::size_t i = 0;
+  while (i + kLanes <= n) {
+    V sum = hn::Zero(f32);
+    for (const std::size_t end = std::min(n, i + kRun); i + kLanes <= end; i += kLanes) sum = hn::MulAdd(hn::LoadU(f32, a + i), hn::LoadU(f32, b + i), sum);
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(f32, sum)));
+  }
+  for (; i < n; ++i) total += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return total;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "base/call.h"
 #include "base/dropout.h"
 #include "base/element.h"
+#include "base/gaps.h"
 #include "base/row_state.h"
+#include "base/row_tensors.h"
 #include "base/softmax_sums.h"
 #include "base/visibility.h"
 #include "cpu/parallel.h"
@@ -36,7 +39,11 @@ class Naive {
       const std::int64_t b = task / s.heads_q, h = task % s.heads_q;
       const KeyHead keys(call.plan, call.in.k, call.in.v, b, h / s.group());
       Row row;
-      for (std::int64_t i = 0; i < s.len_q; ++i) forward_row(call, keys, b, h, i, row);
+      std::vector<double> mass(static_cast<std::size_t>(s.len_kv));
+      for (std::int64_t i = 0; i < s.len_q; ++i) forward_row(call, keys, b, h, i, row, mass);
+      for (std::int64_t j = 0; j < s.len_kv && call.out.key_mass.present(); ++j)
+        base::write(call.out.key_mass, b, h, j, 0, mass[static_cast<std::size_t>(j)]);
+      if (call.causes) call.causes[task] = causes(call, keys, b, h);
     });
   }
 
@@ -45,7 +52,7 @@ class Naive {
     const Gradients& grad = call.grad;
     const auto heads = static_cast<std::size_t>(s.batch * s.heads_q);
     const std::vector<double> zeros(heads);
-    HeadSums sums{zeros, zeros, zeros, zeros, std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
+    HeadSums sums{zeros, zeros, zeros, zeros, std::vector<HeadGradients>(heads), std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
     // A bias may be shared by any heads, so its gradient is summed by one thread.
     const int threads = grad.d_bias.present() ? 1 : call.plan.threads;
     parallel_tasks(s.batch * s.heads_kv, threads,
@@ -55,6 +62,7 @@ class Naive {
     write_sums(s, sums.log_n_offset, grad.d_log_n_offset);
     write_sums(s, sums.sink, grad.d_sink);
     write_bias(grad.d_bias, sums.bias);
+    if (call.stats) std::copy(sums.stats.begin(), sums.stats.end(), call.stats);
   }
 
  private:
@@ -90,6 +98,7 @@ class Naive {
 
   struct HeadSums {
     std::vector<double> scale, log_n_gain, log_n_offset, sink;  ///< [batch, heads_q]
+    std::vector<HeadGradients> stats;                           ///< likewise
     std::vector<Real> bias;                                     ///< [d_bias.shape], row-major
   };
 
@@ -162,7 +171,7 @@ class Naive {
   }
 
   static void forward_row(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h, std::int64_t i,
-                          Row& row) {
+                          Row& row, std::vector<double>& mass) {
     const Problem& problem = call.plan.problem;
     const Shape& s = call.plan.shape;
     const Outputs& out = call.out;
@@ -196,20 +205,57 @@ class Naive {
     write_row(out.rows.raw_max, b, h, i, state.raw_max);
     write_row(out.rows.score_max, b, h, i, state.max);
     write_row(out.rows.p_max, b, h, i, p_max);
-    if (call.records)
-      call.records[(b * s.heads_q + h) * s.len_q + i] = {static_cast<double>(state.raw_max),
-                                                         static_cast<double>(state.max),
-                                                         static_cast<double>(p_max),
-                                                         static_cast<double>(lse),
-                                                         static_cast<std::int32_t>(state.visible),
-                                                         finite};
+    if (!call.records) return;
+    const std::int64_t index = (b * s.heads_q + h) * s.len_q + i;
+    const base::RowRecord record = {static_cast<double>(state.raw_max), static_cast<double>(state.max), static_cast<double>(p_max),
+                                    static_cast<double>(lse), static_cast<std::int32_t>(state.visible), finite};
+    call.records[index] = record;
+    if (finite) look_again(call, (b * s.heads_q + h) * GapHistogram::kBins, row, record, mass);
     if (!call.full) return;
-    const base::FullRecord full = full_record(call, h, row);
-    call.full[(b * s.heads_q + h) * s.len_q + i] = full;
-    write_row(out.rows.entropy, b, h, i, static_cast<Real>(full.entropy));
-    write_row(out.rows.sum_p2, b, h, i, static_cast<Real>(full.sum_p2));
-    write_row(out.rows.score_mean, b, h, i, static_cast<Real>(full.score.mean));
-    write_row(out.rows.score_variance, b, h, i, static_cast<Real>(row.key.size() > 1 ? full.score.m2 / static_cast<double>(row.key.size() - 1) : 0));
+    const bool sampled = base::is_sampled(problem.stats_options, i);
+    if (sampled) call.full[index] = full_record(call, h, row);
+    for (const base::FullRowTensor& t : base::kFullRowTensors)
+      write_row(out.rows.*t.tensor, b, h, i, sampled ? static_cast<Real>(t.value(record, call.full[index])) : std::numeric_limits<Real>::quiet_NaN());
+  }
+
+  // What needs a row's maximum and lse: its keys' distances and probabilities.
+  static void look_again(const base::ForwardCall& call, std::int64_t first_bin, const Row& row, const base::RowRecord& record, std::vector<double>& mass) {
+    for (std::size_t n = 0; n < row.key.size(); ++n) {
+      const auto score = static_cast<double>(row.score[n]);
+      if (score == -std::numeric_limits<double>::infinity()) continue;
+      if (call.gaps) ++call.gaps[first_bin + base::gap_bin(static_cast<float>(record.score_max - score))];
+      mass[static_cast<std::size_t>(row.key[n])] += std::exp(score - record.lse);
+    }
+  }
+
+  // Over the queries and keys of one head that are finite.
+  static Causes causes(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h) {
+    const Shape& s = call.plan.shape;
+    const auto dim = static_cast<std::size_t>(s.dim_qk);
+    const auto is_finite = [dim](const Real* x) { return std::all_of(x, x + dim, [](Real value) { return std::isfinite(value); }); };
+    Causes out;
+    out.dim = static_cast<double>(s.dim_qk);
+    double queries = 0, squares = 0;
+    for (std::int64_t i = 0; i < s.len_q; ++i) {
+      const std::vector<Real> q = load_row(call.in.q, b, h, i);
+      if (!is_finite(q.data())) continue;
+      queries += 1;
+      for (const Real x : q) squares += static_cast<double>(x) * static_cast<double>(x);
+    }
+    out.q_square = queries > 0 ? squares / (queries * out.dim) : 0;
+
+    std::vector<const Real*> rows;
+    const std::int64_t len_kv = base::key_length(call.plan.problem.mask, s, b);
+    for (std::int64_t j = 0; j < len_kv; ++j)
+      if (const Real* k = keys.k.data() + static_cast<std::size_t>(j) * dim; is_finite(k)) rows.push_back(k);
+    for (std::size_t d = 0; d < dim && !rows.empty(); ++d) {
+      double mean = 0, variance = 0;
+      for (const Real* k : rows) mean += static_cast<double>(k[d]) / static_cast<double>(rows.size());
+      for (const Real* k : rows) variance += (static_cast<double>(k[d]) - mean) * (static_cast<double>(k[d]) - mean) / static_cast<double>(rows.size());
+      out.key_mean_square += mean * mean;
+      out.k_variance += variance / out.dim;
+    }
+    return out;
   }
 
   static base::RowMoments moments(const std::vector<std::int64_t>& keys, const std::vector<Real>& scores) {
@@ -255,6 +301,17 @@ class Naive {
       for (std::int64_t j = 0; j < s.len_kv; ++j)
         for (std::int64_t d = 0; d < s.dim_v; ++d)
           base::write(grad.d_v, b, kv_head, j, d, static_cast<double>(d_v[static_cast<std::size_t>(j * s.dim_v + d)]));
+    for (std::int64_t h = kv_head * s.group(); h < (kv_head + 1) * s.group(); ++h) {
+      HeadGradients& stats = sums.stats[static_cast<std::size_t>(b * s.heads_q + h)];
+      stats.d_k = grad.d_k.present() ? squares(d_k) : std::numeric_limits<double>::quiet_NaN();
+      stats.d_v = grad.d_v.present() ? squares(d_v) : std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+  static double squares(const std::vector<Real>& x) {
+    double sum = 0;
+    for (const Real value : x) sum += static_cast<double>(value) * static_cast<double>(value);
+    return sum;
   }
 
   static void backward_row(const base::BackwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h, std::int64_t i,
@@ -277,6 +334,7 @@ class Naive {
       sums.sink[static_cast<std::size_t>(b * s.heads_q + h)] -= static_cast<double>(std::exp(z - lse) * delta);
     }
 
+    HeadGradients& stats = sums.stats[static_cast<std::size_t>(b * s.heads_q + h)];
     std::vector<Real> sum(dim_qk);  // Σ dS_raw · k, before the scale
     for (std::size_t n = 0; seen && n < row.key.size(); ++n) {
       const std::int64_t j = row.key[n];
@@ -288,6 +346,7 @@ class Naive {
       for (std::size_t d = 0; d < dim_v; ++d) d_p += d_o[d] * v[d];
       for (std::size_t d = 0; d < dim_v; ++d) d_v_row[d] += p * keep * d_o[d];
       const Real d_score = Arithmetic::stored(s.dtype, p * (keep * d_p - delta));
+      stats.d_scores += static_cast<double>(d_score) * static_cast<double>(d_score);
       if (!sums.bias.empty()) sums.bias[bias_index(call.grad.d_bias, b, h, i, j)] += d_score;
       const Real d_raw = d_score * row.slope[n];
       for (std::size_t d = 0; d < dim_qk; ++d) sum[d] += d_raw * k[d];
@@ -299,6 +358,8 @@ class Naive {
       if (call.grad.d_q.present())
         base::write(call.grad.d_q, b, h, i, static_cast<std::int64_t>(d), static_cast<double>(c * sum[d]));
     }
+    stats.d_log_scale += static_cast<double>(c) * static_cast<double>(d_c);
+    stats.d_q += static_cast<double>(c) * static_cast<double>(c) * squares(sum);
     const Scale::Slopes slopes = problem.scale.slopes(h, s.dim_qk, row.range.scale_row());
     const auto head = static_cast<std::size_t>(b * s.heads_q + h);
     sums.scale[head] += slopes.rule * static_cast<double>(d_c);

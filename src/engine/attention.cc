@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -9,6 +10,8 @@
 #include "base/arena.h"
 #include "base/memory_errors.h"
 #include "base/validate.h"
+#include "base/visibility.h"
+#include "cpu/parallel.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 
@@ -50,18 +53,39 @@ void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
   base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
 }
 
-Stats reduce(const Plan& plan, const engine::Records& records) {
-  Stats stats;
-  stats.level = plan.problem.stats;
-  stats.batch = plan.shape.batch;
-  stats.heads = plan.shape.heads_q;
-  if (stats.level == StatsLevel::kNone) return stats;
+/// Mean over the queries of c².
+double scale_square(const Plan& plan, std::int64_t batch, std::int64_t head) {
+  const auto square = [&](const ScaleRow& row) {
+    const double c = plan.problem.scale.factor(head, plan.shape.dim_qk, row);
+    return c * c;
+  };
+  if (!plan.problem.scale.by_row()) return square({});
+  double sum = 0;
+  for (std::int64_t i = 0; i < plan.shape.len_q; ++i) sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row());
+  return sum / static_cast<double>(plan.shape.len_q);
+}
+
+HeadStats reduce_head(const Plan& plan, const engine::ForwardRecords& records, std::int64_t index) {
   const auto rows = static_cast<std::size_t>(plan.shape.len_q);
-  for (std::int64_t head = 0; head < stats.batch * stats.heads; ++head) {
-    const std::size_t first = static_cast<std::size_t>(head) * rows;
-    const std::span<const base::FullRecord> full = records.full ? std::span<const base::FullRecord>(records.full + first, rows) : std::span<const base::FullRecord>();
-    stats.per_head.push_back(base::reduce_rows({records.rows + first, rows}, full));
+  const std::size_t first = static_cast<std::size_t>(index) * rows;
+  std::span<const base::FullRecord> full;
+  if (records.full) full = {records.full + first, rows};
+  HeadStats head = base::reduce_rows({records.rows + first, rows}, full, plan.problem.stats_options);
+  if (records.causes) {
+    head.causes = records.causes[index];
+    head.causes.weight = static_cast<double>(plan.shape.len_q);
+    head.causes.scale_square = scale_square(plan, index / plan.shape.heads_q, index % plan.shape.heads_q);
   }
+  if (records.gaps) head.gaps.counts.assign(records.gaps + index * GapHistogram::kBins, records.gaps + (index + 1) * GapHistogram::kBins);
+  return head;
+}
+
+Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
+  Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
+  if (stats.level == StatsLevel::kNone) return stats;
+  const std::int64_t heads = stats.batch * stats.heads;
+  stats.per_head.resize(static_cast<std::size_t>(heads));
+  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = reduce_head(plan, records, head); });
   return stats;
 }
 
@@ -72,17 +96,24 @@ Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, st
     check_run(plan, Pass::kForward, workspace);
     base::check_forward(plan.problem, plan.shape, inputs, outputs);
     base::Arena arena(workspace.data());
-    const engine::Records records = engine::Records::take(arena, plan);
-    engine::kernel_of(plan).forward({plan, inputs, outputs, records.rows, records.full, workspace.data() + arena.used()});
+    const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
+    if (records.gaps) std::fill_n(records.gaps, plan.shape.batch * plan.shape.heads_q * GapHistogram::kBins, 0);
+    engine::kernel_of(plan).forward(
+        {plan, inputs, outputs, records.rows, records.full, records.causes, records.gaps, workspace.data() + arena.used()});
     return reduce(plan, records);
   });
 }
 
-void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace) {
-  with_memory_errors([&] {
+GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace) {
+  return with_memory_errors([&] {
     check_run(plan, Pass::kBackward, workspace);
     base::check_backward(plan.problem, plan.shape, inputs, gradients);
-    engine::kernel_of(plan).backward({plan, inputs, gradients, workspace.data()});
+    base::Arena arena(workspace.data());
+    const engine::BackwardRecords records = engine::BackwardRecords::take(arena, plan);
+    engine::kernel_of(plan).backward({plan, inputs, gradients, records.heads, workspace.data() + arena.used()});
+    GradientStats stats{plan.shape.batch, plan.shape.heads_q, {}};
+    if (records.heads) stats.per_head.assign(records.heads, records.heads + stats.batch * stats.heads);
+    return stats;
   });
 }
 
@@ -92,10 +123,10 @@ Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outpu
   return forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
 }
 
-void backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients) {
+GradientStats backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients) {
   const Plan plan = make_plan(problem, shape_of({inputs.q, inputs.k, inputs.v}, problem), Pass::kBackward);
   with_memory_errors([&] { base::check_backward(problem, plan.shape, inputs, gradients); });
-  backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
+  return backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
 }
 
 }  // namespace rootdk

@@ -149,6 +149,22 @@ Scale to_scale(const rootdk_problem& p) {
   return gains.empty() && offsets.empty() ? scale : scale.with_ssmax(gains, offsets);
 }
 
+static_assert(ROOTDK_GAP_BINS == GapHistogram::kBins);
+
+StatsOptions to_stats_options(const rootdk_problem& p) {
+  constexpr std::int32_t kAll = ROOTDK_STATS_NO_CAUSES | ROOTDK_STATS_GAPS | ROOTDK_STATS_KEY_MASS;
+  if ((p.stats_flags & ~kAll) != 0) refuse("problem: stats_flags is {}, but only bits of {} are known", p.stats_flags, kAll);
+  if (p.unused != 0) refuse("problem: unused is {}, but 0 is wanted", p.unused);
+  StatsOptions options;
+  options.sample = p.stats_sample == 0 ? 1 : p.stats_sample;
+  options.sample_offset = p.stats_sample_offset;
+  options.first_query = p.stats_first_query;
+  options.causes = (p.stats_flags & ROOTDK_STATS_NO_CAUSES) == 0;
+  options.gaps = (p.stats_flags & ROOTDK_STATS_GAPS) != 0;
+  options.key_mass = (p.stats_flags & ROOTDK_STATS_KEY_MASS) != 0;
+  return options;
+}
+
 Problem to_problem(const rootdk_problem* given_problem) {
   if (given_problem == nullptr) return {};
   const rootdk_problem& p = *given_problem;
@@ -165,6 +181,7 @@ Problem to_problem(const rootdk_problem* given_problem) {
   const auto table = to_span("page_table", p.page_table);
   if (table.data() != nullptr) problem.paged = PagedKv{table, p.pages_per_item, p.paged_len_kv};
   problem.stats = to_enum("problem", "stats", p.stats, StatsLevel::kFull);
+  problem.stats_options = to_stats_options(p);
   return problem;
 }
 
@@ -182,6 +199,7 @@ Outputs to_outputs(const rootdk_outputs& out) {
   outputs.rows.raw_max = to_tensor("row_raw_max", out.row_raw_max);
   outputs.rows.score_max = to_tensor("row_score_max", out.row_score_max);
   outputs.rows.p_max = to_tensor("row_p_max", out.row_p_max);
+  outputs.key_mass = to_tensor("key_mass", out.key_mass);
   return outputs;
 }
 
@@ -214,15 +232,48 @@ Gradients to_gradients(const rootdk_gradients* gradients) {
   return result;
 }
 
-void check_head_stats(const rootdk_outputs& out, const Problem& problem, const Inputs& inputs) {
-  if (out.head_stats == nullptr) {
-    if (out.head_stats_count != 0) refuse("head_stats: null, but its count is {}", out.head_stats_count);
-    return;
+// An array of statistics that the caller may leave out: `wanted` entries, and only where the problem has them.
+void check_stats_array(std::string_view name, const void* data, std::int64_t count, std::int64_t wanted, bool has, std::string_view need) {
+  if (data == nullptr && count != 0) refuse("{}: null, but its count is {}", name, count);
+  if (data == nullptr) return;
+  if (!has) refuse("{}: wanted, but the problem's stats lack {}", name, need);
+  if (count != wanted) refuse("{}: count is {}, but {} is wanted", name, count, wanted);
+}
+
+void copy_full_stats(const HeadStats& head, rootdk_head_stats& out) {
+  const SoftmaxStats& softmax = head.softmax;
+  out.rows_counted = head.rows_counted;
+  out.rows_sampled = head.rows_sampled;
+  out.pairs = head.score.pairs;
+  out.raw_mean = head.raw.mean, out.score_mean = head.score.mean;
+  out.raw_variance = head.raw.variance(), out.score_variance = head.score.variance();
+  out.raw_within_row_variance = head.raw.within_row_variance(), out.score_within_row_variance = head.score.within_row_variance();
+  out.raw_min = head.raw.min, out.score_min = head.score.min;
+  out.raw_max_query = head.raw.max_query, out.raw_max_key = head.raw.max_key;
+  out.score_max_query = head.score.max_query, out.score_max_key = head.score.max_key;
+  out.mean_entropy = softmax.entropy;
+  out.mean_sum_p2 = softmax.sum_p2;
+  out.mean_sum_p3 = softmax.sum_p3;
+  out.mean_effective_keys = softmax.effective_keys;
+  out.mean_participation = softmax.participation;
+  out.mean_trace_j = softmax.trace_j;
+  out.mean_frobenius_j = softmax.frobenius_j;
+  out.mean_sink_mass = softmax.sink_mass;
+  out.mean_log_keys = softmax.log_keys;
+  out.p_max_over_50 = softmax.p_max_over[0], out.p_max_over_90 = softmax.p_max_over[1], out.p_max_over_99 = softmax.p_max_over[2];
+  out.trace_j_under_001 = softmax.trace_j_under_001;
+  for (int i = 0; i < 3; ++i) {
+    constexpr double kShares[] = {0.05, 0.5, 0.95};
+    out.relative_entropy_quantiles[i] = softmax.relative_entropy.quantile(kShares[i]);
+    out.p_max_quantiles[i] = softmax.p_max_quantile(kShares[i]);
+    out.trace_j_quantiles[i] = softmax.trace_j_quantile(kShares[i]);
   }
-  if (problem.stats == StatsLevel::kNone) refuse("head_stats: wanted, but the problem's stats are ROOTDK_STATS_NONE");
-  const Shape shape = shape_of(inputs, problem);
-  if (out.head_stats_count != shape.batch * shape.heads_q)
-    refuse("head_stats: count is {}, but batch {} × heads_q {} is wanted", out.head_stats_count, shape.batch, shape.heads_q);
+  out.sigma_q = head.causes.sigma_q(), out.sigma_k = head.causes.sigma_k();
+  out.key_mean_norm = head.causes.key_mean_norm();
+  out.alignment = head.alignment();
+  const StandardErrors errors = standard_errors(head);
+  out.entropy_error = errors.entropy, out.trace_j_error = errors.trace_j;
+  out.raw_variance_error = errors.raw_variance, out.score_variance_error = errors.score_variance;
 }
 
 void copy_head_stats(const Stats& stats, rootdk_head_stats* out) {
@@ -236,21 +287,7 @@ void copy_head_stats(const Stats& stats, rootdk_head_stats* out) {
     out->score_max = head.score_max;
     out->mean_p_max = head.mean_p_max;
     out->mean_lse = head.mean_lse;
-    if (stats.level == StatsLevel::kFull) {
-      out->rows_counted = head.rows_counted;
-      out->pairs = head.score.pairs;
-      out->raw_mean = head.raw.mean, out->score_mean = head.score.mean;
-      out->raw_variance = head.raw.variance(), out->score_variance = head.score.variance();
-      out->raw_within_row_variance = head.raw.within_row_variance(), out->score_within_row_variance = head.score.within_row_variance();
-      out->raw_min = head.raw.min, out->score_min = head.score.min;
-      out->mean_entropy = head.softmax.entropy;
-      out->mean_sum_p2 = head.softmax.sum_p2;
-      out->mean_sum_p3 = head.softmax.sum_p3;
-      out->mean_effective_keys = head.softmax.effective_keys;
-      out->mean_trace_j = head.softmax.trace_j;
-      out->mean_frobenius_j = head.softmax.frobenius_j;
-      out->mean_sink_mass = head.softmax.sink_mass;
-    }
+    if (stats.level == StatsLevel::kFull) copy_full_stats(head, *out);
     ++out;
   }
 }
@@ -313,15 +350,21 @@ int rootdk_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, c
     const Inputs in = to_inputs(inputs);
     const rootdk_outputs& c_out = given("outputs", outputs);
     const Outputs out = to_outputs(c_out);
-    check_head_stats(c_out, p, in);
+    const Shape shape = shape_of(in, p);
+    const std::int64_t heads = shape.batch * shape.heads_q;
+    check_stats_array("head_stats", c_out.head_stats, c_out.head_stats_count, heads, p.stats != StatsLevel::kNone, "a level above ROOTDK_STATS_NONE");
+    check_stats_array("gaps", c_out.gaps, c_out.gaps_count, heads * ROOTDK_GAP_BINS, p.stats_options.gaps, "ROOTDK_STATS_GAPS");
     Stats stats;
     if (workspace == nullptr && workspace_size == 0) {
       stats = forward(p, in, out);
     } else {
-      const Plan plan = make_plan(p, shape_of(in, p), Pass::kForward);
+      const Plan plan = make_plan(p, shape, Pass::kForward);
       stats = forward(plan, in, out, align(workspace, workspace_size, plan));
     }
     if (c_out.head_stats != nullptr) copy_head_stats(stats, c_out.head_stats);
+    std::int64_t* bins = c_out.gaps;
+    for (const HeadStats& head : stats.per_head)
+      if (bins != nullptr) bins = std::copy(head.gaps.counts.begin(), head.gaps.counts.end(), bins);
   });
 }
 
@@ -331,9 +374,19 @@ int rootdk_backward(const rootdk_problem* problem, const rootdk_backward_inputs*
     const Problem p = to_problem(problem);
     const BackwardInputs in = to_backward_inputs(inputs);
     const Gradients out = to_gradients(gradients);
-    if (workspace == nullptr && workspace_size == 0) return backward(p, in, out);
-    const Plan plan = make_plan(p, shape_of({in.q, in.k, in.v}, p), Pass::kBackward);
-    backward(plan, in, out, align(workspace, workspace_size, plan));
+    const Shape shape = shape_of({in.q, in.k, in.v}, p);
+    check_stats_array("head_stats", gradients->head_stats, gradients->head_stats_count, shape.batch * shape.heads_q, p.stats == StatsLevel::kFull,
+                      "ROOTDK_STATS_FULL");
+    GradientStats stats;
+    if (workspace == nullptr && workspace_size == 0) {
+      stats = backward(p, in, out);
+    } else {
+      const Plan plan = make_plan(p, shape, Pass::kBackward);
+      stats = backward(plan, in, out, align(workspace, workspace_size, plan));
+    }
+    rootdk_head_gradients* to = gradients->head_stats;
+    for (const HeadGradients& head : stats.per_head)
+      if (to != nullptr) *to++ = {head.d_scores, head.d_log_scale, head.d_q, head.d_k, head.d_v, {}};
   });
 }
 

@@ -145,7 +145,7 @@ Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Mach
       plan.workspace_bytes = engine::records_bytes(plan) + kernel.forward_bytes(plan);
     } else {
       plan_backward(plan, kernel);
-      plan.workspace_bytes = kernel.backward_bytes(plan);
+      plan.workspace_bytes = engine::records_bytes(plan) + kernel.backward_bytes(plan);
     }
     break;
   }

@@ -1,6 +1,7 @@
-// Where row records lie in a forward workspace: at its beginning, when statistics are wanted.
+// What statistics leave in a workspace: at its beginning, before what the kernel asked for.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/arena.h"
@@ -9,23 +10,39 @@
 
 namespace rootdk::engine {
 
-struct Records {
+struct ForwardRecords {
   base::RowRecord* rows;   ///< [batch, heads_q, len_q]; null when no statistics are wanted
   base::FullRecord* full;  ///< likewise, below StatsLevel::kFull
+  Causes* causes;          ///< [batch, heads_q]; the same
+  std::int64_t* gaps;      ///< [batch, heads_q, bins]; null unless asked for
 
-  static Records take(base::Arena& arena, const Plan& plan) {
-    const std::int64_t count = plan.pass == Pass::kForward ? plan.shape.batch * plan.shape.heads_q * plan.shape.len_q : 0;
-    const bool wanted = plan.problem.stats != StatsLevel::kNone && count > 0;
-    Records records{};
-    if (wanted) records.rows = arena.take<base::RowRecord>(count);
-    if (wanted && plan.problem.stats == StatsLevel::kFull) records.full = arena.take<base::FullRecord>(count);
+  static ForwardRecords take(base::Arena& arena, const Plan& plan) {
+    const Shape& s = plan.shape;
+    const StatsLevel level = plan.problem.stats;
+    const std::int64_t heads = s.batch * s.heads_q;
+    ForwardRecords records{};
+    if (level == StatsLevel::kNone || heads * s.len_q == 0) return records;
+    records.rows = arena.take<base::RowRecord>(heads * s.len_q);
+    if (level == StatsLevel::kFull) records.full = arena.take<base::FullRecord>(heads * s.len_q);
+    if (level == StatsLevel::kFull && plan.problem.stats_options.causes) records.causes = arena.take<Causes>(heads);
+    if (plan.problem.stats_options.gaps) records.gaps = arena.take<std::int64_t>(heads * GapHistogram::kBins);
     return records;
+  }
+};
+
+struct BackwardRecords {
+  HeadGradients* heads;  ///< [batch, heads_q]; null below StatsLevel::kFull
+
+  static BackwardRecords take(base::Arena& arena, const Plan& plan) {
+    const bool full = plan.problem.stats == StatsLevel::kFull;
+    return {full ? arena.take<HeadGradients>(plan.shape.batch * plan.shape.heads_q) : nullptr};
   }
 };
 
 inline std::size_t records_bytes(const Plan& plan) {
   base::Arena arena;
-  Records::take(arena, plan);
+  if (plan.pass == Pass::kForward) ForwardRecords::take(arena, plan);
+  else BackwardRecords::take(arena, plan);
   return arena.used();
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/row_tensors.h"
 #include "support/plain.h"
 
 namespace rootdk::test {
@@ -46,9 +47,17 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   const Plan plan = plan_for(Pass::kForward);
   r.bf16_weights = kernel.bf16_step != 0 && plan.isa == kernel.isa;
   const Inputs inputs = c.inputs();
-  const Outputs outputs{o.tensor(), lse.tensor(), {raw_max.tensor(), score_max.tensor(), p_max.tensor()}};
+  Outputs outputs{o.tensor(), lse.tensor(), {raw_max.tensor(), score_max.tensor(), p_max.tensor()}};
+  std::vector<Buffer> full_rows;
+  for (const base::FullRowTensor& row : base::kFullRowTensors) {
+    if (c.problem.stats != StatsLevel::kFull || kernel.name == "plain") break;
+    full_rows.emplace_back(rows, row_shape);
+    outputs.rows.*row.tensor = full_rows.back().tensor();
+  }
+  Buffer key_mass(rows, {s.batch, s.heads_q, s.len_kv, 1});
+  if (c.problem.stats_options.key_mass) outputs.key_mass = key_mass.tensor();
   if (kernel.name == "plain") {
-    plain_forward({plan, inputs, outputs, nullptr, nullptr, nullptr});
+    plain_forward({plan, inputs, outputs, nullptr, nullptr, nullptr, nullptr, nullptr});
   } else {
     std::vector<std::byte> memory(plan.workspace_bytes + 64);
     std::byte* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
@@ -56,7 +65,9 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   }
   r.o = o.values(), r.lse = lse.values();
   r.raw_max = raw_max.values(), r.score_max = score_max.values(), r.p_max = p_max.values();
-  r.guards_intact = o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() && score_max.guards_intact() &&
+  for (const Buffer& row : full_rows) r.rows.push_back(row.values());
+  if (c.problem.stats_options.key_mass) r.key_mass = key_mass.values();
+  r.guards_intact = key_mass.guards_intact() && o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() && score_max.guards_intact() &&
                     p_max.guards_intact();
   if (!options.backward) return r;
 
@@ -70,11 +81,11 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   const BackwardInputs from{inputs.q, inputs.k, inputs.v, o.tensor(), lse.tensor(), c.d_o.tensor(), c.d_lse.tensor()};
   const Gradients to{d_q.tensor(), d_k.tensor(), d_v.tensor(), d_scale, d_bias.tensor(), d_sink, d_log_n_gain, d_log_n_offset};
   if (kernel.name == "plain") {
-    plain_backward({back, from, to, nullptr});
+    plain_backward({back, from, to, nullptr, nullptr});
   } else {
     std::vector<std::byte> memory(back.workspace_bytes + 64);
     std::byte* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
-    backward(back, from, to, {aligned, back.workspace_bytes});
+    r.gradient_stats = backward(back, from, to, {aligned, back.workspace_bytes});
   }
   r.d_q = d_q.values(), r.d_k = d_k.values(), r.d_v = d_v.values(), r.d_bias = d_bias.values();
   r.d_scale = widen(d_scale), r.d_sink = widen(d_sink);

@@ -14,6 +14,9 @@ struct Result {
   std::vector<double> o, lse, raw_max, score_max, p_max;
   std::vector<double> d_q, d_k, d_v, d_scale, d_bias, d_sink, d_log_n_gain, d_log_n_offset;
   Stats stats;
+  GradientStats gradient_stats;
+  std::vector<std::vector<double>> rows;  ///< at kFull, in the order of kFullRowTensors
+  std::vector<double> key_mass;           ///< if the problem asks for it
   bool guards_intact = true;  ///< nothing was written outside the outputs
   bool bf16_weights = false;  ///< forward rounded its probabilities to bf16
 

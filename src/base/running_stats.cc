@@ -1,0 +1,77 @@
+#include "rootdk/running_stats.h"
+
+#include <cstddef>
+
+#include "base/refuse.h"
+
+namespace rootdk {
+
+namespace {
+
+template <class Count>
+std::vector<double> weighted(const std::vector<Count>& counts, double weight) {
+  std::vector<double> out;
+  out.reserve(counts.size());
+  for (const Count n : counts) out.push_back(weight * static_cast<double>(n));
+  return out;
+}
+
+template <class Count>
+SpreadOf<double> weighted(const SpreadOf<Count>& s, double weight) {
+  return {weight * static_cast<double>(s.pairs), s.mean,  weight * s.m2,  weight * s.within_m2, weight * static_cast<double>(s.within_degrees),
+          s.min,                                 s.max,   s.max_query,    s.max_key};
+}
+
+BlockSums weighted(const BlockSums& s, double weight) { return {weight * s.xx, weight * s.xn, weight * s.nn}; }
+
+// The same head, seen `weight` times.
+template <class Count>
+DecayedHeadStats weighted(const HeadStatsOf<Count>& head, double weight) {
+  const auto count = [weight](Count n) { return weight * static_cast<double>(n); };
+  DecayedHeadStats out;
+  out.rows = count(head.rows);
+  out.rows_masked = count(head.rows_masked);
+  out.rows_short = count(head.rows_short);
+  out.rows_not_finite = count(head.rows_not_finite);
+  out.rows_counted = count(head.rows_counted);
+  out.rows_sampled = count(head.rows_sampled);
+  out.raw_max = head.raw_max;
+  out.score_max = head.score_max;
+  out.mean_p_max = head.mean_p_max;
+  out.mean_lse = head.mean_lse;
+  out.raw = weighted(head.raw, weight);
+  out.score = weighted(head.score, weight);
+  static_cast<SoftmaxMeans&>(out.softmax) = head.softmax;
+  for (int i = 0; i < 3; ++i) out.softmax.p_max_over[i] = count(head.softmax.p_max_over[i]);
+  out.softmax.trace_j_under_001 = count(head.softmax.trace_j_under_001);
+  out.softmax.relative_entropy.counts = weighted(head.softmax.relative_entropy.counts, weight);
+  out.softmax.logit_p_max.counts = weighted(head.softmax.logit_p_max.counts, weight);
+  out.softmax.log_trace_j.counts = weighted(head.softmax.log_trace_j.counts, weight);
+  out.causes = head.causes;
+  out.causes.weight *= weight;
+  out.blocks.all = count(head.blocks.all);
+  out.blocks.seen = count(head.blocks.seen);
+  for (std::size_t i = 0; i < out.blocks.means.size(); ++i) out.blocks.means[i] = weighted(head.blocks.means[i], weight);
+  out.blocks.raw_variance = weighted(head.blocks.raw_variance, weight);
+  out.blocks.score_variance = weighted(head.blocks.score_variance, weight);
+  out.gaps.counts = weighted(head.gaps.counts, weight);
+  for (const KeyBucketOf<Count>& bucket : head.by_keys) out.by_keys.push_back({bucket.from, weighted(bucket.stats, weight)});
+  return out;
+}
+
+template <class Count>
+DecayedStats weighted(const StatsOf<Count>& stats, double weight) {
+  DecayedStats out{stats.level, stats.batch, stats.heads, {}};
+  for (const HeadStatsOf<Count>& head : stats.per_head) out.per_head.push_back(weighted(head, weight));
+  return out;
+}
+
+}  // namespace
+
+RunningStats::RunningStats(double decay) : decay_(decay) {
+  if (!(decay >= 0 && decay <= 1)) base::refuse("decay: {}, but a number from 0 to 1 is wanted", decay);
+}
+
+void RunningStats::add(const Stats& step) { stats_ = merge(weighted(stats_, decay_), weighted(step, 1)); }
+
+}  // namespace rootdk
