@@ -3,6 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from competitors import FULL_STATS, NO_STATS, OURS
 from paired import Row
 
 AT_THE_LIMIT = 0.85  # of the bandwidth of reading the same bytes: a peer that reaches this leaves nothing to win
@@ -15,9 +16,11 @@ class Bar:
     floor: float
     goal: float
     row: str = ""
+    at_most: bool = False  # a cost: less is better
 
     def verdict(self) -> str:
-        return "goal" if self.value >= self.goal else "floor" if self.value >= self.floor else "MISS"
+        reaches = lambda bar: self.value <= bar if self.at_most else self.value >= bar
+        return "goal" if reaches(self.goal) else "floor" if reaches(self.floor) else "MISS"
 
 
 def worst(name: str, values: list[tuple[float, str]], floor: float, goal: float) -> list[Bar]:
@@ -46,6 +49,12 @@ def every_row(rows: list[Row]) -> list[Bar]:
     return bars
 
 
+def cost_of(rows: list[Row], name: str, level, row_name: str, floor: float, goal: float) -> list[Bar]:
+    """Seconds with statistics over seconds without."""
+    costs = [(cost.median, row.name) for row in rows if row.name == row_name and (cost := row.times_faster(level.key, NO_STATS.key))]
+    return [Bar(name, cost, floor, goal, row, at_most=True) for cost, row in costs]
+
+
 def scaling(rows: list[Row]) -> list[Bar]:
     return worst("1 → 2 threads", [(r.median, row.name) for row in rows if (r := row.times_faster("rootdk-1-thread"))], 1.8, 1.95)
 
@@ -64,5 +73,9 @@ def bars(rows: list[Row]) -> list[Bar]:
         *against_torch(rows, "8 to 64 queries, × PyTorch", ("few queries",), 1.1, 1.5),
         *against_torch(rows, "lengths to 256, × PyTorch", ("short",), 1.3, 1.8),
         *every_row(rows),
+        *cost_of(rows, "basic statistics, seconds over none's", OURS, "statistics 2,048 × d 128", 1.01, 1.01),
+        *cost_of(rows, "basic statistics, seconds over none's", OURS, "statistics 2,048 × d 64", 1.01, 1.01),
+        *cost_of(rows, "full statistics, seconds over none's", FULL_STATS, "statistics 2,048 × d 128", 1.12, 1.06),
+        *cost_of(rows, "full statistics, seconds over none's", FULL_STATS, "statistics 2,048 × d 64", 1.20, 1.10),
         *scaling(rows),
     ]

@@ -96,5 +96,11 @@ def half() -> list[Case]:
     return [replace(square("prefill", 2048, 128, group="half"), name=f"prefill 2,048 × d 128, {dtype}", dtype=dtype) for dtype in ("bf16", "f16")]
 
 
+def statistics() -> list[Case]:
+    """What it costs to look, and what it costs without a kernel that can."""
+    cases = [square("statistics", 2048, dim, group="statistics") for dim in (128, 64)]
+    return [*cases, replace(cases[0], name="statistics, backward 2,048 × d 128", backward=True)]
+
+
 def all_cases() -> list[Case]:
-    return prefill() + training() + short() + decode() + few_queries() + long() + odd() + half()
+    return statistics() + prefill() + training() + short() + decode() + few_queries() + long() + odd() + half()

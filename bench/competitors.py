@@ -46,6 +46,8 @@ OURS = Competitor("rootdk", "rootdk", "rootdk")  # at its default level of stati
 NO_STATS = Competitor("rootdk-no-stats", "rootdk, stats none", "rootdk", options={"stats": "none"}, guest_of="rootdk")
 FULL_STATS = Competitor("rootdk-full-stats", "rootdk, stats full", "rootdk", options={"stats": "full"}, guest_of="rootdk")
 STATS = {"none": NO_STATS, "basic": OURS, "full": FULL_STATS}
+SAMPLED_STATS = Competitor("rootdk-sampled-stats", "rootdk, stats full from 1 in 8 blocks", "rootdk", options={"stats": "full", "sample": 8}, guest_of="rootdk")
+MATERIALISED = Competitor("materialised", "PyTorch, scores materialised", "torch_materialised", environment=REUSE_MEMORY)
 ONE_THREAD = Competitor("rootdk-1-thread", "rootdk, 1 thread", "rootdk", threads=1)
 PEERS = [
     Competitor("torch", "PyTorch", "torch_sdpa", environment=REUSE_MEMORY),
@@ -58,14 +60,16 @@ FMA_ONE_THREAD = Competitor("fma-1-thread", "multiply-add peak, 1 thread", "limi
 COPY = Competitor("copy", "copy bandwidth", "limits", options={"limit": "copy"})
 LIMITS = [FMA, FMA_ONE_THREAD, *READS, COPY]
 
-ALL = [OURS, NO_STATS, FULL_STATS, ONE_THREAD, *PEERS, *LIMITS]
+ALL = [OURS, NO_STATS, FULL_STATS, SAMPLED_STATS, MATERIALISED, ONE_THREAD, *PEERS, *LIMITS]
 
 
 def entrants(case) -> list[Competitor]:
     """Who may take part in a row, hosts before their guests; some will say that they have no such thing."""
     chosen = [OURS, *PEERS]
-    if not case.backward:
-        chosen += [competitor for competitor in STATS.values() if competitor is not OURS]  # backward collects none
+    if not case.backward or case.group == "statistics":
+        chosen += [competitor for competitor in STATS.values() if competitor is not OURS]
+    if case.group == "statistics":
+        chosen += [SAMPLED_STATS, MATERIALISED]
     if case.one_thread:
         chosen += [ONE_THREAD, FMA_ONE_THREAD]
     return chosen + ([*READS, COPY] if case.limit == "memory" else [FMA])

@@ -1,6 +1,6 @@
 """A result as text: where it was made, one line a row, the bars."""
 from bars import bars
-from competitors import LIMITS, NO_STATS, OURS, PEERS, READS, STATS
+from competitors import FULL_STATS, LIMITS, MATERIALISED, NO_STATS, OURS, PEERS, READS, SAMPLED_STATS, STATS
 from paired import Ratio, Row, ratio
 
 DISTURBED = 0.03  # share of the cores that others may take before the numbers mean little
@@ -60,6 +60,13 @@ def memory(rows: list[Row]) -> str:
     return columns([["of reading the same bytes, GB/s", *(one.title for one in (OURS, *PEERS))], *lines]) if lines else ""
 
 
+def looking(rows: list[Row]) -> str:
+    """What statistics cost over none, and how many times as long it takes to materialise the scores for the full ones."""
+    lines = [[row.name, *(spread(row.times_faster(one.key, NO_STATS.key)) for one in (OURS, FULL_STATS, SAMPLED_STATS)),
+              spread(row.times_faster(MATERIALISED.key, FULL_STATS.key), row.complaint(MATERIALISED.key))] for row in rows if row.group == "statistics"]
+    return columns([["", "basic over none", "full over none", "full, 1 in 8 blocks, over none", "materialised over full"], *lines]) if lines else ""
+
+
 def text(result: dict) -> str:
     rows = [Row(record) for record in result["rows"]]
     machine = result["machine"]
@@ -76,4 +83,4 @@ def text(result: dict) -> str:
              "not timed. of reading the same bytes: by a loop that does nothing else, in the process of each, from its own K and V. A wide spread means\n"
              "that the machine's bandwidth changed during the row, and with it what there was to reach.")
     complaints = [f"{row.name}: {key}: {entry['complaint']}" for row in rows for key, entry in row.record["competitors"].items() if entry.get("complaint")]
-    return "\n\n".join(part for part in ("\n".join(head), "\n".join(limits(rows)), table, memory(rows), notes, "\n".join(complaints), verdicts) if part)
+    return "\n\n".join(part for part in ("\n".join(head), "\n".join(limits(rows)), table, looking(rows), memory(rows), notes, "\n".join(complaints), verdicts) if part)

@@ -442,6 +442,69 @@ TEST(Merge, SplitQueriesAreTheWholeInAnyOrder) {
     }
 }
 
+// Attention over two parts of the keys, merged row by row, is attention over all: output and every statistic.
+TEST(Merge, SplitKeysAreTheWhole) {
+  constexpr std::int64_t kQueries = 130, kKeys = 260, kDim = 16, kCut = 97;
+  Rng rng(23);
+  const Extents rows = {1, 2, kQueries, 1};
+  Buffer q(DType::kF64, {1, 2, kQueries, kDim}), k(DType::kF64, {1, 2, kKeys, kDim}), v(DType::kF64, {1, 2, kKeys, kDim});
+  q.fill_normal(rng, 2), k.fill_normal(rng, 1), v.fill_normal(rng, 1);
+  struct Part {
+    Buffer o, lse;
+    std::vector<Buffer> memory;
+    Outputs out;
+    Stats stats;
+  };
+  const auto run_part = [&](std::int64_t from, std::int64_t to) {
+    Part part;
+    part.o = Buffer(DType::kF64, {1, 2, kQueries, kDim}), part.lse = Buffer(DType::kF64, rows);
+    part.out.o = part.o.tensor(), part.out.lse = part.lse.tensor();
+    const auto give = [&](Tensor RowTensors::*tensor) {
+      part.memory.emplace_back(DType::kF64, rows);
+      part.out.rows.*tensor = part.memory.back().tensor();
+    };
+    for (const base::BasicRowTensor& t : base::kBasicRowTensors) give(t.tensor);
+    for (const base::FullRowTensor& t : base::kFullRowTensors) give(t.tensor);
+    const auto keys = [&](Tensor t) {
+      t.data = static_cast<double*>(t.data) + from * kDim;
+      t.shape[2] = to - from;
+      return t;
+    };
+    Problem problem;
+    problem.stats = StatsLevel::kFull;
+    problem.stats_options.by_keys = true;
+    part.stats = forward(problem, {q.tensor(), keys(k.tensor()), keys(v.tensor())}, part.out);
+    return part;
+  };
+  const Part whole = run_part(0, kKeys), first = run_part(0, kCut), second = run_part(kCut, kKeys);
+  const auto near = [](double x, double y, const char* what) { EXPECT_NEAR(x, y, 1e-11 * (1 + std::fabs(y))) << what; };
+  merge(first.out, second.out, kCut);
+  for (std::int64_t h = 0; h < 2; ++h)
+    for (std::int64_t i = 0; i < kQueries; ++i) {
+      for (std::int64_t d = 0; d < kDim; ++d) near(first.o.get(0, h, i, d), whole.o.get(0, h, i, d), "o");
+      near(first.lse.get(0, h, i, 0), whole.lse.get(0, h, i, 0), "lse");
+      for (std::size_t t = 0; t < whole.memory.size(); ++t)
+        near(first.memory[t].get(0, h, i, 0), whole.memory[t].get(0, h, i, 0), t < 3 ? base::kBasicRowTensors[t].name : base::kFullRowTensors[t - 3].name);
+    }
+  StatsOptions options;
+  options.by_keys = true;
+  const Stats merged = stats_of_rows(first.out.rows, first.out.lse, options);
+  for (std::size_t h = 0; h < 2; ++h) {
+    const HeadStats &x = merged.per_head[h], &y = whole.stats.per_head[h];
+    for (double SoftmaxMeans::*mean : SoftmaxMeans::all()) near(x.softmax.*mean, y.softmax.*mean, "mean");
+    EXPECT_EQ(x.score.pairs, y.score.pairs);
+    EXPECT_EQ(x.score.max_query, y.score.max_query);
+    EXPECT_EQ(x.score.max_key, y.score.max_key);
+    near(x.raw.m2, y.raw.m2, "m2");
+    near(x.raw.within_m2, y.raw.within_m2, "within_m2");
+    EXPECT_EQ(x.by_keys.size(), y.by_keys.size());
+  }
+  Outputs lacking = first.out;
+  lacking.rows.sum_p3 = {};
+  EXPECT_THROW(merge(lacking, second.out, kCut), Error);
+  EXPECT_THROW(merge(first.out, first.out, kCut), Error);
+}
+
 // A running average with decay 1 is the merge of all steps; with decay 0 the last step; else weights fall geometrically.
 TEST(RunningStats, WeighsStepsByTheirAge) {
   const auto step = [](double entropy, std::int64_t rows, float max) {

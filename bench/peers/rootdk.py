@@ -34,7 +34,9 @@ class Problem(ct.Structure):
         ("causal", ct.c_int32), ("diagonal", ct.c_int32), ("diagonal_offset", ct.c_int64), ("window_left", ct.c_int64), ("window_right", ct.c_int64),
         ("key_lengths", Array), ("document_q_starts", Array), ("document_kv_starts", Array), ("allowed", Tensor), ("bias", Tensor), ("alibi_slopes", Array),
         ("sink", Array), ("dropout_seed", ct.c_uint64), ("dropout_p", ct.c_float), ("stats", ct.c_int32),
-        ("page_table", Array), ("pages_per_item", ct.c_int64), ("paged_len_kv", ct.c_int64), ("reserved", ct.c_uint64 * 32)]
+        ("page_table", Array), ("pages_per_item", ct.c_int64), ("paged_len_kv", ct.c_int64), ("scale", ct.c_char_p), ("ssmax", Array * 2),
+        ("stats_sample", ct.c_int64), ("stats_sample_offset", ct.c_int64), ("stats_first_query", ct.c_int64), ("stats_flags", ct.c_int32 * 2),
+        ("reserved", ct.c_uint64 * 23)]
 
 
 class ForwardInputs(ct.Structure):
@@ -42,12 +44,13 @@ class ForwardInputs(ct.Structure):
 
 
 class HeadStats(ct.Structure):
-    _fields_ = [("rows", ct.c_int64 * 4), ("raw_max", ct.c_float), ("score_max", ct.c_float), ("means", ct.c_double * 2), ("reserved", ct.c_uint64 * 32)]
+    _fields_ = [("rows", ct.c_int64 * 4), ("raw_max", ct.c_float), ("score_max", ct.c_float), ("means", ct.c_double * 2), ("full", ct.c_uint64 * 45),
+                ("reserved", ct.c_uint64 * 16)]
 
 
 class Outputs(ct.Structure):
     _fields_ = [("o", Tensor), ("lse", Tensor), ("rows", Tensor * 3), ("head_stats", ct.POINTER(HeadStats)), ("head_stats_count", ct.c_int64),
-                ("reserved", ct.c_uint64 * 8)]
+                ("key_mass", Tensor), ("gaps", ct.c_void_p), ("gaps_count", ct.c_int64), ("reserved", ct.c_uint64 * 8)]
 
 
 class BackwardInputs(ct.Structure):
@@ -55,7 +58,8 @@ class BackwardInputs(ct.Structure):
 
 
 class Gradients(ct.Structure):
-    _fields_ = [("d_q", Tensor), ("d_k", Tensor), ("d_v", Tensor), ("d_bias", Tensor), ("d_scale", Array), ("d_sink", Array), ("reserved", ct.c_uint64 * 8)]
+    _fields_ = [("d_q", Tensor), ("d_k", Tensor), ("d_v", Tensor), ("d_bias", Tensor), ("d_scale", Array), ("d_sink", Array), ("d_ssmax", Array * 2),
+                ("head_stats", ct.c_void_p), ("head_stats_count", ct.c_int64), ("reserved", ct.c_uint64 * 4)]
 
 
 def check(status: int):
@@ -89,6 +93,7 @@ def prepare(case: Case, inputs: Inputs, options: dict) -> Task:
     LIBRARY.rootdk_problem_init(ct.byref(problem))
     problem.causal = case.causal
     problem.stats = STATS[options.get("stats", "basic")]
+    problem.stats_sample = options.get("sample", 1)
 
     o = empty((case.batch, case.heads_q, case.len_q, case.dim), inputs.q.dtype)
     lse = empty((case.batch, case.heads_q, case.len_q, 1), np.float32)

@@ -59,4 +59,11 @@ ROOTDK_API GradientStats backward(const Plan& plan, const BackwardInputs& inputs
 /// For results without dropout whose sink, if any, is in only one of the two.
 ROOTDK_API void merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse);
 
+/// The same with statistics: o, lse and all row tensors of both are there. The keys of `other` are numbered from `other_first_key`.
+ROOTDK_API void merge(const Outputs& into, const Outputs& other, std::int64_t other_first_key);
+
+/// Per-head statistics from row tensors, which are all there: of keys that several calls or ranks have shared. Without causes and
+/// what the second pass finds. Of the options first_query, by_keys and sampling count.
+ROOTDK_API Stats stats_of_rows(const RowTensors& rows, const ConstTensor& lse, const StatsOptions& options = {});
+
 }  // namespace rootdk

@@ -14,6 +14,14 @@ struct FullRowTensor {
   double (*value)(const RowRecord& row, const FullRecord& full);
 };
 
+struct BasicRowTensor {
+  const char* name;
+  Tensor RowTensors::*tensor;
+};
+
+inline constexpr BasicRowTensor kBasicRowTensors[] = {
+    {"rows.raw_max", &RowTensors::raw_max}, {"rows.score_max", &RowTensors::score_max}, {"rows.p_max", &RowTensors::p_max}};
+
 /// What only rows with a visible key have.
 inline double of_keys(const RowRecord& row, double value) { return row.visible > 0 ? value : std::numeric_limits<double>::quiet_NaN(); }
 

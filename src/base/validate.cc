@@ -181,13 +181,21 @@ void check_mask(const Mask& mask, const Shape& s) {
   if (!mask.alibi_slopes.empty()) check_per_head("mask.alibi_slopes", mask.alibi_slopes, s.heads_q);
 }
 
-void check_stats(const Problem& problem) {
-  const StatsOptions& options = problem.stats_options;
+}  // namespace
+
+void check_stats_options(const StatsOptions& options) {
   if (options.sample < 1) refuse("stats_options.sample: {}, but at least 1 is wanted (1 looks at every query)", options.sample);
   if (options.sample_offset < 0 || options.sample_offset >= options.sample)
     refuse("stats_options.sample_offset: {}, but 0 to sample - 1 ({}) is wanted", options.sample_offset, options.sample - 1);
   if (options.first_query < 0 || options.first_query > kMaxOffset)
     refuse("stats_options.first_query: {}, but 0 to {} is wanted", options.first_query, kMaxOffset);
+}
+
+namespace {
+
+void check_stats(const Problem& problem) {
+  const StatsOptions& options = problem.stats_options;
+  check_stats_options(options);
   if (options.sample > 1 && problem.stats != StatsLevel::kFull)
     refuse("stats_options.sample: {}, but only full statistics are sampled", options.sample);
   for (const auto& [name, wanted] : {std::pair{"by_keys", options.by_keys}, {"gaps", options.gaps}, {"key_mass", options.key_mass}})
@@ -308,8 +316,7 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
   check_optional("lse", out.lse, row_dtype(s), rows);
   const RowTensors& r = out.rows;
-  const std::pair<const char*, const Tensor*> basic[] = {{"rows.raw_max", &r.raw_max}, {"rows.score_max", &r.score_max}, {"rows.p_max", &r.p_max}};
-  for (const auto& [name, tensor] : basic) check_optional(name, *tensor, row_dtype(s), rows);
+  for (const BasicRowTensor& row : kBasicRowTensors) check_optional(row.name, r.*row.tensor, row_dtype(s), rows);
   for (const FullRowTensor& row : kFullRowTensors) {
     if ((r.*row.tensor).present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", row.name);
     check_optional(row.name, r.*row.tensor, row_dtype(s), rows);
@@ -319,7 +326,7 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats_options.key_mass is off");
   std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
-  for (const auto& [name, tensor] : basic) outputs.push_back({name, *tensor});
+  for (const BasicRowTensor& row : kBasicRowTensors) outputs.push_back({row.name, r.*row.tensor});
   for (const FullRowTensor& row : kFullRowTensors) outputs.push_back({row.name, r.*row.tensor});
   check_overlap(inputs, outputs);
 }
@@ -372,6 +379,29 @@ void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o,
   check_tensor("other_o", other_o, o.dtype, o.shape);
   check_tensor("other_lse", other_lse, rows_dtype, rows);
   check_overlap({{"other_o", other_o}, {"other_lse", other_lse}}, {{"o", o}, {"lse", lse}});
+}
+
+void check_rows(const RowTensors& rows, const ConstTensor& lse, std::string_view whose) {
+  check_numbers(fmt::format("{}lse", whose), lse, {lse.shape[0], lse.shape[1], lse.shape[2], 1});
+  const auto check = [&](const char* name, const Tensor& t) {
+    if (!t.present()) refuse("{}{}: absent, but all row tensors are wanted", whose, name);
+    check_tensor(fmt::format("{}{}", whose, name), t, lse.dtype, lse.shape);
+  };
+  for (const BasicRowTensor& row : kBasicRowTensors) check(row.name, rows.*row.tensor);
+  for (const FullRowTensor& row : kFullRowTensors) check(row.name, rows.*row.tensor);
+}
+
+void check_merge_rows(const Outputs& into, const Outputs& other) {
+  check_rows(into.rows, into.lse, "");
+  check_rows(other.rows, other.lse, "other.");
+  std::vector<Named> inputs, outputs;
+  const auto add = [&](const char* name, Tensor RowTensors::*tensor) {
+    inputs.push_back({name, other.rows.*tensor});
+    outputs.push_back({name, into.rows.*tensor});
+  };
+  for (const BasicRowTensor& row : kBasicRowTensors) add(row.name, row.tensor);
+  for (const FullRowTensor& row : kFullRowTensors) add(row.name, row.tensor);
+  check_overlap(inputs, outputs);
 }
 
 }  // namespace rootdk::base

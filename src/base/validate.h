@@ -1,6 +1,8 @@
 // All checking of what a caller passes, in one place, before anything is computed or written. Below this nothing checks again.
 #pragma once
 
+#include <string_view>
+
 #include "rootdk/attention.h"
 
 namespace rootdk::base {
@@ -16,6 +18,11 @@ void check_forward(const Problem& problem, const Shape& shape, const Inputs& inp
 void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients);
 /// q and k alone.
 void check_keys(const Problem& problem, const Shape& shape, const ConstTensor& q, const ConstTensor& k);
+void check_stats_options(const StatsOptions& options);
+
+/// Every row tensor is there and shaped as lse; `whose` goes before their names.
+void check_rows(const RowTensors& rows, const ConstTensor& lse, std::string_view whose);
+void check_merge_rows(const Outputs& into, const Outputs& other);
 void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse);
 
 }  // namespace rootdk::base

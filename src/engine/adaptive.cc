@@ -181,7 +181,6 @@ void check_two_passes(const Problem& p, const Shape& s) {
     refuse("q: dtype is {}, but f32 or f64 is wanted: its rows are scaled in their own dtype", name_of(s.dtype));
 }
 
-// With K in the place of V the output is Σ p·k, and c·q·Σ p·k is the mean score under p: H = lse − c·q·Σ p·k.
 Stats two_passes(const Problem& problem, const Inputs& in, const Outputs& out, const Tensor& temperatures) {
   const Shape s = shape_of(in, problem);
   base::check_problem(problem, s);
@@ -195,24 +194,24 @@ Stats two_passes(const Problem& problem, const Inputs& in, const Outputs& out, c
   const Extents wide = {s.batch, s.heads_q, s.len_q, s.dim_qk}, rows = {s.batch, s.heads_q, s.len_q, 1};
   const auto size = static_cast<std::size_t>(s.batch * s.heads_q * s.len_q);
   const auto bytes = static_cast<std::size_t>(size_of(s.dtype));
-  std::vector<std::byte> mean_memory(size * static_cast<std::size_t>(s.dim_qk) * bytes), lse_memory(size * bytes);
-  Tensor mean{mean_memory.data(), s.dtype, Device::kCpu, wide, row_major(wide)};
-  const Tensor lse{lse_memory.data(), s.dtype, Device::kCpu, rows, row_major(rows)};
-  Problem silent = problem;
-  silent.stats = StatsLevel::kNone;
-  forward(silent, {in.q, in.k, in.k}, {mean, lse, {}});
+  std::vector<std::byte> entropy_memory(size * bytes), q_memory(size * static_cast<std::size_t>(s.dim_qk) * bytes);
+  const Tensor entropy{entropy_memory.data(), s.dtype, Device::kCpu, rows, row_major(rows)};
+  const Tensor q{q_memory.data(), s.dtype, Device::kCpu, wide, row_major(wide)};
+  Problem first = problem;
+  first.stats = StatsLevel::kFull;
+  first.stats_options = {.causes = false};
+  Outputs looks{out.o};
+  looks.rows.entropy = entropy;
+  forward(first, in, looks);
 
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t h = 0; h < s.heads_q; ++h)
       for (std::int64_t i = 0; i < s.len_q; ++i) {
-        const ScaleRow row = base::visible_keys(problem.mask, s, b, i).scale_row();
-        double dot = 0;
-        for (std::int64_t d = 0; d < s.dim_qk; ++d) dot += base::read(in.q, b, h, i, d) * base::read(mean, b, h, i, d);
-        const double beta = adaptive_temperature(base::read(lse, b, h, i, 0) - problem.scale.factor(h, s.dim_qk, row) * dot);
+        const double beta = adaptive_temperature(base::read(entropy, b, h, i, 0));
         if (temperatures.present()) base::write(temperatures, b, h, i, 0, beta);
-        for (std::int64_t d = 0; d < s.dim_qk; ++d) base::write(mean, b, h, i, d, beta * base::read(in.q, b, h, i, d));
+        for (std::int64_t d = 0; d < s.dim_qk; ++d) base::write(q, b, h, i, d, beta * base::read(in.q, b, h, i, d));
       }
-  return forward(problem, {mean, in.k, in.v}, out);
+  return forward(problem, {q, in.k, in.v}, out);
 }
 
 }  // namespace

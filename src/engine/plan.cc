@@ -120,6 +120,17 @@ std::string features(const Problem& p) {
   return text.empty() ? "no mask or transform" : text;
 }
 
+std::string statistics(const Problem& p) {
+  const StatsOptions& options = p.stats_options;
+  if (p.stats == StatsLevel::kNone) return "statistics: none\n";
+  std::string text = p.stats == StatsLevel::kBasic ? "statistics: basic" : "statistics: full";
+  if (p.stats == StatsLevel::kFull && options.sample > 1) text += fmt::format(", from 1 in {} blocks of {} queries", options.sample, kSampleBlock);
+  if (p.stats == StatsLevel::kFull && options.causes) text += "; Q and K are read once more for their sizes";
+  if (options.gaps || options.key_mass)
+    text += fmt::format("; a second pass over the scores for {}", options.gaps && options.key_mass ? "gaps and key mass" : options.gaps ? "gaps" : "key mass");
+  return text + "\n";
+}
+
 }  // namespace
 
 Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Machine& machine) {
@@ -176,6 +187,7 @@ std::string Plan::explain() const {
       text += fmt::format("skipped: {:.1f} % of the key blocks, which no query of a tile can see\n",
                           100.0 * static_cast<double>(blocks.total - blocks.visited) / static_cast<double>(blocks.total));
   }
+  if (pass == Pass::kForward) text += statistics(problem);
   text += fmt::format("workspace: {} bytes\n", workspace_bytes);
   for (const std::string& other : passed_over) text += fmt::format("passed over: {}\n", other);
   return text;
