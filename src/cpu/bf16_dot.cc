@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include <atomic>
+
 #define ROOTDK_UNROLL _Pragma("GCC unroll 32")
 #define ROOTDK_INLINE inline __attribute__((always_inline))
 
@@ -205,13 +207,17 @@ template <std::size_t kOctets, int kKeys>
 ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, std::size_t dim, __m512 scale, float* s, std::size_t s_stride) {
   const std::size_t octets = kOctets ? kOctets : dim / 8;
   __m512 acc[kKeys];
-  ROOTDK_UNROLL for (int i = 0; i < kKeys; ++i) acc[i] = _mm512_setzero_ps();
   const std::uint16_t* key = k.data + n * k.stride;
-  ROOTDK_UNROLL for (std::size_t j = 0; j < octets; ++j)
-    ROOTDK_UNROLL for (int i = 0; i < kKeys; ++i) {
+  ROOTDK_UNROLL for (int i = 0; i < kKeys; ++i) {
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+    ROOTDK_UNROLL for (std::size_t j = 0; j < octets; ++j) {
       const auto* at = reinterpret_cast<const __m128i*>(key + static_cast<std::size_t>(i) * k.stride + 8 * j);
-      acc[i] = add_products(acc[i], q[j], _mm512_broadcast_i32x4(_mm_loadu_si128(at)));
+      __m512& sum = j % 2 == 0 ? even : odd;
+      sum = add_products(sum, q[j], _mm512_broadcast_i32x4(_mm_loadu_si128(at)));
     }
+    acc[i] = _mm512_add_ps(even, odd);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // keys come from memory one after another: compilers must not mix their loads
+  }
   ROOTDK_UNROLL for (int i = 0; i < kKeys; i += 4) {
     const __m512 sums = _mm512_mul_ps(sum_blocks(acc + i), scale);
     float* out = s + n + i;
@@ -342,7 +348,7 @@ struct NarrowSumTiles {
 
 void narrow_sum(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim,
                 const float* rescale, float* o) {
-  constexpr std::size_t kFew = 64;  // keys whose V stays in L1 for the rows and columns that come later
+  constexpr std::size_t kFew = 32;  // keys whose V stays in L1 for the rows and columns that come later
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   const std::size_t vectors = (dim + 31) / 32;
   for (std::size_t k = 0; k < keys; k += kFew) {

@@ -2,7 +2,6 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,93 +24,89 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-/// Sums over rows [count][dim], each about `reference`. Rows that are not finite are left out.
+/// Sums over rows, each about `reference`. Rows that are not finite are left out.
 class ComponentSums {
  public:
-  ComponentSums(std::size_t dim, float* reference, float* partial, double* sums)
-      : dim_(dim), reference_(reference), partial_(partial), sums_(sums) {}
-
-  /// The first row becomes the reference, unless it is to be 0.
-  void start(bool about_first) {
+  /// `reference` and `sums` have room for `dim`.
+  ComponentSums(std::size_t dim, float* reference, double* sums) : dim_(dim), reference_(reference), sums_(sums) {
     std::fill_n(reference_, dim_, 0.0f);
-    std::fill_n(partial_, dim_, 0.0f);
     std::fill_n(sums_, dim_, 0.0);
-    rows_ = in_partial_ = 0;
-    squares_ = 0;
-    wants_reference_ = about_first;
   }
 
-  HWY_INLINE void add(const float* HWY_RESTRICT row) {
-    float square = squared_distance(row);
-    if (!std::isfinite(square)) return;
-    if (wants_reference_) std::copy_n(row, dim_, reference_), wants_reference_ = false, square = 0;
-    squares_ += static_cast<double>(square);
-    const float *HWY_RESTRICT from = reference_;
-    float* HWY_RESTRICT to = partial_;
-    for (std::size_t d = 0; d < dim_; ++d) to[d] += row[d] - from[d];
-    ++rows_;
-    if (++in_partial_ == kPartial) flush();
+  /// Few rows, so that f32 may sum them up; double takes over between calls.
+  HWY_INLINE void add(Matrix rows, std::size_t count) {
+    if (all_finite(rows, count, dim_)) return add_finite(rows, count);
+    for (std::size_t r = 0; r < count; ++r)
+      if (const Matrix row{rows.data + r * rows.stride, rows.stride}; all_finite(row, 1, dim_)) add_finite(row, 1);
   }
 
-  double rows() const { return static_cast<double>(rows_); }
+  /// Before anything is added: sums of squares about a row of the same population keep their digits where the mean is large.
+  void refer_to(const float* row) {
+    if (all_finite(Matrix{row, dim_}, 1, dim_)) std::copy_n(row, dim_, reference_);
+  }
+
+  double rows() const { return rows_; }
   double squares() const { return squares_; }  ///< Σ ‖row − reference‖²
 
   /// ‖mean‖² and Σ ‖row − mean‖².
   struct Moments {
     double mean_square, centred;
   };
-  Moments moments() {
-    flush();
+  Moments moments() const {
     Moments m{0, squares_};
     for (std::size_t d = 0; d < dim_ && rows_ > 0; ++d) {
-      const double shift = sums_[d] / rows(), mean = static_cast<double>(reference_[d]) + shift;
+      const double shift = sums_[d] / rows_, mean = static_cast<double>(reference_[d]) + shift;
       m.mean_square += mean * mean;
-      m.centred -= rows() * shift * shift;
+      m.centred -= rows_ * shift * shift;
     }
     m.centred = std::max(0.0, m.centred);
     return m;
   }
 
  private:
-  static constexpr int kPartial = 64;  // rows that f32 sums up before double takes over
-
-  HWY_INLINE float squared_distance(const float* HWY_RESTRICT row) const {
-    V sum = hn::Zero(f32);
+  HWY_INLINE void add_finite(Matrix rows, std::size_t count) {
+    V all_squares = hn::Zero(f32);
     std::size_t d = 0;
     for (; d + kLanes <= dim_; d += kLanes) {
-      const V x = hn::Sub(hn::LoadU(f32, row + d), hn::LoadU(f32, reference_ + d));
-      sum = hn::MulAdd(x, x, sum);
+      const V reference = hn::LoadU(f32, reference_ + d);
+      V sum = hn::Zero(f32), squares = sum;
+      for (std::size_t r = 0; r < count; ++r) {
+        const V x = hn::Sub(hn::LoadU(f32, rows.data + r * rows.stride + d), reference);
+        sum = hn::Add(sum, x);
+        squares = hn::MulAdd(x, x, squares);
+      }
+      alignas(64) float lanes[kLanes];
+      hn::Store(sum, f32, lanes);
+      for (std::size_t i = 0; i < kLanes; ++i) sums_[d + i] += static_cast<double>(lanes[i]);
+      all_squares = hn::Add(all_squares, squares);
     }
-    float total = hn::GetLane(hn::SumOfLanes(f32, sum));
-    for (; d < dim_; ++d) total += (row[d] - reference_[d]) * (row[d] - reference_[d]);
-    return total;
-  }
-
-  void flush() {
-    for (std::size_t d = 0; d < dim_; ++d) sums_[d] += static_cast<double>(partial_[d]), partial_[d] = 0;
-    in_partial_ = 0;
+    squares_ += static_cast<double>(hn::GetLane(hn::SumOfLanes(f32, all_squares)));
+    for (; d < dim_; ++d)
+      for (std::size_t r = 0; r < count; ++r) {
+        const double x = static_cast<double>(rows.data[r * rows.stride + d] - reference_[d]);
+        sums_[d] += x;
+        squares_ += x * x;
+      }
+    rows_ += static_cast<double>(count);
   }
 
   std::size_t dim_;
-  float *reference_, *partial_;
+  float* reference_;
   double* sums_;
-  std::int64_t rows_ = 0;
-  int in_partial_ = 0;
-  double squares_ = 0;
-  bool wants_reference_ = false;
+  double rows_ = 0, squares_ = 0;
 };
 
 HWY_INLINE bool wants_causes(const Problem& problem) { return problem.stats == StatsLevel::kFull && problem.stats_options.causes; }
 
 /// One a thread.
 struct CausesScratch {
-  float *reference, *partial, *rows;
+  float *reference, *rows;
   double* sums;
 
   static constexpr std::int64_t kRows = 32;
 
   static CausesScratch take(base::Arena& arena, const Shape& s) {
-    return {arena.take<float>(s.dim_qk), arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk)};
+    return {arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk)};
   }
 };
 
@@ -120,28 +115,31 @@ HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std
   const Shape& s = call.plan.shape;
   const auto dim = static_cast<std::size_t>(s.dim_qk);
   const auto size = static_cast<double>(s.dim_qk);
-  ComponentSums sums(dim, scratch.reference, scratch.partial, scratch.sums);
   Causes causes;
   causes.dim = size;
 
-  sums.start(true);
+  ComponentSums keys(dim, scratch.reference, scratch.sums);
   const std::int64_t len_kv = base::key_length(call.plan.problem.mask, s, b);
   for (std::int64_t key0 = 0; key0 < len_kv; key0 += CausesScratch::kRows) {
-    const auto keys = static_cast<std::size_t>(std::min(CausesScratch::kRows, len_kv - key0));
-    const Matrix k = load_keys(call.plan.problem, call.in.k, b, kv_head, key0, keys, scratch.rows);
-    for (std::size_t j = 0; j < keys; ++j) sums.add(k.data + j * k.stride);
+    const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, len_kv - key0));
+    const Matrix k = load_keys(call.plan.problem, call.in.k, b, kv_head, key0, count, scratch.rows);
+    if (key0 == 0) keys.refer_to(k.data);
+    keys.add(k, count);
   }
-  const ComponentSums::Moments moments = sums.moments();
+  const ComponentSums::Moments moments = keys.moments();
   causes.key_mean_square = moments.mean_square;
-  causes.k_variance = sums.rows() > 0 ? moments.centred / (sums.rows() * size) : 0;
+  causes.k_variance = keys.rows() > 0 ? moments.centred / (keys.rows() * size) : 0;
 
   for (std::int64_t h = kv_head * s.group(); h < (kv_head + 1) * s.group(); ++h) {
-    sums.start(false);
-    for (std::int64_t i = 0; i < s.len_q; ++i) {
-      load_row(call.in.q.dtype, call.in.q.data, base::offset_of(call.in.q, b, h, i, 0), call.in.q.strides[3], dim, scratch.rows);
-      sums.add(scratch.rows);
+    ComponentSums queries(dim, scratch.reference, scratch.sums);
+    for (std::int64_t first = 0; first < s.len_q; first += CausesScratch::kRows) {
+      const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, s.len_q - first));
+      for (std::size_t r = 0; r < count; ++r)
+        load_row(call.in.q.dtype, call.in.q.data, base::offset_of(call.in.q, b, h, first + static_cast<std::int64_t>(r), 0), call.in.q.strides[3], dim,
+                 scratch.rows + r * dim);
+      queries.add({scratch.rows, dim}, count);
     }
-    causes.q_square = sums.rows() > 0 ? sums.squares() / (sums.rows() * size) : 0;
+    causes.q_square = queries.rows() > 0 ? queries.squares() / (queries.rows() * size) : 0;
     call.causes[b * s.heads_q + h] = causes;
   }
 }
