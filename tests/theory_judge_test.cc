@@ -70,21 +70,22 @@ Evidence any_evidence() {
 }
 
 TEST(Judge, SaysSomethingOfAnything) {
-  EXPECT_TRUE(rc::check([] {
-    const Judgement j = judge(any_evidence());
-    RC_ASSERT(!j.codes.empty());
-    RC_ASSERT(j.verdict == j.codes.front());
-    RC_ASSERT(std::is_sorted(j.codes.rbegin(), j.codes.rend()));
-    RC_ASSERT(std::adjacent_find(j.codes.begin(), j.codes.end()) == j.codes.end());
-    if (has(j, Verdict::kSoft) || has(j, Verdict::kUnknown)) RC_ASSERT(j.codes.size() == 1u);
-    if (has(j, Verdict::kFrozen)) RC_ASSERT(!has(j, Verdict::kSharp));
-    for (const std::string* text : {&j.words, &j.fix}) {
-      RC_ASSERT(text->size() > 4u && text->back() == '.');
-      RC_ASSERT(text->find("nan") == std::string::npos);
-      RC_ASSERT(text->find("  ") == std::string::npos);
-      RC_ASSERT(text->front() >= 'A' && text->front() <= 'Z');
-    }
-  }));
+  for (int i = 0; i < 20; ++i)  // of a hundred cases each: some combinations are rare
+    ASSERT_TRUE(rc::check([] {
+      const Judgement j = judge(any_evidence());
+      RC_ASSERT(!j.codes.empty());
+      RC_ASSERT(j.verdict == j.codes.front());
+      RC_ASSERT(std::is_sorted(j.codes.rbegin(), j.codes.rend()));
+      RC_ASSERT(std::adjacent_find(j.codes.begin(), j.codes.end()) == j.codes.end());
+      if (has(j, Verdict::kSoft) || has(j, Verdict::kUnknown)) RC_ASSERT(j.codes.size() == 1u);
+      if (has(j, Verdict::kFrozen)) RC_ASSERT(!has(j, Verdict::kSharp));
+      for (const std::string* text : {&j.words, &j.fix}) {
+        RC_ASSERT(text->size() > 4u && text->back() == '.');
+        RC_ASSERT(text->find("nan") == std::string::npos);
+        RC_ASSERT(text->find("  ") == std::string::npos);
+        RC_ASSERT(text->front() >= 'A' && text->front() <= 'Z');
+      }
+    }));
 }
 
 int hardness(const Judgement& j) { return has(j, Verdict::kFrozen) ? 2 : has(j, Verdict::kSharp) ? 1 : 0; }

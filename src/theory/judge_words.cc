@@ -88,7 +88,8 @@ std::string spread(const Judgement& j) {
 std::string entropy(const Evidence& e, const Judgement& j) {
   const std::string most = number(std::log(e.keys + (e.sink_mass > 0 ? 1 : 0)));
   if (!known(e.entropy)) return fmt::format("Gaussian scores would leave an entropy of {} out of {}", number(j.predicted_entropy), most);
-  return fmt::format("the entropy is {} out of {} (Gaussian scores: {})", number(e.entropy), most, number(j.predicted_entropy));
+  const std::string predicted = known(j.predicted_entropy) ? fmt::format(" (Gaussian scores: {})", number(j.predicted_entropy)) : "";
+  return fmt::format("the entropy is {} out of {}{}", number(e.entropy), most, predicted);
 }
 
 std::string p_max(const Evidence& e) {
@@ -121,7 +122,7 @@ std::string symptom(const Evidence& e, const Judgement& j, const Thresholds& t) 
     case Verdict::kFrozen:
       if (e.sigma > t.frozen * j.sigma_c)
         return fmt::format("Frozen: {}, and {}.", spread(j), known(e.median_p_max) ? p_max(e) : entropy(e, j));
-      return known(e.sigma) ? fmt::format("Frozen: {}, although {}.", p_max(e), spread(j)) : fmt::format("Frozen: {}.", p_max(e));
+      return known(e.sigma / j.sigma_c) ? fmt::format("Frozen: {}, although {}.", p_max(e), spread(j)) : fmt::format("Frozen: {}.", p_max(e));
     case Verdict::kExploding: return exploding(e, j, t);
     case Verdict::kNotFinite: return fmt::format("Not finite: NaN or Inf in {} % of the rows.", number(100 * e.not_finite));
   }
