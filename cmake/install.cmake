@@ -14,7 +14,8 @@ else()
 endif()
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN nn EXCLUDE PATTERN theory EXCLUDE PATTERN theory.h EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN nn EXCLUDE PATTERN theory EXCLUDE PATTERN theory.h EXCLUDE
+  PATTERN report EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/include/rootdk/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
 install(TARGETS rootdk EXPORT rootdk-targets)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package})
@@ -32,6 +33,12 @@ if(TARGET rootdk_theory)
   install(TARGETS rootdk_theory EXPORT rootdk-theory-targets)
   install(EXPORT rootdk-theory-targets NAMESPACE rootdk:: DESTINATION ${package})
 endif()
+if(TARGET rootdk_report)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk/report DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk
+    FILES_MATCHING PATTERN "*.h")
+  install(TARGETS rootdk_report EXPORT rootdk-report-targets)
+  install(EXPORT rootdk-report-targets NAMESPACE rootdk:: DESTINATION ${package})
+endif()
 if(TARGET rootdk_command)
   install(TARGETS rootdk_command)
 endif()
@@ -44,7 +51,7 @@ install(FILES ${PROJECT_BINARY_DIR}/rootdk-config.cmake ${PROJECT_BINARY_DIR}/ro
 
 # pkg-config files name the prefix from where they lie, so that an installation can be moved.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(module rootdk rootdk_nn rootdk_theory)
+foreach(module rootdk rootdk_nn rootdk_theory rootdk_report)
   if(TARGET ${module})
     configure_file(${PROJECT_SOURCE_DIR}/cmake/${module}.pc.in ${PROJECT_BINARY_DIR}/${module}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${module}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

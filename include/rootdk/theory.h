@@ -7,3 +7,4 @@
 #include "rootdk/theory/score_moments.h"     // IWYU pragma: export
 #include "rootdk/theory/gaussian_softmax.h"  // IWYU pragma: export
 #include "rootdk/theory/head.h"              // IWYU pragma: export
+#include "rootdk/theory/judge.h"             // IWYU pragma: export

@@ -45,7 +45,7 @@ by_find_package shared
 by_pkg_config shared
 
 consumers=(c_only)
-for name in nn theory; do
+for name in nn theory report; do
   if [[ $(find "$work/shared" -name rootdk-$name-targets.cmake) ]]; then consumers+=("$name"); fi
 done
 for name in "${consumers[@]}"; do
