@@ -17,7 +17,9 @@
 
 #include "nn_message.h"
 #include "report_stats_cases.h"
+#include "rootdk/attention.h"
 #include "rootdk/report/stats_json.h"
+#include "support/buffer.h"
 #include "support/rng.h"
 
 namespace rootdk::report {
@@ -110,6 +112,32 @@ TEST(StatsJson, RunningStatisticsComeBack) {
   const DecayedStats stats = decayed_stats();
   EXPECT_NE(stats.per_head[0].rows, std::floor(stats.per_head[0].rows));  // fractions were tested
   EXPECT_TRUE(same(decayed_stats_from_json(to_json(stats)), stats));
+}
+
+// What the engine measures, with all that can be asked for; and what a run of several steps makes of it.
+TEST(StatsJson, MeasuredStatisticsComeBack) {
+  test::Buffer q(DType::kF32, {2, 2, 300, 16}), k(DType::kF32, {2, 1, 300, 16}), v(DType::kF32, {2, 1, 300, 8}), o(DType::kF32, {2, 2, 300, 8});
+  test::Buffer lse(DType::kF32, {2, 2, 300, 1}), d_o(DType::kF32, {2, 2, 300, 8}), d_q(DType::kF32, {2, 2, 300, 16});
+  test::Rng rng(7);
+  for (test::Buffer* x : {&q, &k, &v, &d_o}) x->fill_normal(rng, 1);
+  const auto read = [](const test::Buffer& x) { return x.tensor(); };
+  RunningStats running(0.75);
+  for (const std::int64_t sample : {1, 2}) {
+    for (const StatsLevel level : {StatsLevel::kNone, StatsLevel::kBasic, StatsLevel::kFull}) {
+      Problem problem{.stats = level, .stats_options = {.sample = sample, .by_keys = true, .gaps = true}};
+      if (level != StatsLevel::kFull) problem.stats_options = {};
+      problem.mask.causal = true;
+      const Stats stats = forward(problem, {read(q), read(k), read(v)}, {.o = o.tensor(), .lse = lse.tensor()});
+      EXPECT_TRUE(same(stats_from_json(to_json(stats)), stats));
+      const GradientStats gradients =
+          backward(problem, {.q = read(q), .k = read(k), .v = read(v), .o = read(o), .lse = read(lse), .d_o = read(d_o)}, {.d_q = d_q.tensor()});
+      EXPECT_TRUE(same(gradient_stats_from_json(to_json(gradients)), gradients));
+      if (level != StatsLevel::kFull) continue;
+      EXPECT_FALSE(stats.per_head.empty() || stats.at(0, 0).by_keys.empty() || stats.at(0, 0).gaps.counts.empty() || gradients.per_head.empty());
+      running.add(stats);
+    }
+  }
+  EXPECT_TRUE(same(decayed_stats_from_json(to_json(running.stats())), running.stats()));
 }
 
 // What is in the text -------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class TreeBuilder : public nlohmann::json_sax<json> {
       // The element that is open, or the next one to come.
       const bool open = i + 1 < levels_.size();
       if (is_array) out += fmt::format("[{}]", level.tree->size() - (open ? 1 : 0));
-      else if (!level.key.empty()) out += (out.empty() ? "" : ".") + printable(level.key);
+      else if (!level.key.empty()) out += fmt::format("{}{}", out.empty() ? "" : ".", printable(level.key));
     }
     return out.empty() ? "the document" : out;
   }

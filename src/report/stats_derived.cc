@@ -21,11 +21,10 @@ ordered_json spread(const SpreadOf<Count>& s) {
           {"sigma", Writer::encoded(std::sqrt(s.within_row_variance()))}};
 }
 
-/// `back` undoes what was done to values before they were counted.
-template <class Count, class Back>
-ordered_json quantiles(const HistogramOf<Count>& h, const Back& back) {
+template <class Quantile>
+ordered_json quantiles(const Quantile& quantile) {
   ordered_json out = ordered_json::object();
-  for (const auto& [name, q] : {std::pair{"5%", 0.05}, {"50%", 0.5}, {"95%", 0.95}}) out[name] = Writer::encoded(back(h.quantile(q)));
+  for (const auto& [name, q] : {std::pair{"5%", 0.05}, {"50%", 0.5}, {"95%", 0.95}}) out[name] = Writer::encoded(quantile(q));
   return out;
 }
 
@@ -47,9 +46,9 @@ ordered_json derived(const HeadStatsOf<Count>& head) {
   out["keys"] = Writer::encoded(std::exp(head.softmax.log_keys));
   out["raw"] = spread(head.raw);
   out["score"] = spread(head.score);
-  out["relative_entropy"] = quantiles(head.softmax.relative_entropy, [](double x) { return x; });
-  out["p_max"] = quantiles(head.softmax.logit_p_max, [](double x) { return 1 / (1 + std::exp(-x)); });
-  out["trace_j"] = quantiles(head.softmax.log_trace_j, [](double x) { return std::exp(x); });
+  out["relative_entropy"] = quantiles([&](double q) { return head.softmax.relative_entropy.quantile(q); });
+  out["p_max"] = quantiles([&](double q) { return head.softmax.p_max_quantile(q); });
+  out["trace_j"] = quantiles([&](double q) { return head.softmax.trace_j_quantile(q); });
   out["share_p_max_over_0.99"] = share(head.softmax.p_max_over[2]);
   out["share_trace_j_under_0.01"] = share(head.softmax.trace_j_under_001);
   if (head.causes.weight > 0) {

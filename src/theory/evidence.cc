@@ -58,8 +58,7 @@ Evidence evidence_of(const HeadStatsOf<Count>& head, const Setting& setting) {
   e.sum_p2 = head.softmax.sum_p2;
   e.sink_mass = head.softmax.sink_mass;
   e.mean_score = mean_score_of(head, e.keys);
-  const double logit = head.softmax.logit_p_max.quantile(0.5);
-  e.median_p_max = 1 / (1 + std::exp(-logit));
+  e.median_p_max = head.softmax.p_max_quantile(0.5);
   return e;
 }
 

@@ -35,8 +35,7 @@ void check(const Thresholds& t) {
   want_at_least_0("thresholds.rounding", t.rounding);
   want_at_least_0("thresholds.f16_max", t.f16_max);
   want_at_least_0("thresholds.not_finite", t.not_finite);
-  if (t.outliers > t.sharp || t.sharp > t.frozen)
-    refuse("thresholds: outliers {}, sharp {}, frozen {}, but ascending ones are wanted", t.outliers, t.sharp, t.frozen);
+  if (t.sharp > t.frozen) refuse("thresholds: sharp {} and frozen {}, but ascending ones are wanted", t.sharp, t.frozen);
 }
 
 double predicted_entropy(double sigma, double keys, double dim_qk) {
@@ -44,6 +43,9 @@ double predicted_entropy(double sigma, double keys, double dim_qk) {
   return std::isnan(dim_qk) ? gaussian_softmax(sigma, keys).entropy
                             : gaussian_softmax(sigma, keys, static_cast<std::int64_t>(dim_qk)).entropy;
 }
+
+// Of Gaussian scores with this share of σ_c. Not averaged over ‖q‖: that moves it by less than the thresholds leave room for.
+double least_sum_p2(double share, double keys) { return gaussian_softmax(share * critical_sigma(keys), keys).sum_p2; }
 
 // Entropy of the row among its keys, the sink left aside. A row whose sink has mass m has H = h(m) + (1 − m)·H_keys, and h is concave,
 // so with the mean of m this is at most the mean over rows of H_keys (weighted with 1 − m): it never makes a head look more
@@ -73,11 +75,11 @@ std::vector<Verdict> codes_of(const Evidence& e, const Judgement& j, const Thres
     if (holds) codes.push_back(verdict);
   };
   // Comparisons with what is unknown, NaN, are false.
-  const double among_keys = entropy_among_keys(e.entropy, e.sink_mass);
-  const bool wide = e.sigma > t.sharp * j.sigma_c;
-  const bool outliers = wide && !std::isnan(among_keys) && among_keys > predicted_entropy(t.outliers * j.sigma_c, e.keys, e.dim_qk);
-  const bool frozen = (e.sigma > t.frozen * j.sigma_c && !outliers) || one_key_takes_all(e, t);
-  const bool uniform = (std::isnan(e.entropy) ? j.predicted_entropy : among_keys) > std::log(e.keys) - t.uniform;
+  const bool wide = e.sigma > t.sharp * j.sigma_c, too_wide = e.sigma > t.frozen * j.sigma_c;
+  const bool outliers = wide && !std::isnan(e.sum_p2) && e.sum_p2 < least_sum_p2(t.outliers * (too_wide ? t.frozen : t.sharp), e.keys);
+  const bool frozen = (too_wide && !outliers) || one_key_takes_all(e, t);
+  const double entropy = std::isnan(e.entropy) ? j.predicted_entropy : entropy_among_keys(e.entropy, e.sink_mass);
+  const bool uniform = entropy > std::log(e.keys) - t.uniform;
 
   add(Verdict::kNotFinite, e.not_finite > t.not_finite);
   add(Verdict::kExploding, explodes(e, j.rounding, t));

@@ -72,7 +72,7 @@ std::string cause(const Evidence& e, const Judgement& j, const Thresholds& t) {
     return fmt::format(" q·k spreads by {}; a soft-cap or transform takes that away.", number(e.raw_sigma));
   if (!uniform && bias_spreads(e, j, t)) return fmt::format(" A bias or transform does that: c·q·k alone spreads by {}.", number(e.raw_sigma));
   std::string out;
-  for (const Share& share : main_parts(e, !uniform)) out += (out.empty() ? " Why: " : ", and ") + in_words(e, share);
+  for (const Share& share : main_parts(e, !uniform)) out += fmt::format("{}{}", out.empty() ? " Why: " : ", and ", in_words(e, share));
   return out.empty() ? out : out + ".";
 }
 

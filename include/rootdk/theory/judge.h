@@ -21,7 +21,7 @@ namespace rootdk::theory {
 enum class Verdict : std::uint8_t {
   kUnknown,    ///< too little was measured to say
   kSoft,       ///< none of the following
-  kOutliers,   ///< σ is large, yet the rows keep the entropy of a soft head: the spread lies where softmax does not see it
+  kOutliers,   ///< σ is large, yet no few keys take most: the spread lies where softmax does not see it
   kSink,       ///< the sink takes most of the probability
   kSharp,      ///< σ comes near σ_c
   kUniform,    ///< all keys get the same: the head does not look at anything
@@ -46,9 +46,10 @@ struct Thresholds {
   double rounding = 0.1;
   double f16_max = 16'376;    ///< exploding, f16 only: |max|; a quarter of the largest f16, beyond which sums of products overflow
   double not_finite = 1e-12;  ///< not finite: share of rows. Never met by one row in a pass; what decay has left of one long ago is
-  /// σ speaks of scores that are roughly Gaussian. Where the measured entropy is above that of Gaussian scores of spread this·σ_c,
-  /// it overrules a σ that says sharp or frozen: that is outliers (a bias of −10⁹ for a mask, or a few rows unlike the rest).
-  double outliers = 0.4;
+  /// σ speaks of scores that are roughly Gaussian. A bias of −10⁹ for a mask makes it enormous, and softmax does not care. So where σ is
+  /// beyond sharp or frozen, the measured Σp² must be at least that of Gaussian scores with this share of the spread where that
+  /// verdict begins; otherwise Σp² is believed, and that is outliers. (Σp² says how few keys take most, however many lie far below.)
+  double outliers = 0.7;
 };
 
 /// What a judgement is based on, of one head. NaN means unknown; what needs it is then not judged.
@@ -112,7 +113,7 @@ struct Judgement {
   std::string fix;    ///< one sentence
 };
 
-/// Ten to thirty milliseconds where dim_qk is known, for the average over ‖q‖; one otherwise.
+/// Ten to thirty milliseconds where dim_qk is known, for the average over ‖q‖; one or two otherwise.
 ROOTDK_API Judgement judge(const Evidence& evidence, const Thresholds& thresholds = {});
 
 template <class Count>
