@@ -145,8 +145,9 @@ class Reader {
   template <class Enum, std::size_t kNames>
   void choice(std::string_view name, Enum& value, const char* const (&names)[kNames]) const {
     const nlohmann::json& node = member(name);
-    for (std::size_t i = 0; i < kNames; ++i)
-      if (node == names[i]) return static_cast<void>(value = static_cast<Enum>(i));
+    const auto* text = node.get_ptr<const std::string*>();  // comparing with the node itself would allocate under noexcept
+    for (std::size_t i = 0; i < kNames && text; ++i)
+      if (*text == names[i]) return static_cast<void>(value = static_cast<Enum>(i));
     std::string known;
     for (const char* one : names) known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", one);
     base::refuse("{}: {}, but one of {} is wanted", at(name).path(), in_short(node), known);
