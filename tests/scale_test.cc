@@ -219,7 +219,7 @@ TEST(Scale, RefusesWithTheReason) {
       {"llama4*llama4", "scale: \"sqrt_dk*llama4\" has a length rule already, and two would correct for the length twice"},
       {"yarn(2)*yarn(2)", "scale: \"sqrt_dk*yarn(2)\" has a YaRN factor already"},
   };
-  for (const auto& [text, message] : table) EXPECT_EQ(said_by([&] { Scale::parse(text); }), message);
+  for (const auto& row : table) EXPECT_EQ(said_by([&] { Scale::parse(row.first); }), row.second);
 }
 
 TEST(Scale, PlansSayWhatTheScaleIs) {

@@ -70,7 +70,8 @@ TEST(JudgeMeasured, NoneFreezesRootIsSoftWholeIsUniform) {
     expect_agrees(over_items(items, [](const Judgement& j) { return j.sigma; }), sigma, "sigma");
     expect_agrees(over_items(items, [](const Judgement& j) { return j.divisor_over_sqrt_dk; }), 1, "divisor/√d_k");
     // H where it is small, ln n − H elsewhere: what tells one spread from another. MATH gives f32 2e-6 on H.
-    const auto tell = [&](double entropy) { return verdict == Verdict::kFrozen ? entropy : std::log(1024.0) - entropy; };
+    const bool frozen = verdict == Verdict::kFrozen;
+    const auto tell = [&](double entropy) { return frozen ? entropy : std::log(1024.0) - entropy; };
     expect_agrees(over_items(items, [&](const Judgement& j) { return tell(j.entropy) / tell(j.predicted_entropy); }), 1, "entropy",
                   2e-6 * std::log(1024.0) / tell(items[0].predicted_entropy));
     // Rows' spreads differ by a share √(2/d), which moves a mean of products from the product of means by its square.

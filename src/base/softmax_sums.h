@@ -20,9 +20,9 @@ struct SoftmaxSums {
   }
 
   friend SoftmaxSums merge(const SoftmaxSums& a, const SoftmaxSums& b) {
-    const double max = std::max(a.max, b.max);
-    const SoftmaxSums x = a.moved_to(max), y = b.moved_to(max);
-    return {max, x.sum + y.sum, x.t + y.t, x.sum2 + y.sum2, x.sum3 + y.sum3};
+    const double high = std::max(a.max, b.max);
+    const SoftmaxSums x = a.moved_to(high), y = b.moved_to(high);
+    return {high, x.sum + y.sum, x.t + y.t, x.sum2 + y.sum2, x.sum3 + y.sum3};
   }
 
   /// One key of score z: how a sink enters.
