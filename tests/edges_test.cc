@@ -114,6 +114,24 @@ TEST(Edges, EmptyLengths) {
   }
 }
 
+// Few rows take keys by fours and queries by pairs at these dims; what is left over goes another way.
+TEST(Edges, FewRowsAtCommonDims) {
+  std::uint64_t seed = 10;
+  for (const std::int64_t dim : {64, 128})
+    for (const std::int64_t heads : {1, 3, 4, 6, 8})
+      for (const std::int64_t keys : {1, 3, 4, 7, 31, 3075}) {
+        if (keys > 1000 && heads != 4) continue;  // long enough to be split
+        for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+          const auto c = simple_case({1, heads, 1, 1, keys, dim, dim, dtype}, ++seed);
+          const Yardstick yardstick(*c);
+          for (const engine::Kernel& kernel : fast_kernels()) {
+            if (!engine::misfit(kernel, c->shape, Machine::here()).empty()) continue;
+            EXPECT_EQ(yardstick.judge(run(*c, kernel)), "") << kernel.label() << ", " << c->describe();
+          }
+        }
+      }
+}
+
 TEST(Edges, ScoresOfTenThousandInF16) {
   const auto c = simple_case({1, 2, 2, 50, 300, 64, 64, DType::kF16}, 3, 40);  // unscaled scores spread as 8·1600
   c->problem.scale = Scale::none();

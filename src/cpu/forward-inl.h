@@ -50,9 +50,11 @@ struct TileState {
   TileMoments raw = {}, score = {};                      ///< raw only where it differs
   bool full = false;                                     ///< full statistics look at some row of the tile
 
+  static std::int64_t output_size(const Plan& plan) { return plan.shape.dim_v * (plan.narrow ? plan.tile_rows : kTileRows); }
+
   static TileState take(base::Arena& arena, const Plan& plan) {
     TileState state{arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
-                    arena.take<float>(kTileRows), arena.take<float>(plan.shape.dim_v * kTileRows)};
+                    arena.take<float>(kTileRows), arena.take<float>(output_size(plan))};
     if (plan.problem.stats != StatsLevel::kFull) return state;
     for (float** sums : {&state.t, &state.sum2, &state.sum3}) *sums = arena.take<float>(kTileRows);
     state.raw = TileMoments::take(arena);
@@ -84,7 +86,7 @@ struct TileState {
     std::fill_n(raw_max, kTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kTileRows, 0.0f);
     std::fill_n(visible, kTileRows, 0.0f);
-    std::memset(o, 0, static_cast<std::size_t>(plan.shape.dim_v * kTileRows) * sizeof(float));
+    std::memset(o, 0, static_cast<std::size_t>(output_size(plan)) * sizeof(float));
     if (!full) return;
     for (float* sums : {t, sum2, sum3}) std::fill_n(sums, kTileRows, 0.0f);
     raw.clear();

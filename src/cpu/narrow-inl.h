@@ -67,7 +67,7 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-// K and V come from memory in order and, as far as registers allow, once; fetching them is left to the hardware
+// K and V come from memory in order and once; what needs them again finds them in L1. Fetching them is left to the hardware
 // (docs/performance.md says what was compared).
 
 // sum[r] += q[r]·k over J vectors.
@@ -114,13 +114,56 @@ HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stri
   }
 }
 
+#if HWY_MAX_BYTES >= 64
+// q[r]·k[i] for two rows and four keys, as the half of a sum_lanes() of 16. The queries stay in registers, so that keys can be the
+// operands from memory: that overlaps with fetching them, the other way round does not (docs/performance.md).
+template <int kVectors, class T>
+HWY_INLINE V pair_scores(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, std::size_t k_stride) {
+  V row[2][kVectors], acc[8];
+  ROOTDK_UNROLL for (int r = 0; r < 2; ++r) {
+    ROOTDK_UNROLL for (int j = 0; j < kVectors; ++j) row[r][j] = hn::Load(f32, q + (r * kVectors + j) * kLanes);
+  }
+  ROOTDK_UNROLL for (std::size_t i = 0; i < 4; ++i) {
+    V sum[2] = {hn::Zero(f32), hn::Zero(f32)};
+    ROOTDK_UNROLL for (int j = 0; j < kVectors; ++j) {
+      const V y = load_stored(k + i * k_stride + static_cast<std::size_t>(j) * kLanes);
+      ROOTDK_UNROLL for (int r = 0; r < 2; ++r) sum[r] = hn::MulAdd(row[r][j], y, sum[r]);
+    }
+    acc[i] = sum[0], acc[4 + i] = sum[1];
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers must not mix the keys' loads, nor load the queries again
+  }
+  return sum_block_pairs(sum_blocks(acc), sum_blocks(acc + 4));
+}
+
+/// narrow_score_rows<4> of whole fours of keys, dim = kVectors·16.
+template <int kVectors, class T>
+HWY_INLINE void narrow_score_fours(const float* q, const T* k, std::size_t k_stride, std::size_t keys, float* s, std::size_t s_stride) {
+  alignas(64) float sums[kLanes];
+  for (std::size_t n = 0; n < keys; n += 4) {
+    const V low = pair_scores<kVectors>(q, k + n * k_stride, k_stride);
+    const V high = pair_scores<kVectors>(q + 2 * kVectors * kLanes, k + n * k_stride, k_stride);
+    hn::Store(hn::Add(hn::ConcatLowerLower(f32, high, low), hn::ConcatUpperUpper(f32, high, low)), f32, sums);
+    ROOTDK_UNROLL for (std::size_t r = 0; r < 4; ++r) std::memcpy(s + r * s_stride + n, sums + r * 4, 4 * sizeof(float));
+  }
+}
+#endif
+
 /// s[row][key] of up to min(8, lanes) rows of q, [rows][dim].
 template <class T>
 HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std::size_t k_stride, std::size_t keys,
                               std::size_t dim, float* HWY_RESTRICT s, std::size_t s_stride) {
   const auto all_rows = [&](auto size) HWY_ATTR {
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) narrow_score_rows<4>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
+    for (; r + 4 <= rows; r += 4) {
+      std::size_t done = 0;
+#if HWY_MAX_BYTES >= 64
+      if constexpr (!std::is_same_v<decltype(size), std::size_t>) {
+        done = keys / 4 * 4;
+        narrow_score_fours<decltype(size)::value / kLanes>(q + r * size, k, k_stride, done, s + r * s_stride, s_stride);
+      }
+#endif
+      narrow_score_rows<4>(q + r * size, k + done * k_stride, k_stride, keys - done, size, s + r * s_stride + done, s_stride);
+    }
     for (; r + 2 <= rows; r += 2) narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
     if (r < rows) narrow_score_rows<1>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
   };
@@ -148,7 +191,13 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, std::size_t p_strid
         const V w = hn::Set(f32, weight);
         ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
       }
-    } else {  // a vector of V at a time: with 28 sums there is no room for more
+    } else if constexpr (std::is_same_v<T, float>) {  // V as an operand of every multiply-add
+      ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
+        const V w = hn::Set(f32, p[static_cast<std::size_t>(r) * p_stride + k]);
+        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // or compilers would load it once, into a register
+      }
+    } else {  // a vector of V at a time: registers are full
       ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
         const V x = load_stored(v + k * v_stride + j * kLanes);
         ROOTDK_UNROLL for (int r = 0; r < R; ++r)
@@ -182,7 +231,7 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::s
                                     std::size_t dim, const float* rescale, float* o) {
   // As many rows of O as registers hold take nearly whole rows of V in one go; what is left over finds them in L1, where a few
   // keys fit.
-  constexpr std::size_t kFew = 32;
+  constexpr std::size_t kFew = 16;
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   for (std::size_t k = 0; k < keys; k += kFew) {
     const std::size_t here = keys - k < kFew ? keys - k : kFew;
@@ -192,7 +241,7 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::s
       cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r * p_stride + k, p_stride, v + k * v_stride, v_stride, here, shrink + r, o + r * dim, dim});
     };
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) tiles(std::integral_constant<int, 4>(), std::integral_constant<int, kMr == 4 ? 7 : 3>(), r);
+    for (; r + 4 <= rows; r += 4) tiles(std::integral_constant<int, 4>(), std::integral_constant<int, kMr != 4 ? 3 : std::is_same_v<T, float> ? 7 : 6>(), r);
     for (; r + 2 <= rows; r += 2) tiles(std::integral_constant<int, 2>(), std::integral_constant<int, kMr == 4 ? 8 : 4>(), r);
     if (r < rows) tiles(std::integral_constant<int, 1>(), std::integral_constant<int, 8>(), r);
   }
