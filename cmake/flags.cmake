@@ -5,9 +5,18 @@ if(ROOTDK_SANITIZE)
   add_link_options(-fsanitize=${ROOTDK_SANITIZE})
 endif()
 
+if(ROOTDK_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 function(rootdk_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wvla
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
+endfunction()
+
+# GCC 12 sees overlap where a literal and a string are joined (its bug 105329). For what is mostly text.
+function(rootdk_no_restrict_warnings target)
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 endfunction()
 
 # For the libraries. Kernels ask for FMA where they want it, through Highway; that the compiler adds none of its own keeps

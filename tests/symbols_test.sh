@@ -13,7 +13,7 @@ demangled() { "$nm" --dynamic --demangle "$1" "$library" | sed -E 's/^ *([0-9a-f
 
 exported=$(demangled --defined-only)
 [[ $exported == *rootdk* ]] || fail "exports nothing of rootdk" "$exported"
-fail "exports what is not its API" "$(grep -vE '^(rootdk::|rootdk_|(vtable|typeinfo|typeinfo name) for rootdk::)' <<<"$exported" || true)"
+fail "exports what is not its API" "$(grep -vE '^((void )?rootdk::|rootdk_|(vtable|typeinfo|typeinfo name) for rootdk::)' <<<"$exported" || true)"
 
 fail "can print or end the process" "$(demangled --undefined-only | grep -xE \
 '(abort|exit|_exit|_Exit|quick_exit|__assert_fail|std::__glibcxx_assert_fail.*|hwy::Abort.*|raise|kill'\

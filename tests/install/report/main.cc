@@ -1,3 +1,9 @@
+#include <rootdk/report/html.h>
 #include <rootdk/report/stats_json.h>
 
-int main() { return rootdk::report::stats_from_json(rootdk::report::to_json(rootdk::Stats{.batch = 3})).batch == 3 ? 0 : 1; }
+int main() {
+  namespace report = rootdk::report;
+  const char* results = R"({"format": "rootdk-results", "format_version": 1, "chapters": []})";
+  if (report::has_html() && !report::html(results).ends_with("</html>\n")) return 1;
+  return report::stats_from_json(report::to_json(rootdk::Stats{.batch = 3})).batch == 3 ? 0 : 1;
+}

@@ -1,0 +1,27 @@
+# The page of report::html: web/ and D3 become one C++ source in the build directory. Without D3 the source holds no page, and
+# report::html says so.
+
+find_file(ROOTDK_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/d3 NO_DEFAULT_PATH
+  DOC "D3, embedded in HTML reports (Debian: node-d3)")
+set(rootdk_page_script values.js rules.js chart.js formulas.js charts/histograms.js charts/explain.js charts/variance.js charts/phase.js
+  charts/gradient.js charts/precision.js charts/init.js charts/bars.js charts/train.js page.js)
+
+function(rootdk_embed_page target)
+  set(web ${PROJECT_SOURCE_DIR}/web)
+  set(source ${PROJECT_BINARY_DIR}/generated/report_page.cc)
+  list(TRANSFORM rootdk_page_script PREPEND ${web}/ OUTPUT_VARIABLE scripts)
+  set(d3)
+  if(ROOTDK_D3)
+    set(d3 ${ROOTDK_D3})
+  else()
+    message(STATUS "No HTML reports: they need D3 (Debian: node-d3)")
+  endif()
+  list(JOIN scripts "|" joined)
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -D "web=${web}" -D "scripts=${joined}" -D "d3=${d3}" -D "out=${source}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    DEPENDS ${scripts} ${web}/report.html ${web}/report.css ${web}/d3-notice.txt ${d3} ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    COMMENT "Embedding the report page" VERBATIM)
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -Wno-overlength-strings)  # ISO C++ promises 65536 characters
+  target_sources(${target} PRIVATE ${source})
+endfunction()
