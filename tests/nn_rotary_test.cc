@@ -180,7 +180,7 @@ TEST(Positions, AreThoseOfTheMask) {
 
 TEST(Rotary, RefusesWhatDoesNotFit) {
   Vector x(2 * 3 * 4);
-  std::vector<double> y(24);
+  std::vector<BFloat16> y(24);
   const Tensor t = tensor(x.data(), {2, 1, 3, 4});
   const std::vector<std::int64_t> positions = {0, 1, 2};
   const auto message = [&](const Rotary& rotary) { return message_of([&] { rotate(rotary, t, positions); }); };
@@ -190,7 +190,7 @@ TEST(Rotary, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message({.base = NAN}), "rotary.base: nan, but a finite positive number is wanted");
   EXPECT_EQ(message_of([&] { rotate({}, t, std::span(positions).first(2)); }),
             "positions: 2 entries, but length 3 or batch × length 6 are wanted");
-  EXPECT_EQ(message_of([&] { rotate({}, tensor(y.data(), {2, 1, 3, 4}), positions); }), "x: dtype is f64, but f32 is wanted");
+  EXPECT_EQ(message_of([&] { rotate({}, tensor(y.data(), {2, 1, 3, 4}), positions); }), "x: dtype is bf16, but f32 or f64 is wanted");
 }
 
 }  // namespace

@@ -73,21 +73,33 @@ double Init::standard_deviation(const Fans& fans) const {
   refuse("init.rule: {} is none of the rules", static_cast<int>(rule));
 }
 
-void fill(std::span<float> values, const Init& init, const Fans& fans, const Seed& seed) {
+namespace {
+
+template <class T>
+void fill_with(std::span<T> values, const Init& init, const Fans& fans, const Seed& seed) {
   const double sigma = init.standard_deviation(fans);
   const auto count = static_cast<std::int64_t>(values.size());
 #pragma omp parallel for schedule(static) if (count > kWorthThreads)
   for (std::int64_t i = 0; i < count; i += 2) {
     const auto pair = draw(init.distribution, seed, static_cast<std::uint64_t>(i / 2));
-    values[static_cast<std::size_t>(i)] = static_cast<float>(sigma * pair[0]);
-    if (i + 1 < count) values[static_cast<std::size_t>(i + 1)] = static_cast<float>(sigma * pair[1]);
+    values[static_cast<std::size_t>(i)] = static_cast<T>(sigma * pair[0]);
+    if (i + 1 < count) values[static_cast<std::size_t>(i + 1)] = static_cast<T>(sigma * pair[1]);
   }
 }
 
-void initialise(Linear& layer, const Init& init, const Seed& seed) {
+}  // namespace
+
+void fill(std::span<float> values, const Init& init, const Fans& fans, const Seed& seed) { fill_with(values, init, fans, seed); }
+void fill(std::span<double> values, const Init& init, const Fans& fans, const Seed& seed) { fill_with(values, init, fans, seed); }
+
+template <class T>
+void initialise(BasicLinear<T>& layer, const Init& init, const Seed& seed) {
   check_linear("layer", layer, layer.in, layer.out);
   fill(layer.weight, init, {layer.in, layer.out}, seed);
-  std::fill(layer.bias.begin(), layer.bias.end(), 0.0f);
+  std::fill(layer.bias.begin(), layer.bias.end(), T(0));
 }
+
+template void initialise(BasicLinear<float>&, const Init&, const Seed&);
+template void initialise(BasicLinear<double>&, const Init&, const Seed&);
 
 }  // namespace rootdk::nn

@@ -12,6 +12,7 @@ namespace rootdk::nn {
 inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
 /// Throws unless `layer` maps in → out and its arrays have those sizes. `name` says whose it is: "parameters.q".
-void check_linear(std::string_view name, const Linear& layer, std::int64_t in, std::int64_t out);
+template <class T>
+void check_linear(std::string_view name, const BasicLinear<T>& layer, std::int64_t in, std::int64_t out);
 
 }  // namespace rootdk::nn

@@ -7,9 +7,11 @@
 #include <string_view>
 #include <utility>
 
+#include "nn/buffer.h"
 #include "nn/linear.h"
 #include "nn/positions.h"
 #include "nn/rotary.h"
+#include "nn/sizes.h"
 
 namespace rootdk::nn {
 
@@ -34,32 +36,21 @@ class Workspace {
   void* aligned_;
 };
 
-// An array whose every element will be written before it is read.
-class Buffer {
- public:
-  explicit Buffer(std::int64_t count)
-      : count_(static_cast<std::size_t>(count)), data_(std::make_unique_for_overwrite<float[]>(count_)) {}
-  float* data() const { return data_.get(); }
-  std::span<float> values() const { return {data_.get(), count_}; }
-
- private:
-  std::size_t count_;
-  std::unique_ptr<float[]> data_;
-};
-
 // [batch, length, heads, dim] storage seen as [batch, heads, length, dim].
 template <class Float>
 auto heads_of(Float* data, std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim) {
   return tensor(data, {batch, heads, length, dim}, {length * heads * dim, dim, heads * dim, 1});
 }
 
-void turn_heads(const Rotary& rotary, const AttentionSaved& saved, float* q, float* k, Turn turn) {
+template <class T>
+void turn_heads(const Rotary& rotary, const BasicAttentionSaved<T>& saved, T* q, T* k, Turn turn) {
   const Shape& s = saved.shape;
   if (q) rotate(rotary, heads_of(q, s.batch, s.heads_q, s.len_q, s.dim_qk), query_positions(saved.problem.mask, s), turn);
   if (k) rotate(rotary, heads_of(k, s.batch, s.heads_kv, s.len_kv, s.dim_qk), key_positions(s), turn);
 }
 
-void check_sequence(std::string_view name, const ConstSequence& x, std::int64_t width) {
+template <class Float>
+void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::int64_t width) {
   if (x.batch < 0 || x.length < 0) refuse("{}: batch is {} and length {}, but neither can be negative", name, x.batch, x.length);
   if (x.width != width) refuse("{}: width is {}, but {} is wanted", name, x.width, width);
   if (x.batch > 0 && x.length > kMaxExtent / x.batch)
@@ -67,30 +58,31 @@ void check_sequence(std::string_view name, const ConstSequence& x, std::int64_t 
   if (!x.present() && x.rows() > 0) refuse("{}: data is null, but it has {} rows", name, x.rows());
 }
 
-void check_sequence(std::string_view name, const ConstSequence& x, std::int64_t batch, std::int64_t length, std::int64_t width) {
+template <class Float>
+void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::int64_t batch, std::int64_t length, std::int64_t width) {
   check_sequence(name, x, width);
   if (x.batch != batch || x.length != length)
     refuse("{}: [batch, length] is [{}, {}], but [{}, {}] is wanted", name, x.batch, x.length, batch, length);
 }
 
 // Both are contiguous, so this is exact.
-void check_apart(std::string_view name, const ConstSequence& written, std::string_view other_name, const ConstSequence& other) {
-  const std::less<const float*> before;
-  const auto a = written.values(), b = other.values();
+template <class T, class Float>
+void check_apart(std::string_view name, const BasicSequence<T>& written, std::string_view other_name,
+                 const BasicSequence<Float>& other) {
+  const std::less<const T*> before;
+  const auto a = written.values();
+  const auto b = other.values();
   if (written.present() && other.present() && !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
       before(b.data(), a.data() + a.size()))
     refuse("{}: overlaps {}", name, other_name);
 }
 
-void check_parameters(std::string_view name, const AttentionParameters& p, const MultiHeadAttentionOptions& o) {
+template <class T>
+void check_parameters(std::string_view name, const BasicAttentionParameters<T>& p, const MultiHeadAttentionOptions& o) {
   check_linear(fmt::format("{}.q", name), p.q, o.width, o.heads_q * o.dim_qk);
   check_linear(fmt::format("{}.k", name), p.k, o.width_kv, o.heads_kv * o.dim_qk);
   check_linear(fmt::format("{}.v", name), p.v, o.width_kv, o.heads_kv * o.dim_v);
   check_linear(fmt::format("{}.o", name), p.o, o.heads_q * o.dim_v, o.width);
-}
-
-void check_size(std::string_view name, std::int64_t value) {
-  if (value < 1 || value > kMaxExtent) refuse("{}: {}, but 1 to {} is wanted", name, value, kMaxExtent);
 }
 
 MultiHeadAttentionOptions with_defaults(MultiHeadAttentionOptions o) {
@@ -113,12 +105,13 @@ MultiHeadAttentionOptions with_defaults(MultiHeadAttentionOptions o) {
   return o;
 }
 
-void check_backward(const MultiHeadAttention& layer, const AttentionSaved& saved, const ConstSequence& d_out,
-                    const AttentionGradients& g) {
+template <class T>
+void check_backward(const BasicMultiHeadAttention<T>& layer, const BasicAttentionSaved<T>& saved,
+                    const BasicSequence<const T>& d_out, const BasicAttentionGradients<T>& g) {
   const MultiHeadAttentionOptions& o = layer.options();
   const Shape& s = saved.shape;
   check_parameters("parameters", layer.parameters(), o);
-  const auto holds = [](const std::vector<float>& array, const ConstTensor& view) {
+  const auto holds = [](const std::vector<T>& array, const ConstTensor& view) {
     return static_cast<std::int64_t>(array.size()) == view.count();
   };
   if (s.heads_q != o.heads_q || s.heads_kv != o.heads_kv || s.dim_qk != o.dim_qk || s.dim_v != o.dim_v ||
@@ -158,70 +151,82 @@ void add_to(std::span<float> sum, std::span<const float> part) {
 
 }  // namespace
 
-void AttentionParameters::set_zero() {
-  for (Linear* layer : each()) layer->set_zero();
+template <class T>
+void BasicAttentionParameters<T>::set_zero() {
+  for (BasicLinear<T>* layer : each()) layer->set_zero();
 }
 
-AttentionParameters zeros_like(const AttentionParameters& p) {
+template <class T>
+BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>& p) {
   return {zeros_like(p.q), zeros_like(p.k), zeros_like(p.v), zeros_like(p.o)};
 }
 
-void initialise(AttentionParameters& p, const Init& init, const Seed& seed, QkvFans fans) {
+template <class T>
+void initialise(BasicAttentionParameters<T>& p, const Init& init, const Seed& seed, QkvFans fans) {
   std::uint64_t stream = seed.stream;
-  for (Linear* layer : p.each()) initialise(*layer, init, {seed.value, stream++});
+  for (BasicLinear<T>* layer : p.each()) initialise(*layer, init, {seed.value, stream++});
   if (fans == QkvFans::kSeparate) return;
   stream = seed.stream;
-  for (Linear* layer : {&p.q, &p.k, &p.v})
+  for (BasicLinear<T>* layer : {&p.q, &p.k, &p.v})
     fill(layer->weight, init, {layer->in, p.q.out + p.k.out + p.v.out}, {seed.value, stream++});
 }
 
-ConstTensor AttentionSaved::q_view() const {
+template <class T>
+ConstTensor BasicAttentionSaved<T>::q_view() const {
   return heads_of(q.data(), shape.batch, shape.heads_q, shape.len_q, shape.dim_qk);
 }
-ConstTensor AttentionSaved::k_view() const {
+template <class T>
+ConstTensor BasicAttentionSaved<T>::k_view() const {
   return heads_of(k.data(), shape.batch, shape.heads_kv, shape.len_kv, shape.dim_qk);
 }
-ConstTensor AttentionSaved::v_view() const {
+template <class T>
+ConstTensor BasicAttentionSaved<T>::v_view() const {
   return heads_of(v.data(), shape.batch, shape.heads_kv, shape.len_kv, shape.dim_v);
 }
-ConstTensor AttentionSaved::o_view() const {
+template <class T>
+ConstTensor BasicAttentionSaved<T>::o_view() const {
   return heads_of(o.data(), shape.batch, shape.heads_q, shape.len_q, shape.dim_v);
 }
-ConstTensor AttentionSaved::lse_view() const {
+template <class T>
+ConstTensor BasicAttentionSaved<T>::lse_view() const {
   return tensor(lse.data(), {shape.batch, shape.heads_q, shape.len_q, 1});
 }
 
-MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options) : options_(with_defaults(options)) {
+template <class T>
+BasicMultiHeadAttention<T>::BasicMultiHeadAttention(const MultiHeadAttentionOptions& options) : options_(with_defaults(options)) {
   const MultiHeadAttentionOptions& o = options_;
-  parameters_.q = Linear(o.width, o.heads_q * o.dim_qk, o.bias_qkv);
-  parameters_.k = Linear(o.width_kv, o.heads_kv * o.dim_qk, o.bias_qkv);
-  parameters_.v = Linear(o.width_kv, o.heads_kv * o.dim_v, o.bias_qkv);
-  parameters_.o = Linear(o.heads_q * o.dim_v, o.width, o.bias_out);
+  parameters_.q = BasicLinear<T>(o.width, o.heads_q * o.dim_qk, o.bias_qkv);
+  parameters_.k = BasicLinear<T>(o.width_kv, o.heads_kv * o.dim_qk, o.bias_qkv);
+  parameters_.v = BasicLinear<T>(o.width_kv, o.heads_kv * o.dim_v, o.bias_qkv);
+  parameters_.o = BasicLinear<T>(o.heads_q * o.dim_v, o.width, o.bias_out);
 }
 
-Stats MultiHeadAttention::forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
-                                  const Sequence& out, AttentionSaved* saved) const {
-  AttentionSaved dropped;
-  AttentionSaved& kept = saved ? *saved : dropped;
+template <class T>
+Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
+                                  const Sequence& out, Saved* saved) const {
+  Saved dropped;
+  Saved& kept = saved ? *saved : dropped;
   Stats stats = run(problem, x_q, x_kv, out, kept);
   kept.self = false;
   return stats;
 }
 
-Stats MultiHeadAttention::forward(const Problem& problem, const ConstSequence& x, const Sequence& out,
-                                  AttentionSaved* saved) const {
+template <class T>
+Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSequence& x, const Sequence& out,
+                                  Saved* saved) const {
   if (options_.width_kv != options_.width)
     refuse("width_kv: {}, but self-attention needs the width of x, {}", options_.width_kv, options_.width);
   check_sequence("x", x, options_.width);
-  AttentionSaved dropped;
-  AttentionSaved& kept = saved ? *saved : dropped;
+  Saved dropped;
+  Saved& kept = saved ? *saved : dropped;
   Stats stats = run(problem, x, x, out, kept);
   kept.self = true;
   return stats;
 }
 
-Stats MultiHeadAttention::run(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
-                              const Sequence& out, AttentionSaved& saved) const {
+template <class T>
+Stats BasicMultiHeadAttention<T>::run(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
+                              const Sequence& out, Saved& saved) const {
   const MultiHeadAttentionOptions& opt = options_;
   check_parameters("parameters", parameters_, opt);
   check_sequence("x_q", x_q, opt.width);
@@ -231,7 +236,7 @@ Stats MultiHeadAttention::run(const Problem& problem, const ConstSequence& x_q, 
   check_apart("out", out, "x_q", x_q);
   check_apart("out", out, "x_kv", x_kv);
   if (problem.paged) refuse("problem.paged: given, but the layer makes its own keys and values, which have no pages");
-  const Shape shape = {x_q.batch, opt.heads_q, opt.heads_kv, x_q.length, x_kv.length, opt.dim_qk, opt.dim_v, DType::kF32};
+  const Shape shape = {x_q.batch, opt.heads_q, opt.heads_kv, x_q.length, x_kv.length, opt.dim_qk, opt.dim_v, kDTypeOf<T>};
   const Plan plan = make_plan(problem, shape);  // throws if the problem does not fit
 
   saved.problem = problem;
@@ -260,26 +265,27 @@ Stats MultiHeadAttention::run(const Problem& problem, const ConstSequence& x_q, 
   return stats;
 }
 
-void MultiHeadAttention::backward(const AttentionSaved& saved, const ConstSequence& d_out,
-                                  const AttentionGradients& gradients) const {
+template <class T>
+void BasicMultiHeadAttention<T>::backward(const Saved& saved, const ConstSequence& d_out,
+                                  const Gradients& gradients) const {
   const Shape& s = saved.shape;
-  const AttentionGradients& g = gradients;
+  const Gradients& g = gradients;
   check_backward(*this, saved, d_out, gradients);
   const Plan plan = make_plan(saved.problem, s, Pass::kBackward);
 
   // out = o·W_oᵀ + b_o
   const std::int64_t rows_q = s.batch * s.len_q, rows_kv = s.batch * s.len_kv;
-  const Buffer d_o(rows_q * parameters_.o.in);
+  const Buffer<T> d_o(rows_q * parameters_.o.in);
   backward_input(parameters_.o, d_out.values(), d_o.values());
 
   // o = attention(q, k, v): only the parts that someone asked for.
   const bool want_q = g.parameters || g.d_x_q.present();
   const bool want_kv = g.parameters || g.d_x_kv.present() || (saved.self && g.d_x_q.present());
-  const Buffer d_q(want_q ? rows_q * parameters_.q.out : 0);
-  const Buffer d_k(want_kv ? rows_kv * parameters_.k.out : 0), d_v(want_kv ? rows_kv * parameters_.v.out : 0);
+  const Buffer<T> d_q(want_q ? rows_q * parameters_.q.out : 0);
+  const Buffer<T> d_k(want_kv ? rows_kv * parameters_.k.out : 0), d_v(want_kv ? rows_kv * parameters_.v.out : 0);
   std::vector<float> d_scale(g.d_scale.size()), d_sink(g.d_sink.size());
   std::vector<float> d_log_n_gain(g.d_log_n_gain.size()), d_log_n_offset(g.d_log_n_offset.size());
-  Gradients parts;
+  rootdk::Gradients parts;
   if (want_q) parts.d_q = heads_of(d_q.data(), s.batch, s.heads_q, s.len_q, s.dim_qk);
   if (want_kv) parts.d_k = heads_of(d_k.data(), s.batch, s.heads_kv, s.len_kv, s.dim_qk);
   if (want_kv) parts.d_v = heads_of(d_v.data(), s.batch, s.heads_kv, s.len_kv, s.dim_v);
@@ -288,7 +294,7 @@ void MultiHeadAttention::backward(const AttentionSaved& saved, const ConstSequen
   parts.d_log_n_gain = d_log_n_gain, parts.d_log_n_offset = d_log_n_offset;
   rootdk::backward(plan,
                    {saved.q_view(), saved.k_view(), saved.v_view(), saved.o_view(), saved.lse_view(),
-                    heads_of(static_cast<const float*>(d_o.data()), s.batch, s.heads_q, s.len_q, s.dim_v)},
+                    heads_of(static_cast<const T*>(d_o.data()), s.batch, s.heads_q, s.len_q, s.dim_v)},
                    parts, Workspace(plan.workspace_bytes).bytes());
   add_to(g.d_scale, d_scale);
   add_to(g.d_sink, d_sink);
@@ -311,5 +317,15 @@ void MultiHeadAttention::backward(const AttentionSaved& saved, const ConstSequen
     backward_input(parameters_.v, d_v.values(), d_x_kv.values(), Write::kAdd);
   }
 }
+
+#define ROOTDK_INSTANTIATE(T)                                                                    \
+  template struct BasicAttentionParameters<T>;                                                   \
+  template struct BasicAttentionSaved<T>;                                                        \
+  template class BasicMultiHeadAttention<T>;                                                     \
+  template BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>&);           \
+  template void initialise(BasicAttentionParameters<T>&, const Init&, const Seed&, QkvFans);
+ROOTDK_INSTANTIATE(float)
+ROOTDK_INSTANTIATE(double)
+#undef ROOTDK_INSTANTIATE
 
 }  // namespace rootdk::nn

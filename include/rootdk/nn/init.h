@@ -57,10 +57,12 @@ struct Seed {
   std::uint64_t stream = 0;
 };
 
-/// Overwrites every value.
+/// Overwrites every value. In f32 these are the numbers of f64, rounded.
 ROOTDK_API void fill(std::span<float> values, const Init& init, const Fans& fans, const Seed& seed);
+ROOTDK_API void fill(std::span<double> values, const Init& init, const Fans& fans, const Seed& seed);
 
 /// Weights by the rule with fans {in, out}; a bias becomes zero.
-ROOTDK_API void initialise(Linear& layer, const Init& init, const Seed& seed);
+template <class T>
+ROOTDK_API void initialise(BasicLinear<T>& layer, const Init& init, const Seed& seed);
 
 }  // namespace rootdk::nn

@@ -5,7 +5,7 @@
 //   o = attention(q, k, v) per head, as the Problem says; the kernel reads the heads through strides, nothing is moved
 //   out = o·W_oᵀ + b_o
 //
-// All f32 on the CPU. The same bits at any thread count.
+// On the CPU: float, or double for checking, which runs on the reference kernel. The same bits at any thread count.
 #pragma once
 
 #include <array>
@@ -36,18 +36,21 @@ struct MultiHeadAttentionOptions {
 };
 
 /// The weights, and equally their gradients.
-struct AttentionParameters {
-  Linear q;  ///< width → heads_q·dim_qk; rows h·dim_qk … (h+1)·dim_qk−1 belong to head h
-  Linear k;  ///< width_kv → heads_kv·dim_qk
-  Linear v;  ///< width_kv → heads_kv·dim_v
-  Linear o;  ///< heads_q·dim_v → width
+template <class T>
+struct BasicAttentionParameters {
+  BasicLinear<T> q;  ///< width → heads_q·dim_qk; rows h·dim_qk … (h+1)·dim_qk−1 belong to head h
+  BasicLinear<T> k;  ///< width_kv → heads_kv·dim_qk
+  BasicLinear<T> v;  ///< width_kv → heads_kv·dim_v
+  BasicLinear<T> o;  ///< heads_q·dim_v → width
 
-  std::array<Linear*, 4> each() { return {&q, &k, &v, &o}; }
-  std::array<const Linear*, 4> each() const { return {&q, &k, &v, &o}; }
+  std::array<BasicLinear<T>*, 4> each() { return {&q, &k, &v, &o}; }
+  std::array<const BasicLinear<T>*, 4> each() const { return {&q, &k, &v, &o}; }
   ROOTDK_API void set_zero();
 };
+using AttentionParameters = BasicAttentionParameters<float>;
 
-ROOTDK_API AttentionParameters zeros_like(const AttentionParameters& parameters);
+template <class T>
+ROOTDK_API BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>& parameters);
 
 /// Whether W_q, W_k and W_v are initialised as three matrices or as one, stacked; matters to rules that look at fan_out.
 enum class QkvFans : std::uint8_t {
@@ -56,10 +59,11 @@ enum class QkvFans : std::uint8_t {
 };
 
 /// All four weights by one rule, biases zero. Uses streams seed.stream … seed.stream + 3.
-ROOTDK_API void initialise(AttentionParameters& parameters, const Init& init, const Seed& seed,
+template <class T>
+ROOTDK_API void initialise(BasicAttentionParameters<T>& parameters, const Init& init, const Seed& seed,
                            QkvFans fans = QkvFans::kSeparate);
 
-/// View of f32 [batch, length, width], row-major. A null `data` means "absent" where one is optional.
+/// View of [batch, length, width], row-major. A null `data` means "absent" where one is optional.
 template <class Float>
 struct BasicSequence {
   Float* data = nullptr;
@@ -72,23 +76,24 @@ struct BasicSequence {
   constexpr std::span<Float> values() const { return {data, static_cast<std::size_t>(rows() * width)}; }
 
   /// What may be written can be read.
-  constexpr operator BasicSequence<const float>() const { return {data, batch, length, width}; }
+  constexpr operator BasicSequence<const Float>() const { return {data, batch, length, width}; }
 };
 using Sequence = BasicSequence<float>;
 using ConstSequence = BasicSequence<const float>;
 
 /// What forward keeps for backward, and for anyone who wants to look inside. Reuse one from step to step: memory grows
 /// once. The inputs and whatever the Problem points to are not copied: they must stay as they are until backward is done.
-struct AttentionSaved {
+template <class T>
+struct BasicAttentionSaved {
   Problem problem;
   Shape shape;
-  bool self = false;         ///< made by the forward with a single x
-  ConstSequence x_q, x_kv;
-  std::vector<float> q;      ///< [batch, len_q, heads_q, dim_qk], after rotary
-  std::vector<float> k;      ///< [batch, len_kv, heads_kv, dim_qk], after rotary
-  std::vector<float> v;      ///< [batch, len_kv, heads_kv, dim_v]
-  std::vector<float> o;      ///< [batch, len_q, heads_q, dim_v]
-  std::vector<float> lse;    ///< [batch, heads_q, len_q]
+  bool self = false;     ///< made by the forward with a single x
+  BasicSequence<const T> x_q, x_kv;
+  std::vector<T> q;      ///< [batch, len_q, heads_q, dim_qk], after rotary
+  std::vector<T> k;      ///< [batch, len_kv, heads_kv, dim_qk], after rotary
+  std::vector<T> v;      ///< [batch, len_kv, heads_kv, dim_v]
+  std::vector<T> o;      ///< [batch, len_q, heads_q, dim_v]
+  std::vector<T> lse;    ///< [batch, heads_q, len_q]
 
   /// The same as the kernels see them: [batch, heads, length, dim].
   ROOTDK_API ConstTensor q_view() const;
@@ -97,48 +102,59 @@ struct AttentionSaved {
   ROOTDK_API ConstTensor o_view() const;
   ROOTDK_API ConstTensor lse_view() const;
 };
+using AttentionSaved = BasicAttentionSaved<float>;
 
 /// What backward writes. Each is optional; what is absent is not computed. Gradients of inputs are overwritten; gradients
 /// of anything learned (weights, biases, scale, sink) are added to what is there.
-struct AttentionGradients {
-  AttentionParameters* parameters = nullptr;  ///< make it with zeros_like
-  Sequence d_x_q = {};   ///< [batch, len_q, width]; after self-attention the whole gradient of x: query, key and value paths
-  Sequence d_x_kv = {};  ///< [batch, len_kv, width_kv]; cross-attention only
+template <class T>
+struct BasicAttentionGradients {
+  BasicAttentionParameters<T>* parameters = nullptr;  ///< make it with zeros_like
+  BasicSequence<T> d_x_q = {};   ///< [batch, len_q, width]; after self-attention the whole gradient of x: query, key and value paths
+  BasicSequence<T> d_x_kv = {};  ///< [batch, len_kv, width_kv]; cross-attention only
   std::span<float> d_scale = {};  ///< one per query head: gradient of the scale rule's own factor
   std::span<float> d_sink = {};   ///< one per query head; only if the problem has a sink
   std::span<float> d_log_n_gain = {}, d_log_n_offset = {};  ///< one per query head; only if the scale has SSMax
 };
+using AttentionGradients = BasicAttentionGradients<float>;
 
-class MultiHeadAttention {
+template <class T>
+class BasicMultiHeadAttention {
  public:
+  using Parameters = BasicAttentionParameters<T>;
+  using Sequence = BasicSequence<T>;
+  using ConstSequence = BasicSequence<const T>;
+  using Saved = BasicAttentionSaved<T>;
+  using Gradients = BasicAttentionGradients<T>;
+
   /// Weights are zero until they are initialised. Throws if the options do not fit each other.
-  ROOTDK_API explicit MultiHeadAttention(const MultiHeadAttentionOptions& options);
+  ROOTDK_API explicit BasicMultiHeadAttention(const MultiHeadAttentionOptions& options);
 
   /// With every default filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
 
-  AttentionParameters& parameters() { return parameters_; }
-  const AttentionParameters& parameters() const { return parameters_; }
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
 
   /// Cross-attention: queries from x_q [batch, len_q, width], keys and values from x_kv [batch, len_kv, width_kv];
   /// out [batch, len_q, width] overlaps neither. Rotary positions are those of the mask: key j stands at j and query i
   /// where problem.mask.diagonal puts it (by default the last query on the last key). Without `saved` nothing is kept.
   ROOTDK_API Stats forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv, const Sequence& out,
-                           AttentionSaved* saved = nullptr) const;
+                           Saved* saved = nullptr) const;
 
   /// Self-attention: queries, keys and values from one x [batch, length, width].
   ROOTDK_API Stats forward(const Problem& problem, const ConstSequence& x, const Sequence& out,
-                           AttentionSaved* saved = nullptr) const;
+                           Saved* saved = nullptr) const;
 
   /// From d_out [batch, len_q, width], for what a forward of this layer saved, with the weights it had then.
-  ROOTDK_API void backward(const AttentionSaved& saved, const ConstSequence& d_out, const AttentionGradients& gradients) const;
+  ROOTDK_API void backward(const Saved& saved, const ConstSequence& d_out, const Gradients& gradients) const;
 
  private:
   Stats run(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv, const Sequence& out,
-            AttentionSaved& saved) const;
+            Saved& saved) const;
 
   MultiHeadAttentionOptions options_;
-  AttentionParameters parameters_;
+  Parameters parameters_;
 };
+using MultiHeadAttention = BasicMultiHeadAttention<float>;
 
 }  // namespace rootdk::nn

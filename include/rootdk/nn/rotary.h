@@ -38,7 +38,7 @@ enum class Turn : std::uint8_t {
   kBack,  ///< the inverse, and so the backward pass
 };
 
-/// Turns x [batch, heads, length, dim_qk] (f32, any strides) in place. `positions` has one entry per row: [length], shared
+/// Turns x [batch, heads, length, dim_qk] (f32 or f64, any strides) in place. `positions` has one entry per row: [length], shared
 /// by the batch, or [batch, length]; rotary.first_position is added to each. Angles are computed in double.
 ROOTDK_API void rotate(const Rotary& rotary, const Tensor& x, std::span<const std::int64_t> positions,
                        Turn turn = Turn::kForward);
