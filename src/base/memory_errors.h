@@ -2,6 +2,7 @@
 #pragma once
 
 #include <new>
+#include <stdexcept>
 
 #include "rootdk/error.h"
 
@@ -13,6 +14,8 @@ auto with_memory_errors(const Run& run) {
   try {
     return run();
   } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kOutOfMemory, "out of memory");
+  } catch (const std::length_error&) {  // more than any vector can hold
     throw Error(ErrorCode::kOutOfMemory, "out of memory");
   }
 }

@@ -1,0 +1,5 @@
+#include "target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return rootdk::fuzz::open(data, size, rootdk::checkpoint::Format::kGguf);
+}

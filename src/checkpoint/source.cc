@@ -1,0 +1,79 @@
+#include "checkpoint/source.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "checkpoint/text.h"
+
+namespace rootdk::checkpoint {
+
+namespace {
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+std::shared_ptr<const Source> Source::open(const std::filesystem::path& path) {
+  std::shared_ptr<Source> source(new Source(path, printable(path.native())));
+  source->open(path, 0);
+  return source;
+}
+
+std::shared_ptr<const Source> Source::open_real(const std::filesystem::path& path, const std::filesystem::path& real) {
+  std::shared_ptr<Source> source(new Source(path, printable(path.native())));
+  source->open(real, O_NOFOLLOW);
+  return source;
+}
+
+void Source::open(const std::filesystem::path& real, int flags) {
+  file_ = ::open(real.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
+  if (file_ < 0) refuse("{}: cannot be opened: {}", name_, reason(errno));
+  struct stat status = {};
+  if (::fstat(file_, &status) != 0) refuse("{}: cannot be opened: {}", name_, reason(errno));
+  if (!S_ISREG(status.st_mode)) refuse("{}: not a regular file", name_);
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return;
+  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_, 0);
+  if (data == MAP_FAILED) refuse("{}: cannot be mapped: {}", name_, reason(errno));
+  bytes_ = {static_cast<const std::byte*>(data), size};
+}
+
+std::shared_ptr<const Source> Source::memory(std::string name, std::span<const std::byte> bytes) {
+  std::shared_ptr<Source> source(new Source(name, printable(name)));
+  source->bytes_ = bytes;
+  return source;
+}
+
+Source::~Source() {
+  if (file_ < 0) return;
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  ::close(file_);
+}
+
+std::string_view Source::text(std::uint64_t offset, std::uint64_t length) const {
+  const auto part = bytes_.subspan(offset, length);
+  return {reinterpret_cast<const char*>(part.data()), part.size()};
+}
+
+void Source::read(std::uint64_t offset, std::span<std::byte> out) const {
+  if (file_ < 0) {
+    if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+    return;
+  }
+  while (!out.empty()) {
+    const ssize_t got = ::pread(file_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse_at(offset, "cannot be read: {}", reason(errno));
+    if (got == 0) refuse_at(offset, "the file ends here, but it had {} bytes when it was opened", size());
+    offset += static_cast<std::uint64_t>(got);
+    out = out.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace rootdk::checkpoint
