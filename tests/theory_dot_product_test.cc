@@ -167,6 +167,19 @@ TEST(WorkedNumbers, DivisorsOfInitialisations) {
   EXPECT_EQ(printed({divisor(0.02)}, 3), Strings{"2.458"});
 }
 
+// Two keys have tr J = 2·p₁p₂ and ‖J‖² = 4·(p₁p₂)², however far apart: p₁ rounds to 1 long before p₂ to 0. Each is a few
+// operations of double, and e^x has a relative error of about x·2⁻⁵³.
+TEST(SoftmaxRow, SaturatedRowsKeepTheirDigits) {
+  for (const double gap : {1.0, 30.0, 50.0, 300.0}) {
+    const SoftmaxRow row = softmax_row(std::vector<double>{gap, 0});
+    const double small = 1 / (1 + std::exp(gap)), product = small * (1 - small), tolerance = (gap + 8) * 0x1p-52;
+    EXPECT_NEAR(row.trace_jacobian / (2 * product), 1, tolerance);
+    EXPECT_NEAR(row.jacobian_norm2 / (4 * product * product), 1, 2 * tolerance);
+    EXPECT_NEAR(row.complements[0] / small, 1, tolerance);
+    EXPECT_NEAR(row.entropy / (-small * std::log(small) - (1 - small) * std::log1p(-small)), 1, tolerance);
+  }
+}
+
 TEST(SoftmaxRow, StatisticsOfKnownRows) {
   const SoftmaxRow equal = softmax_row(std::vector<double>(5, -3.0));
   EXPECT_DOUBLE_EQ(equal.entropy, std::log(5.0));

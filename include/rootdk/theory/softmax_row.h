@@ -12,12 +12,13 @@ struct SoftmaxRow {
   std::vector<double> exponentials;   ///< e^s as it stands, without a shift: infinite beyond s = 709
   double sum = 0;                     ///< of the exponentials
   std::vector<double> probabilities;  ///< computed relative to the largest score, so always finite
+  std::vector<double> complements;    ///< 1 − p, right also where p rounds to 1
   double log_z = 0;                   ///< ln Σ e^s
   double mean_score = 0;              ///< Σ p s
   double entropy = 0;                 ///< −Σ p ln p
   double p_max = 0;
   double sum_p2 = 0;                  ///< Σp²; 1/Σp² is one count of effective keys
-  double trace_jacobian = 0;          ///< 1 − Σp²
+  double trace_jacobian = 0;          ///< Σ p(1 − p) = 1 − Σp², without its cancellation
   double jacobian_norm2 = 0;          ///< ‖diag(p) − ppᵀ‖_F²
 };
 
