@@ -1,0 +1,88 @@
+#include "rootdk/lab/explain.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lab/normals.h"
+#include "lab/want.h"
+
+namespace rootdk::lab {
+
+namespace {
+
+void want_all_finite(const char* name, const std::vector<double>& values) {
+  for (const double x : values) want_finite(name, x);
+}
+
+void take_scores(const ExplainOptions& o, Explanation& out) {
+  if (!o.q.empty() || !o.keys.empty()) refuse("scores: given beside q and k, but one or the other is wanted");
+  want_all_finite("scores", o.scores);
+  want_between("dk", o.dk, 1, kMostDims);
+  out.raw = o.scores;
+  out.dk = o.dk;
+}
+
+void take_vectors(const ExplainOptions& o, Explanation& out) {
+  if (o.q.empty()) refuse("q: missing; scores, or q and at least one k, are wanted");
+  if (o.keys.empty()) refuse("k: missing; q was given, so at least one k is wanted");
+  want_all_finite("q", o.q);
+  out.dk = static_cast<std::int64_t>(o.q.size());
+  if (o.dk != 0 && o.dk != out.dk) refuse("dk: {}, but q has {} components", o.dk, out.dk);
+  for (const std::vector<double>& k : o.keys) {
+    if (k.size() != o.q.size()) refuse("k: {} components, but q has {}", k.size(), o.q.size());
+    want_all_finite("k", k);
+    double dot = 0;
+    for (std::size_t i = 0; i < k.size(); ++i) dot += o.q[i] * k[i];
+    out.raw.push_back(dot);
+  }
+  out.q = o.q;
+  out.keys = o.keys;
+}
+
+ExplainedRule apply(const Scale& rule, const Explanation& e) {
+  const std::size_t n = e.raw.size();
+  const double c = fixed_factor(rule, e.dk, static_cast<std::int64_t>(n));
+  ExplainedRule out;
+  out.rule = rule.name();
+  out.divisor = 1 / c;
+  for (const double raw : e.raw) out.scores.push_back(c * raw);
+  out.softmax = theory::softmax_row(out.scores);
+  out.effective_keys = std::exp(out.softmax.entropy);
+  const std::vector<double>& p = out.softmax.probabilities;
+  if (n <= ExplainedRule::kMostKeys)
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t j = 0; j < n; ++j) out.jacobian.push_back(i == j ? p[i] * out.softmax.complements[i] : -p[i] * p[j]);
+  // (J·g)_i = p_i·((1 − p_i)·g_i − Σ_{j≠i} p_j g_j): with 1 − p_i as it is, a saturated row keeps its digits.
+  std::vector<double> after(n + 1);
+  for (std::size_t i = n; i-- > 0;) after[i] = after[i + 1] + p[i] * e.upstream[i];
+  double before = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    out.score_gradient.push_back(p[i] * (out.softmax.complements[i] * e.upstream[i] - (before + after[i + 1])));
+    before += p[i] * e.upstream[i];
+  }
+  for (const double g : out.score_gradient) out.raw_gradient.push_back(c * g);
+  return out;
+}
+
+}  // namespace
+
+Explanation explain(const ExplainOptions& o) {
+  Explanation out;
+  want_some("rules", o.rules);
+  if (!o.scores.empty())
+    take_scores(o, out);
+  else
+    take_vectors(o, out);
+  out.upstream = o.upstream;
+  if (out.upstream.empty()) {
+    out.upstream.assign(out.raw.size(), 0.0);
+    out.upstream[static_cast<std::size_t>(std::max_element(out.raw.begin(), out.raw.end()) - out.raw.begin())] = 1;
+  }
+  if (out.upstream.size() != out.raw.size())
+    refuse("upstream: {} numbers, but there are {} scores", out.upstream.size(), out.raw.size());
+  want_all_finite("upstream", out.upstream);
+  for (const Scale& rule : o.rules) out.rules.push_back(apply(rule, out));
+  return out;
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,7 @@
+#include "rootdk/lab/train/task.h"
+
+namespace rootdk::lab {
+
+Task::~Task() = default;
+
+}  // namespace rootdk::lab
