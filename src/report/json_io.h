@@ -17,7 +17,7 @@
 
 #include "base/refuse.h"
 #include "report/json_place.h"
-#include "report/json_text.h"
+#include "report/json_parse.h"
 
 namespace rootdk::report {
 

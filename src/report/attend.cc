@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "report/experiments.h"
+#include "report/json.h"
+#include "report/numbers.h"
+#include "report/table.h"
+#include "report/text.h"
+
+namespace rootdk::report {
+
+namespace {
+
+constexpr std::size_t kMostRows = 32;  // of a table in the terminal
+
+Json json_of(const Spread& s) {
+  return {{"pairs", s.pairs}, {"mean", s.mean}, {"variance", s.variance()}, {"within_row_variance", s.within_row_variance()},
+          {"min", s.min},     {"max", s.max},   {"max_query", s.max_query}, {"max_key", s.max_key}};
+}
+
+Json json_of(const SoftmaxStats& s, std::int64_t rows) {
+  const auto quantiles = [](const Histogram& h, auto from) {
+    Json out = Json::object();
+    for (const char* q : {"0.01", "0.05", "0.5", "0.95", "0.99"}) out[q] = from(h.quantile(std::stod(q)));
+    return out;
+  };
+  const auto share = [&](std::int64_t count) { return static_cast<double>(count) / static_cast<double>(rows); };
+  return {{"entropy", s.entropy},
+          {"effective_keys", s.effective_keys},
+          {"participation", s.participation},
+          {"sum_p2", s.sum_p2},
+          {"sum_p3", s.sum_p3},
+          {"trace_jacobian", s.trace_j},
+          {"jacobian_fro2", s.frobenius_j},
+          {"sink_mass", s.sink_mass},
+          {"geometric_mean_keys", std::exp(s.log_keys)},
+          {"share_p_max_above_0.5", share(s.p_max_over[0])},
+          {"share_p_max_above_0.9", share(s.p_max_over[1])},
+          {"share_p_max_above_0.99", share(s.p_max_over[2])},
+          {"share_trace_below_0.01", share(s.trace_j_under_001)},
+          {"relative_entropy_quantiles", quantiles(s.relative_entropy, [](double x) { return x; })},
+          {"p_max_quantiles", quantiles(s.logit_p_max, [](double x) { return 1 / (1 + std::exp(-x)); })},
+          {"trace_jacobian_quantiles", quantiles(s.log_trace_j, [](double x) { return std::exp(x); })}};
+}
+
+const char* name_of_level(StatsLevel level) {
+  switch (level) {
+    case StatsLevel::kNone: return "none";
+    case StatsLevel::kBasic: return "basic";
+    case StatsLevel::kFull: return "full";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+Json json_of(const Attended& a) {
+  const Shape& s = a.shape;
+  Json out{{"experiment", "attend"},
+           {"batch", s.batch},
+           {"heads_q", s.heads_q},
+           {"heads_kv", s.heads_kv},
+           {"len_q", s.len_q},
+           {"len_kv", s.len_kv},
+           {"dk", s.dim_qk},
+           {"dim_v", s.dim_v},
+           {"dtype", name_of(s.dtype)},
+           {"rule", a.rule},
+           {"causal", a.causal},
+           {"kernel", a.kernel},
+           {"isa", a.isa},
+           {"stats", name_of_level(a.stats.level)}};
+  out["heads"] = Json::array();
+  for (std::int64_t b = 0; b < a.stats.batch && a.stats.level != StatsLevel::kNone; ++b)
+    for (std::int64_t h = 0; h < a.stats.heads; ++h) {
+      const HeadStats& head = a.stats.at(b, h);
+      Json one{{"batch", b},
+               {"head", h},
+               {"rows", head.rows},
+               {"rows_masked", head.rows_masked},
+               {"rows_short", head.rows_short},
+               {"rows_not_finite", head.rows_not_finite},
+               {"rows_counted", head.rows_counted},
+               {"raw_max", head.raw_max},
+               {"score_max", head.score_max},
+               {"p_max", head.mean_p_max},
+               {"lse", head.mean_lse}};
+      if (a.stats.level == StatsLevel::kFull) {
+        one["raw"] = json_of(head.raw);
+        one["score"] = json_of(head.score);
+        one["softmax"] = json_of(head.softmax, head.rows_counted);
+      }
+      out["heads"].push_back(std::move(one));
+    }
+  out["conclusion"] = conclusion_of(a);
+  return out;
+}
+
+std::string conclusion_of(const Attended& a) {
+  if (a.stats.level == StatsLevel::kNone) return "No statistics were asked for.";
+  std::int64_t counted = 0, bad = 0, masked = 0;
+  double largest = -INFINITY, p_max = 0;
+  for (const HeadStats& head : a.stats.per_head) {
+    counted += head.rows_counted, bad += head.rows_not_finite, masked += head.rows_masked;
+    largest = std::max(largest, static_cast<double>(head.score_max));
+    if (head.rows_counted > 0) p_max += head.mean_p_max * static_cast<double>(head.rows_counted);
+  }
+  std::string out = counted == 0 ? "No row has two finite scores to compare"
+                                 : fmt::format("Over {} rows the largest weight is {} on average and the largest score {}",
+                                               whole(counted), fixed(p_max / static_cast<double>(counted), 3), number(largest));
+  if (masked > 0) out += fmt::format("; rows that see no key: {}", whole(masked));
+  out += bad > 0 ? fmt::format("; rows that are not finite: {}; look for NaN or Inf in q, k or v", whole(bad))
+                 : "; every row is finite";
+  return out + ".";
+}
+
+std::string text_of(const Attended& a) {
+  const Shape& s = a.shape;
+  std::string out = wrap(fmt::format(
+      "{} query heads on {} key heads, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
+      s.heads_q, s.heads_kv, whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v, s.batch, name_of(s.dtype),
+      a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
+  if (a.stats.level != StatsLevel::kNone) {
+    const bool full = a.stats.level == StatsLevel::kFull;
+    std::vector<Table::Column> columns = {{"batch"}, {"head"}, {"largest"}, {"p_max"}, {"lse"}};
+    if (full) columns.insert(columns.end(), {{"spread"}, {"H"}, {"eff. keys"}, {"tr J"}, {"p_max>.99"}});
+    Table table(columns);
+    for (std::size_t i = 0; i < std::min(a.stats.per_head.size(), kMostRows); ++i) {
+      const HeadStats& head = a.stats.per_head[i];
+      std::vector<std::string> cells = {fmt::format("{}", static_cast<std::int64_t>(i) / a.stats.heads),
+                                        fmt::format("{}", static_cast<std::int64_t>(i) % a.stats.heads),
+                                        number(static_cast<double>(head.score_max)), fixed(head.mean_p_max, 3),
+                                        number(head.mean_lse)};
+      if (full)
+        for (const std::string& cell :
+             {number(std::sqrt(head.score.within_row_variance())), fixed(head.softmax.entropy, 2),
+              number(head.softmax.effective_keys), fixed(head.softmax.trace_j, 3),
+              percent(static_cast<double>(head.softmax.p_max_over[2]) / static_cast<double>(head.rows_counted))})
+          cells.push_back(cell);
+      table.add(cells);
+    }
+    out += "\n" + table.text();
+    if (a.stats.per_head.size() > kMostRows)
+      out += fmt::format("  … and {} more; --json has them all\n", a.stats.per_head.size() - kMostRows);
+  }
+  return out + "\n" + wrap(conclusion_of(a));
+}
+
+}  // namespace rootdk::report

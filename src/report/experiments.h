@@ -1,0 +1,85 @@
+// What the laboratory found, said three ways: as JSON, as tables for a terminal, and as the one sentence that follows from the
+// numbers (and from nothing else: every sentence is put together from what was measured).
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rootdk/lab.h"
+#include "rootdk/lab/train/experiment.h"
+#include "rootdk/problem.h"
+#include "rootdk/stats.h"
+
+namespace rootdk::report {
+
+using Json = nlohmann::ordered_json;
+
+/// json_of(result) as text, for those who have no other use for the JSON library.
+template <class Result>
+std::string json_text(const Result& result);
+
+/// How much a terminal shows.
+enum class Detail : std::uint8_t {
+  kAll,
+  kShort,  ///< for one chapter among others
+};
+
+Json json_of(const lab::Explanation& explanation);
+std::string text_of(const lab::Explanation& explanation, Detail detail = Detail::kAll);
+std::string conclusion_of(const lab::Explanation& explanation);
+
+Json json_of(const lab::Variance& variance);
+std::string text_of(const lab::Variance& variance, Detail detail = Detail::kAll);
+std::string conclusion_of(const lab::Variance& variance);
+
+Json json_of(const lab::Phase& phase);
+std::string text_of(const lab::Phase& phase);
+std::string conclusion_of(const lab::Phase& phase);
+
+Json json_of(const lab::Gradient& gradient);
+std::string text_of(const lab::Gradient& gradient);
+std::string conclusion_of(const lab::Gradient& gradient);
+
+Json json_of(const lab::Precision& precision);
+std::string text_of(const lab::Precision& precision);
+std::string conclusion_of(const lab::Precision& precision);
+
+Json json_of(const lab::Initialisation& initialisation);
+std::string text_of(const lab::Initialisation& initialisation);
+std::string conclusion_of(const lab::Initialisation& initialisation);
+
+Json json_of(const lab::TrainResult& result);
+std::string text_of(const lab::TrainResult& result);
+std::string conclusion_of(const lab::TrainResult& result);
+
+Json json_of(const lab::Whatif& whatif);
+std::string text_of(const lab::Whatif& whatif);
+std::string conclusion_of(const lab::Whatif& whatif);
+
+Json json_of(const lab::Timing& timing);
+std::string text_of(const lab::Timing& timing);
+std::string conclusion_of(const lab::Timing& timing);
+
+Json json_of(const lab::Health& health);
+std::string text_of(const lab::Health& health);
+std::string conclusion_of(const lab::Health& health);
+
+/// One call of attention: what was computed, and what its scores did.
+struct Attended {
+  Shape shape;
+  std::string rule;
+  bool causal = false;
+  std::string kernel, isa;
+  Stats stats;
+};
+Json json_of(const Attended& attended);
+std::string text_of(const Attended& attended);
+std::string conclusion_of(const Attended& attended);
+
+Json json_of(const std::vector<lab::Rule>& rules);
+std::string text_of(const std::vector<lab::Rule>& rules);
+
+}  // namespace rootdk::report

@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/experiments.h"
+#include "report/json.h"
+#include "report/numbers.h"
+#include "report/sentences.h"
+#include "report/table.h"
+#include "report/text.h"
+
+namespace rootdk::report {
+
+namespace {
+
+constexpr std::size_t kMostRows = 12;  // of a table in the terminal
+constexpr std::size_t kMostJacobian = 6;
+
+std::string vector_text(const std::vector<double>& values) {
+  std::string out;
+  for (std::size_t i = 0; i < values.size() && i < kMostRows; ++i) out += (i ? ", " : "") + fmt::format("{:g}", values[i]);
+  return "[" + out + (values.size() > kMostRows ? ", …]" : "]");
+}
+
+const lab::ExplainedRule* find(const lab::Explanation& e, std::string_view name) {
+  for (const lab::ExplainedRule& rule : e.rules)
+    if (rule.rule == name) return &rule;
+  return nullptr;
+}
+
+double longest(const std::vector<double>& gradient) {
+  double out = 0;
+  for (const double g : gradient) out = std::max(out, std::fabs(g));
+  return out;
+}
+
+Json matrix(const std::vector<double>& values, std::size_t n) {
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < values.size() / n; ++i)
+    rows.push_back(std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(i * n),
+                                       values.begin() + static_cast<std::ptrdiff_t>((i + 1) * n)));
+  return rows;
+}
+
+std::string jacobian_text(const lab::ExplainedRule& rule, std::size_t n) {
+  if (n < 2 || n > kMostJacobian || rule.jacobian.empty()) return {};
+  std::string out = "  softmax's Jacobian ∂p_i/∂s_j:\n";
+  for (std::size_t i = 0; i < n; ++i) {
+    out += "   ";
+    for (std::size_t j = 0; j < n; ++j) out += fmt::format(" {:>9}", fixed(rule.jacobian[i * n + j], 4));
+    out += "\n";
+  }
+  return out;
+}
+
+std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule, Detail detail) {
+  const std::size_t n = e.raw.size();
+  const theory::SoftmaxRow& row = rule.softmax;
+  std::string out = fmt::format("\n{}: divide by {:.5g}\n", rule.rule, rule.divisor);
+  Table table({{"key"}, {"score"}, {"e^score"}, {"softmax"}, {"gradient"}, {"at q·k"}});
+  for (std::size_t i = 0; i < std::min(n, kMostRows); ++i)
+    table.add({fmt::format("{}", i + 1), number(rule.scores[i], 4),
+               number(row.exponentials[i], row.exponentials[i] < 1e4 ? 5 : 8), fixed(row.probabilities[i], 4),
+               fixed(rule.score_gradient[i], 4), fixed(rule.raw_gradient[i], 4)});
+  if (n > kMostRows) table.add({"…"});
+  table.add({"sum", "", number(row.sum, row.sum < 1e4 ? 5 : 8), "1"});
+  out += table.text();
+  out += fmt::format("  entropy {} of ln {} = {}; largest weight {}; effective keys {}\n", fixed(row.entropy, 4), n,
+                     fixed(std::log(static_cast<double>(n)), 4), fixed(row.p_max, 4), number(rule.effective_keys, 4));
+  out += fmt::format("  gradient let through: tr J {}, ‖J‖² {}\n", fixed(row.trace_jacobian, 4), fixed(row.jacobian_norm2, 4));
+  return detail == Detail::kAll ? out + jacobian_text(rule, n) : out;
+}
+
+}  // namespace
+
+Json json_of(const lab::Explanation& e) {
+  Json out{{"experiment", "explain"}, {"dk", e.dk}};
+  if (!e.q.empty()) {
+    out["q"] = e.q;
+    out["k"] = e.keys;
+  }
+  out["raw_scores"] = e.raw;
+  out["upstream_gradient"] = e.upstream;
+  out["rules"] = Json::array();
+  for (const lab::ExplainedRule& rule : e.rules) {
+    const theory::SoftmaxRow& row = rule.softmax;
+    Json one{{"rule", rule.rule},
+             {"divisor", rule.divisor},
+             {"scores", rule.scores},
+             {"exp", row.exponentials},
+             {"exp_sum", row.sum},
+             {"softmax", row.probabilities},
+             {"entropy", row.entropy},
+             {"p_max", row.p_max},
+             {"effective_keys", rule.effective_keys},
+             {"sum_p2", row.sum_p2},
+             {"trace_jacobian", row.trace_jacobian},
+             {"jacobian_fro2", row.jacobian_norm2}};
+    if (!rule.jacobian.empty()) one["jacobian"] = matrix(rule.jacobian, e.raw.size());
+    one["score_gradient"] = rule.score_gradient;
+    one["raw_gradient"] = rule.raw_gradient;
+    out["rules"].push_back(std::move(one));
+  }
+  out["conclusion"] = conclusion_of(e);
+  return out;
+}
+
+std::string conclusion_of(const lab::Explanation& e) {
+  if (e.raw.size() == 1) return "With a single key softmax gives it all the weight, whatever the rule.";
+  const lab::ExplainedRule *none = find(e, "none"), *root = find(e, "sqrt_dk"), *by_dk = find(e, "dk");
+  if (none && root && none->softmax.trace_jacobian > 0 && root->softmax.trace_jacobian > 0) {
+    const theory::SoftmaxRow &a = none->softmax, &b = root->softmax;
+    std::string out = fmt::format(
+        "Unscaled, the largest weight is {} and softmax lets a gradient of {} through (tr J); divided by √d_k it is {} and "
+        "{}, {}.",
+        fixed(a.p_max, 3), fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(b.trace_jacobian, 3),
+        compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"));
+    const double reaches_root = longest(root->raw_gradient), reaches_dk = by_dk ? longest(by_dk->raw_gradient) : 0;
+    if (reaches_dk > 0)
+      out += fmt::format(" Divided by d_k the largest of {} weights is {}, and q·k receives a gradient {} than with √d_k.",
+                         e.raw.size(), fixed(by_dk->softmax.p_max, 3), compared(reaches_dk, reaches_root, "larger", "smaller"));
+    return out;
+  }
+  const auto by_trace = [](const lab::ExplainedRule& a, const lab::ExplainedRule& b) {
+    return a.softmax.trace_jacobian < b.softmax.trace_jacobian;
+  };
+  const auto [closed, open] = std::minmax_element(e.rules.begin(), e.rules.end(), by_trace);
+  const theory::SoftmaxRow &a = closed->softmax, &b = open->softmax;
+  if (a.trace_jacobian == b.trace_jacobian)
+    return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", closed->rule, e.raw.size(), fixed(a.p_max, 3),
+                       fixed(a.trace_jacobian, 3));
+  const std::string ratio = a.trace_jacobian > 0 ? fmt::format(", {} as much", times(b.trace_jacobian / a.trace_jacobian)) : "";
+  return fmt::format(
+      "The same scores give a largest weight of {} under {} and of {} under {}; the gradient that softmax lets through "
+      "(tr J) is {} and {}{}.",
+      fixed(a.p_max, 3), closed->rule, fixed(b.p_max, 3), open->rule, fixed(a.trace_jacobian, 3), fixed(b.trace_jacobian, 3),
+      ratio);
+}
+
+std::string text_of(const lab::Explanation& e, Detail detail) {
+  std::string out;
+  if (!e.q.empty()) {
+    out += fmt::format("q = {}\n", vector_text(e.q));
+    for (std::size_t j = 0; j < std::min(e.keys.size(), kMostRows); ++j)
+      out +=
+          fmt::format("k{} = {}: q·k = {:g}\n", e.keys.size() > 1 ? std::to_string(j + 1) : "", vector_text(e.keys[j]), e.raw[j]);
+  } else {
+    out += fmt::format("scores q·k = {}\n", vector_text(e.raw));
+  }
+  out += wrap(fmt::format("d_k = {}, √d_k = {:.5g}; the gradient starts as {} on the weights", e.dk,
+                          std::sqrt(static_cast<double>(e.dk)), vector_text(e.upstream)));
+  for (const lab::ExplainedRule& rule : e.rules) out += rule_text(e, rule, detail);
+  return out + "\n" + wrap(conclusion_of(e));
+}
+
+}  // namespace rootdk::report

@@ -1,0 +1,90 @@
+// The page is a constant; only the JSON inside it differs. What the page relies on is checked here, so that it need not be there.
+#include "rootdk/report/html.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/refuse.h"
+#include "report/page.h"
+
+namespace rootdk::report {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kLineSeparator = "\xE2\x80\xA8", kParagraphSeparator = "\xE2\x80\xA9";
+
+/// The JSON library's message without its own name for it: "[json.exception.parse_error.101] parse error at line …".
+std::string_view reason(const Json::exception& error) {
+  const std::string_view what = error.what();
+  const std::size_t end = what.find("] ");
+  return end == std::string_view::npos ? what : what.substr(end + 2);
+}
+
+Json parsed(std::string_view text) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    base::refuse("results_json: not JSON: {}", reason(error));
+  } catch (const Json::out_of_range& error) {  // a number that no double can hold
+    base::refuse("results_json: {}", reason(error));
+  }
+}
+
+void check(const Json& results) {
+  if (!results.is_object()) base::refuse("results_json: is {}, but an object was wanted", results.type_name());
+  const Json format = results.value("format", Json());
+  if (const auto* name = format.get_ptr<const std::string*>(); !name || *name != "rootdk-results")
+    base::refuse("results_json: format is {}, but \"rootdk-results\" was wanted", format.dump());
+  const Json version = results.value("format_version", Json());
+  if (!version.is_number_integer() || version.get<std::int64_t>() != 1)
+    base::refuse("results_json: format_version is {}, but this rootdk knows 1", version.dump());
+  const Json chapters = results.value("chapters", Json());
+  if (!chapters.is_array()) base::refuse("results_json: chapters is {}, but a list was wanted", chapters.type_name());
+  for (std::size_t i = 0; i < chapters.size(); ++i) {
+    const Json& chapter = chapters[i];
+    if (!chapter.is_object()) base::refuse("results_json: chapters[{}] is {}, but an object was wanted", i, chapter.type_name());
+    for (const char* name : {"title", "lead", "conclusion"}) {
+      const Json text = chapter.value(name, Json());
+      if (!text.is_string()) base::refuse("results_json: chapters[{}].{} is {}, but a string was wanted", i, name, text.type_name());
+    }
+    const Json data = chapter.value("data", Json());
+    if (!data.is_object()) base::refuse("results_json: chapters[{}].data is {}, but an object was wanted", i, data.type_name());
+    if (!data.value("experiment", Json()).is_string())
+      base::refuse("results_json: chapters[{}].data.experiment is {}, but a string was wanted", i, data.value("experiment", Json()).type_name());
+  }
+}
+
+/// The same JSON, which no HTML parser takes for the end of a script and no old JavaScript parser for a line's end. In JSON these
+/// characters stand in strings only, where an escape means the same.
+std::string fit_for_script(std::string_view json) {
+  std::string out;
+  out.reserve(json.size() + json.size() / 16);
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const std::string_view rest = json.substr(i);
+    if (rest.front() == '<') {
+      out += "\\u003c";
+    } else if (rest.starts_with(kLineSeparator) || rest.starts_with(kParagraphSeparator)) {
+      out += rest.starts_with(kLineSeparator) ? "\\u2028" : "\\u2029";
+      i += kLineSeparator.size() - 1;
+    } else {
+      out += rest.front();
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool has_html() { return !kPageAfter.empty(); }
+
+std::string html(std::string_view results_json) {
+  if (!has_html()) base::refuse("html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  if (results_json.starts_with(kByteOrderMark)) results_json.remove_prefix(kByteOrderMark.size());
+  check(parsed(results_json));
+  std::string out(kPageBefore);
+  out += fit_for_script(results_json);
+  return out += kPageAfter;
+}
+
+}  // namespace rootdk::report

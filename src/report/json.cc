@@ -1,0 +1,47 @@
+#include "report/json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace rootdk::report {
+
+namespace {
+
+void write(const Json& json, std::size_t indent, std::string& out) {
+  const bool list = json.is_array();
+  const bool on_one_line = list && std::none_of(json.begin(), json.end(), [](const Json& each) { return each.is_structured(); });
+  if (!json.is_structured() || json.empty()) {
+    out += json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return;
+  }
+  const std::string line = on_one_line ? "" : "\n" + std::string(indent + 2, ' ');
+  out += list ? '[' : '{';
+  for (auto each = json.begin(); each != json.end(); ++each) {
+    if (each != json.begin()) out += on_one_line ? ", " : ",";
+    out += line;
+    if (!list) out += Json(each.key()).dump(-1, ' ', false, Json::error_handler_t::replace) + ": ";
+    write(*each, indent + 2, out);
+  }
+  if (!on_one_line) out += "\n" + std::string(indent, ' ');
+  out += list ? ']' : '}';
+}
+
+}  // namespace
+
+std::string dumped(const Json& json) {
+  std::string out;
+  write(json, 0, out);
+  return out += '\n';
+}
+
+double shortest(float x) {
+  if (!std::isfinite(x)) return static_cast<double>(x);
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, x).ptr;
+  double out = 0;
+  std::from_chars(text, end, out);
+  return out;
+}
+
+}  // namespace rootdk::report

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/experiments.h"
+#include "report/json.h"
+#include "report/numbers.h"
+#include "report/sentences.h"
+#include "report/table.h"
+#include "report/text.h"
+
+namespace rootdk::report {
+
+namespace {
+
+Json json_of(const lab::WhatifNumbers& n) {
+  return {{"rows", n.rows},
+          {"sigma", n.sigma},
+          {"largest_score", n.largest},
+          {"entropy", n.entropy},
+          {"relative_entropy", n.relative_entropy},
+          {"effective_keys", n.effective_keys},
+          {"p_max", n.p_max},
+          {"trace_jacobian", n.trace_jacobian},
+          {"share_trace_below_0.01", n.almost_none}};
+}
+
+Json optional_number(const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); }
+
+}  // namespace
+
+Json json_of(const lab::Whatif& w) {
+  Json out{{"experiment", "whatif"}, {"batch", w.batch},   {"heads_q", w.heads_q},
+           {"heads_kv", w.heads_kv}, {"len_q", w.len_q},   {"len_kv", w.len_kv},
+           {"dk", w.dim_qk},         {"causal", w.causal}, {"unit_variance_divisors", w.head_divisors}};
+  out["rows"] = Json::array();
+  for (const lab::WhatifRow& row : w.rows) {
+    Json one{{"rule", row.name}, {"description", row.description}, {"factor", optional_number(row.factor)}};
+    one.update(json_of(row.all));
+    one["output_change"] = optional_number(row.output_change);
+    one["heads"] = Json::array();
+    for (const lab::WhatifNumbers& head : row.heads) one["heads"].push_back(json_of(head));
+    out["rows"].push_back(std::move(one));
+  }
+  out["complete"] = w.complete;
+  out["conclusion"] = conclusion_of(w);
+  return out;
+}
+
+std::string conclusion_of(const lab::Whatif& w) {
+  if (w.rows.empty()) return "Nothing was finished.";
+  const auto [least, most] = std::minmax_element(w.head_divisors.begin(), w.head_divisors.end());
+  const std::string divisor = number(*least) == number(*most) ? number(*least) : number(*least) + " to " + number(*most);
+  const auto by_entropy = [](const lab::WhatifRow& a, const lab::WhatifRow& b) {
+    return a.all.relative_entropy < b.all.relative_entropy;
+  };
+  const auto [sharp, flat] = std::minmax_element(w.rows.begin(), w.rows.end(), by_entropy);
+  std::string out =
+      fmt::format("Within rows{} q·k spreads by {}, which is the divisor that gives unit variance (√d_k is {})",
+                  w.causal ? " (hidden keys counted, too)" : "", divisor, number(std::sqrt(static_cast<double>(w.dim_qk))));
+  if (w.rows.size() > 1)
+    out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", sharp->name,
+                       percent(sharp->all.relative_entropy), flat->name, percent(flat->all.relative_entropy));
+  return out + ".";
+}
+
+std::string text_of(const lab::Whatif& w) {
+  std::string out =
+      wrap(fmt::format("heads {} on {}, {} queries × {} keys, d_k = {}, batch {}{}: what each rule makes of them.", w.heads_q,
+                       w.heads_kv, whole(w.len_q), whole(w.len_kv), w.dim_qk, w.batch, w.causal ? ", causal" : ""));
+  out += "\n";
+  const bool outputs = !w.rows.empty() && w.rows.front().output_change.has_value();
+  std::vector<Table::Column> columns = {
+      {"rule", Table::Align::kLeft}, {"σ"}, {"max s"}, {"H/ln n"}, {"p_max"}, {"tr J"}, {"trJ<.01"}};
+  if (outputs) columns.push_back({"Δo"});
+  Table table(columns);
+  for (const lab::WhatifRow& row : w.rows) {
+    std::vector<std::string> cells = {row.name,
+                                      number(row.all.sigma),
+                                      number(row.all.largest),
+                                      fixed(row.all.relative_entropy, 3),
+                                      fixed(row.all.p_max, 3),
+                                      fixed(row.all.trace_jacobian, 3),
+                                      percent(row.all.almost_none)};
+    if (outputs) cells.push_back(number(*row.output_change, 2));
+    table.add(cells);
+  }
+  out += table.text();
+  if (outputs) out += fmt::format("  Δo = ‖o − o′‖/‖o′‖, o′ being the output under {}\n", w.rows.front().name);
+  return out + unfinished(w.complete) + "\n" + wrap(conclusion_of(w));
+}
+
+}  // namespace rootdk::report
