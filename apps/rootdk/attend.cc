@@ -1,0 +1,88 @@
+// rootdk attend: attention on the user's own arrays.
+#include "arrays.h"
+#include "report/json.h"
+#include "rootdk/attention.h"
+#include "verbs.h"
+
+namespace rootdk::app {
+
+namespace {
+
+struct Options : Common {
+  std::string q, k, v, rule = "sqrt_dk", stats = "full", out, diagonal = "bottom-right";
+  bool causal = false;
+  double soft_cap = 0;
+};
+
+StatsLevel level_of(const std::string& text) {
+  if (text == "none") return StatsLevel::kNone;
+  if (text == "basic") return StatsLevel::kBasic;
+  if (text == "full") return StatsLevel::kFull;
+  base::refuse("--stats: \"{}\", but none, basic or full is wanted", text);
+}
+
+Diagonal diagonal_of(const std::string& text) {
+  if (text == "bottom-right") return Diagonal::bottom_right();
+  if (text == "top-left") return Diagonal::top_left();
+  base::refuse("--diagonal: \"{}\", but bottom-right or top-left is wanted", text);
+}
+
+Problem problem_of(const Options& o) {
+  Problem problem;
+  problem.scale = Scale::parse(o.rule);
+  problem.mask.causal = o.causal;
+  problem.mask.diagonal = diagonal_of(o.diagonal);
+  problem.stats = level_of(o.stats);
+  if (o.soft_cap != 0) problem.soft_cap = static_cast<float>(o.soft_cap);
+  return problem;
+}
+
+int run(const Options& o) {
+  o.begin();
+  const Problem problem = problem_of(o);
+  const Array q = read_array(o.q), k = read_array(o.k), v = read_array(o.v);
+  const Inputs inputs{q.view(o.q), k.view(o.k), v.view(o.v)};
+  const Plan plan = make_plan(problem, rootdk::shape_of(inputs, problem));
+  std::vector<std::int64_t> shape = q.shape;
+  shape.back() = v.shape.back();
+  Array output = make_array(q.dtype, std::move(shape));
+  const Extents extents = {plan.shape.batch, plan.shape.heads_q, plan.shape.len_q, plan.shape.dim_v};
+  report::Attended attended{plan.shape, problem.scale.name(), o.causal, plan.kernel, plan.isa, {}};
+  attended.stats =
+      forward(problem, inputs, {Tensor{output.bytes.data(), output.dtype, Device::kCpu, extents, row_major(extents)}});
+  if (!o.out.empty()) write_file(o.out, npy_bytes(output));
+  if (o.json) {
+    report::Json json = report::json_of(attended);
+    json["output"] = o.out.empty() ? report::Json(nullptr) : report::Json(o.out);
+    print(report::dumped(json));
+  } else {
+    print(report::text_of(attended) +
+          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n" : "The output is in " + o.out + ".\n"));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Verb attend_verb() {
+  const auto o = std::make_shared<Options>();
+  return {"attend", "Attention on your own arrays: the output, and what the scores did",
+          "  rootdk attend q.npy k.npy v.npy --causal --out o.npy\n"
+          "  rootdk attend q.npy k.npy v.npy --rule \"sqrt_dk*ssmax(0.43)\" --json",
+          [o](OptionList& list) {
+            list.argument("q", o->q, "Queries, .npy: [[[batch,] heads,] length, dim]; f64 stays f64, all else becomes f32");
+            list.argument("k", o->k, "Keys, likewise; fewer heads than q are shared by groups of query heads");
+            list.argument("v", o->v, "Values, likewise");
+            list.option("--rule", o->rule, "The scale; rootdk rules lists them");
+            list.flag("--causal", o->causal, "A query sees the keys up to its own position");
+            list.option("--diagonal", o->diagonal,
+                        "Where queries stand: bottom-right (the last on the last key) or top-left (as PyTorch)");
+            list.option("--soft-cap", o->soft_cap, "cap·tanh(s/cap) after the scale; 0 is off");
+            list.option("--stats", o->stats, "none, basic or full");
+            list.option("--out", o->out, "Where to write the output, .npy");
+            o->declare(list);
+          },
+          [o] { return run(*o); }};
+}
+
+}  // namespace rootdk::app

@@ -1,0 +1,111 @@
+#include "output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+
+#include "rootdk/error.h"
+
+namespace rootdk::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(std::string_view where, int error) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, std::generic_category().message(error)));
+}
+
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  bool is_open() const { return descriptor_ >= 0; }
+  int get() const { return descriptor_; }
+
+  /// 0, or errno.
+  int write_all(std::string_view bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return errno;
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return 0;
+  }
+  /// Some file systems say only now that there was no room.
+  int close() {
+    const int descriptor = descriptor_;
+    descriptor_ = -1;
+    return ::close(descriptor) == 0 ? 0 : errno;
+  }
+
+ private:
+  int descriptor_;
+};
+
+mode_t usual_mode() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return 0666 & ~mask;
+}
+
+void write_directly(const fs::path& path, std::string_view bytes) {
+  File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.is_open()) fail(path.string(), errno);
+  if (const int error = file.write_all(bytes)) fail(path.string(), error);
+  if (const int error = file.close()) fail(path.string(), error);
+}
+
+void write_beside(const fs::path& path, std::string_view bytes) {
+  std::string temporary = (path.parent_path() / fmt::format(".{}.XXXXXX", path.filename().string())).string();
+  File file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file.is_open()) fail(path.string(), errno);
+  int error = ::fchmod(file.get(), usual_mode()) == 0 ? 0 : errno;
+  if (!error) error = file.write_all(bytes);
+  if (!error && ::fsync(file.get()) != 0 && errno != EINVAL) error = errno;
+  if (const int at_close = file.close(); !error) error = at_close;
+  if (!error && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (!error) return;
+  ::unlink(temporary.c_str());
+  fail(path.string(), error);
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    fail("standard output", errno != 0 ? errno : EIO);
+}
+
+void write_file(const fs::path& path, std::string_view bytes) {
+  std::error_code error;
+  fs::path target = fs::weakly_canonical(path, error);  // a link stays a link
+  if (error || target.empty()) target = path;
+  const fs::file_status status = fs::status(target, error);
+  if (fs::is_directory(status)) fail(path.string(), EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return write_directly(target, bytes);
+  write_beside(target, bytes);
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail(path.string(), error.value());
+  if (!fs::is_directory(path)) fail(path.string(), ENOTDIR);
+}
+
+}  // namespace rootdk::app

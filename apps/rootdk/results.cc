@@ -1,0 +1,53 @@
+#include "results.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include "rootdk/report/html.h"
+#include "rootdk/version.h"
+
+namespace rootdk::app {
+
+namespace {
+
+constexpr const char* kData = "results.json";
+constexpr const char* kPage = "report.html";
+
+}  // namespace
+
+Results::Results(const Common& common)
+    : json_{{"format", "rootdk-results"},
+            {"format_version", 1},
+            {"rootdk", ROOTDK_VERSION},
+            {"seed", common.seed},
+            {"threads", omp_get_max_threads()},
+            {"quick", false},
+            {"complete", false}} {
+  json_["machine"] = report::json_of(lab::examine());
+  json_["rules"] = report::json_of(lab::all_rules())["rules"];
+  json_["chapters"] = report::Json::array();
+}
+
+void Results::add(const Heading& heading, const Told& told, double seconds) {
+  json_["chapters"].push_back({{"id", heading.id},
+                               {"title", heading.title},
+                               {"lead", heading.lead},
+                               {"conclusion", told.conclusion},
+                               {"complete", told.complete},
+                               {"seconds", seconds},
+                               {"data", told.data}});
+}
+
+void Results::keep(const std::filesystem::path& folder) const {
+  const std::string json = report::dumped(json_);
+  write_file(folder / kData, json);
+  if (report::has_html()) write_file(folder / kPage, report::html(json));
+}
+
+std::string Results::where(const std::filesystem::path& folder) {
+  const std::string data = (folder / kData).string(), page = (folder / kPage).string();
+  if (report::has_html()) return fmt::format("The report is {}, its data {}.\n", page, data);
+  return fmt::format("The data is in {}; for {} rootdk must be built with D3 (Debian: node-d3).\n", data, kPage);
+}
+
+}  // namespace rootdk::app
