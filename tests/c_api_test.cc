@@ -429,6 +429,68 @@ TEST_F(CApi, HalfATransformIsRefused) {
   problem.transform.apply_f32 = ScoreTransform::of(f).apply_f32;
   expect_refused("transform: 3 of its 4 functions are null");
 }
+TEST_F(CApi, FullStatisticsAreThoseOfCpp) {
+  problem.stats = ROOTDK_STATS_FULL;
+  problem.stats_flags = ROOTDK_STATS_GAPS | ROOTDK_STATS_KEY_MASS;
+  const Extents masses = {kBatch, kHeadsQ, kLenKv, 1};
+  std::vector<float> c_mass = Results::blank(masses), cpp_mass = c_mass;
+  std::vector<std::int64_t> gaps(kBatch * kHeadsQ * ROOTDK_GAP_BINS, -1);
+  std::vector<rootdk_head_gradients> gradients(kBatch * kHeadsQ);
+  c_outputs.key_mass = c_view(c_mass, masses);
+  c_outputs.gaps = gaps.data(), c_outputs.gaps_count = static_cast<std::int64_t>(gaps.size());
+  c_gradients.head_stats = gradients.data(), c_gradients.head_stats_count = kBatch * kHeadsQ;
+  ASSERT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+  ASSERT_EQ(rootdk_backward(&problem, &c_backward, &c_gradients, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+
+  Problem p;
+  p.stats = StatsLevel::kFull;
+  p.stats_options.gaps = p.stats_options.key_mass = true;
+  Outputs out{tensor(cpp.o.data(), kO), tensor(cpp.lse.data(), kRows)};
+  out.key_mass = tensor(cpp_mass.data(), masses);
+  const Stats stats = forward(p, inputs(), out);
+  const Inputs in = inputs();
+  const GradientStats back = backward(p, {in.q, in.k, in.v, out.o, out.lse, tensor(d_o.data(), kO), tensor(d_lse.data(), kRows)},
+                                      {tensor(cpp.d_q.data(), kQ), tensor(cpp.d_k.data(), kK), tensor(cpp.d_v.data(), kV)});
+  EXPECT_TRUE(same_bits(c_mass, cpp_mass));
+  for (std::size_t h = 0; h < stats.per_head.size(); ++h) {
+    const HeadStats& head = stats.per_head[h];
+    const rootdk_head_stats& x = c.heads[h];
+    EXPECT_TRUE(std::equal(head.gaps.counts.begin(), head.gaps.counts.end(), gaps.begin() + static_cast<std::ptrdiff_t>(h) * ROOTDK_GAP_BINS));
+    EXPECT_EQ(x.rows_sampled, head.rows_sampled);
+    EXPECT_EQ(x.raw_within_row_variance, head.raw.within_row_variance());
+    EXPECT_EQ(x.score_max_query, head.score.max_query);
+    EXPECT_EQ(x.score_max_key, head.score.max_key);
+    EXPECT_EQ(x.mean_entropy, head.softmax.entropy);
+    EXPECT_EQ(x.mean_log_keys, head.softmax.log_keys);
+    EXPECT_EQ(x.p_max_over_50, head.softmax.p_max_over[0]);
+    EXPECT_EQ(x.trace_j_under_001, head.softmax.trace_j_under_001);
+    EXPECT_EQ(x.p_max_quantiles[1], head.softmax.p_max_quantile(0.5));
+    EXPECT_EQ(x.trace_j_quantiles[2], head.softmax.trace_j_quantile(0.95));
+    EXPECT_EQ(x.sigma_q, head.causes.sigma_q());
+    EXPECT_EQ(x.alignment, head.alignment());
+    EXPECT_EQ(x.entropy_error, 0);
+    EXPECT_EQ(x.reserved[0], 0u);
+    EXPECT_EQ(gradients[h].d_scores, back.per_head[h].d_scores);
+    EXPECT_EQ(gradients[h].d_log_scale, back.per_head[h].d_log_scale);
+    EXPECT_EQ(gradients[h].d_v, back.per_head[h].d_v);
+  }
+}
+TEST_F(CApi, StatisticsOptionsAreChecked) {
+  problem.stats_flags = 8;
+  expect_refused("stats_flags is 8");
+  problem.stats_flags = 0;
+  problem.unused = 1;
+  expect_refused("unused is 1");
+  problem.unused = 0;
+  problem.stats_sample = 4;
+  expect_refused("stats_options.sample: 4, but only full statistics are sampled");
+  problem.stats_sample = 0;
+  std::int64_t gap = 0;
+  c_outputs.gaps = &gap, c_outputs.gaps_count = 1;
+  EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_STREQ(rootdk_last_error(), "gaps: wanted, but the problem's stats lack ROOTDK_STATS_GAPS");
+  EXPECT_TRUE(untouched(c.o));
+}
 TEST_F(CApi, HeadStatsMustFit) {
   c_outputs.head_stats_count = 3;
   EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
