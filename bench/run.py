@@ -32,11 +32,11 @@ BATCH = 0.008  # seconds a batch should at least take, so that clocks and wake-u
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench", description="rootdk against its peers and the machine's limits. A complete run takes about "
-                                     "20 minutes on two idle cores: 31 pairs a row, where queries and keys are 8,192 as many as fit (about 20 to 30).")
+                                     "half an hour on two idle cores: 31 pairs a row.")
     parser.add_argument("--quick", action="store_true", help="a look in three minutes: 7 rounds, no row that takes long")
     parser.add_argument("--filter", default="", metavar="TEXT", help="only rows whose name has TEXT (several: A|B)")
     parser.add_argument("--rounds", type=int, default=31, help="pairs a row, where they fit in --seconds (default 31)")
-    parser.add_argument("--seconds", type=float, default=150, help=f"of timing a row, but at least {FEWEST} rounds (default 150)")
+    parser.add_argument("--seconds", type=float, default=300, help=f"of timing a row, but at least {FEWEST} rounds (default 300)")
     parser.add_argument("--patience", type=float, default=300, metavar="SECONDS", help="to wait in all while other processes run (default 300)")
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/ if complete, else build/bench/last.json")
     parser.add_argument("--report", type=Path, metavar="JSON", help="only print the table of a kept result")
