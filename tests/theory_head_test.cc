@@ -4,11 +4,14 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <random>
 #include <vector>
 
 #include "nn_message.h"
 #include "rootdk/theory.h"
 #include "support/rng.h"
+#include "theory/matrix.h"
 #include "theory_batches.h"
 
 namespace rootdk::theory {
@@ -402,6 +405,28 @@ TEST(Head, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message_of([&] { head_theory(four, four, {.context = 0}); }), "context: 0, but at least 1 is wanted");
   EXPECT_EQ(message_of([&] { head_theory(four, four, {.scale = NAN}); }), "scale: nan is not finite");
   EXPECT_EQ(message_of([&] { score_moments(w, three, 4); }), "k: 3 values, but rows of 4 are wanted");
+}
+
+
+// Against all eigenvalues: of random Gram matrices, of ones that have a rank of 1, of zeros, and of those that are diagonal already.
+TEST(LargestEigenvalue, IsTheLargestOfAll) {
+  std::mt19937_64 generator(5);
+  std::normal_distribution<double> normal;
+  for (const Eigen::Index size : {1, 2, 3, 8, 33, 64})
+    for (const Eigen::Index rank : {Eigen::Index{0}, Eigen::Index{1}, size, 3 * size})
+      for (const double scale : {1e-12, 1.0, 1e9}) {
+        Matrix w(size, rank);
+        for (Eigen::Index i = 0; i < w.size(); ++i) w.data()[i] = scale * normal(generator);
+        const Matrix m = rank > 0 ? gram(w) : Matrix(Matrix::Zero(size, size));
+        const double exact = Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().maxCoeff(), found = largest_eigenvalue(m);
+        // Both round by some multiples of 2⁻⁵² times the size and the norm.
+        const double close = 8 * static_cast<double>(size) * 0x1p-52 * m.norm();
+        EXPECT_NEAR(found, exact, close) << size << " " << rank;
+        const Matrix diagonal = Vector(m.diagonal()).asDiagonal();
+        EXPECT_NEAR(largest_eigenvalue(diagonal), m.diagonal().maxCoeff(), close);
+        EXPECT_NEAR(largest_eigenvalue(-m), -Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().minCoeff(), close);
+      }
+  EXPECT_TRUE(std::isnan(largest_eigenvalue(Matrix::Constant(3, 3, std::numeric_limits<double>::infinity()))));
 }
 
 }  // namespace

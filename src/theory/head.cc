@@ -2,7 +2,6 @@
 #include "rootdk/theory/head.h"
 
 #include <Eigen/Cholesky>
-#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
 
@@ -47,8 +46,7 @@ double joint_spectral_norm(const Matrix& gram_q, const Matrix& gram_k) {
   l = factor.transpositionsP().transpose() * l;
   l *= factor.vectorD().cwiseMax(0).cwiseSqrt().asDiagonal();
   const Matrix product = l.transpose() * gram_k * l;
-  const Eigen::SelfAdjointEigenSolver<Matrix> solver(product, Eigen::EigenvaluesOnly);
-  return std::sqrt(std::max(0.0, solver.eigenvalues().maxCoeff()));
+  return std::sqrt(std::max(0.0, largest_eigenvalue(product)));
 }
 
 // After QK-norm a rotation mixes gains only within its pairs: |q·k| ≤ d·max over pairs of max|γ_q|·max|γ_k|.
@@ -88,6 +86,7 @@ Keys keys_without_rotation(const Side& k) { return {k.covariance, k.covariance, 
 
 Keys keys_over(const Side& k, const Pairs& pairs, const Phases& phases) {
   const Matrix spread = turned(k.covariance, pairs, phases);
+  if (k.mean.isZero(0)) return {spread, spread, k.mean};
   const Vector mean = turned(k.mean, pairs, phases);
   // Of the mean vectors: Cov_Δ(R b) = mean of R bbᵀ Rᵀ − (mean of R b)(mean of R b)ᵀ.
   const Matrix of_means = turned(Matrix(k.mean * k.mean.transpose()), pairs, phases) - mean * mean.transpose();
@@ -102,9 +101,14 @@ void set_moments(HeadTheory& out, const Side& q, const Keys& keys, double dim) {
   out.alignment = unrelated > 0 ? inner(q.covariance, keys.spread) / unrelated : 0;
 }
 
-AtDistance at_distance(const Side& q, const Side& k, const Pairs& pairs, double distance) {
-  const Keys keys = keys_over(k, pairs, Phases::at(distance));
-  return {distance, q.mean.dot(keys.mean), inner(q.covariance, keys.spread) + form(keys.spread, q.mean)};
+// At each distance, over its keys.
+std::vector<AtDistance> curve_over(const Side& q, const Side& k, const Pairs& pairs, std::span<const double> distances) {
+  if (distances.empty()) return {};
+  const TurnedInner variance(q.covariance + q.mean * q.mean.transpose(), k.covariance);
+  std::vector<AtDistance> curve;
+  for (const double distance : distances)
+    curve.push_back({distance, q.mean.dot(turned(k.mean, pairs, Phases::at(distance))), variance.at(pairs, distance)});
+  return curve;
 }
 
 }  // namespace
@@ -137,8 +141,10 @@ HeadTheory head_theory(const Projected& q, const Projected& k, const Meeting& me
       side->mean = pairs.arrange(side->mean);
     }
     set_moments(out, side_q, keys_over(side_k, pairs, Phases::over(meeting.context)), d);
-    out.phase_average = inner(side_q.covariance, turned(side_k.covariance, pairs, Phases::all()));
-    for (const double distance : meeting.distances) out.curve.push_back(at_distance(side_q, side_k, pairs, distance));
+    const Keys everywhere = keys_over(side_k, pairs, Phases::all());
+    out.phase_average = inner(side_q.covariance, everywhere.spread);
+    out.phase_within_row_variance = inner(side_q.covariance, everywhere.covariance) + form(everywhere.covariance, side_q.mean);
+    out.curve = curve_over(side_q, side_k, pairs, meeting.distances);
   }
   out.divisor = std::sqrt(std::max(0.0, out.within_row_variance));
   out.divisor_over_sqrt_dim = out.divisor / std::sqrt(d);

@@ -130,7 +130,8 @@ Judgement judge(const Evidence& e, const Thresholds& t) {
   j.rounding = unit_roundoff(e.dtype) * e.raw_max;
   if (!std::isnan(e.keys)) {
     j.sigma_c = critical_sigma(e.keys);
-    if (!std::isnan(e.sigma)) j.predicted_entropy = predicted_entropy(e.sigma, e.keys, e.dim_qk);
+    if (!std::isnan(e.predicted_entropy)) j.predicted_entropy = e.predicted_entropy;
+    else if (!std::isnan(e.sigma)) j.predicted_entropy = predicted_entropy(e.sigma, e.keys, e.dim_qk);
   }
   j.stein_ratio = stein_ratio({e.sigma * e.sigma, e.mean_score, e.sum_p2});
   const double spread = std::isnan(e.raw_sigma) ? e.sigma : e.raw_sigma;

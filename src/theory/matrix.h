@@ -25,4 +25,7 @@ inline double inner(const Matrix& a, const Matrix& b) { return a.cwiseProduct(b)
 /// vᵀAv.
 inline double form(const Matrix& a, const Vector& v) { return v.dot(a * v); }
 
+/// λ_max of a symmetric matrix, to rounding; quicker than all eigenvalues. NaN where something is not finite.
+double largest_eigenvalue(const Matrix& m);
+
 }  // namespace rootdk::theory

@@ -1,5 +1,4 @@
 // One projection: the norm folded into the weights, then the moments of what comes out.
-#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -107,8 +106,7 @@ Projected normalised(const Norm& norm, std::int64_t dim_qk) {
 
 double spectral_norm(const Projected& projected) {
   const ConstMatrixMap weight_gram(projected.gram.data(), projected.dim, projected.dim);
-  const Eigen::SelfAdjointEigenSolver<Matrix> solver(weight_gram, Eigen::EigenvaluesOnly);
-  return std::sqrt(std::max(0.0, solver.eigenvalues().maxCoeff()));
+  return std::sqrt(std::max(0.0, largest_eigenvalue(weight_gram)));
 }
 
 }  // namespace rootdk::theory

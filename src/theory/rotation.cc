@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace rootdk::theory {
 
@@ -79,6 +80,26 @@ Vector turned(const Vector& v, const Pairs& pairs, const Phases& phases) {
     out(2 * p + 1) = z.imag();
   }
   return out;
+}
+
+TurnedInner::TurnedInner(const Matrix& m, const Matrix& s) : difference_(m.rows() / 2, m.rows() / 2), sum_(m.rows() / 2, m.rows() / 2) {
+  const auto parts = [](const Matrix& x, Eigen::Index p, Eigen::Index r) {
+    const auto block = x.block<2, 2>(2 * p, 2 * r);
+    return std::pair(Complex(block(0, 0) + block(1, 1), block(1, 0) - block(0, 1)), Complex(block(0, 0) - block(1, 1), block(1, 0) + block(0, 1)));
+  };
+  for (Eigen::Index p = 0; p < difference_.rows(); ++p)
+    for (Eigen::Index r = 0; r < difference_.cols(); ++r) {
+      const auto [u, w] = parts(s, p, r);
+      const auto [mu, mw] = parts(m, p, r);
+      difference_(p, r) = u * std::conj(mu) / 2.0;
+      sum_(p, r) = w * std::conj(mw) / 2.0;
+    }
+}
+
+double TurnedInner::at(const Pairs& pairs, double distance) const {
+  Eigen::VectorXcd phase(difference_.rows());
+  for (Eigen::Index p = 0; p < phase.size(); ++p) phase(p) = std::polar(1.0, -pairs.frequency[static_cast<std::size_t>(p)] * distance);
+  return (phase.transpose() * (difference_ * phase.conjugate() + sum_ * phase)).value().real();
 }
 
 }  // namespace rootdk::theory

@@ -40,6 +40,17 @@ class Phases {
   double parameter_;
 };
 
+/// ⟨M, R S Rᵀ⟩ at any distance, for M and S in pair order: their blocks are made complex numbers once, and a distance then takes one phase
+/// a pair.
+class TurnedInner {
+ public:
+  TurnedInner(const Matrix& m, const Matrix& s);
+  double at(const Pairs& pairs, double distance) const;
+
+ private:
+  Eigen::MatrixXcd difference_, sum_;  // what goes with e^{−i(ω_p − ω_r)Δ} and with e^{−i(ω_p + ω_r)Δ}
+};
+
 /// Means of R M Rᵀ (M symmetric) and R v; both in pair order.
 Matrix turned(const Matrix& m, const Pairs& pairs, const Phases& phases);
 Vector turned(const Vector& v, const Pairs& pairs, const Phases& phases);
