@@ -4,7 +4,7 @@ find_package(fmt CONFIG REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 # A component is there where what it needs is, and where it has sources.
-set(rootdk_components nn theory checkpoint lab report)  # each after those it stands on
+set(rootdk_components nn theory checkpoint audit lab report)  # each after those it stands on
 function(rootdk_component name needs)  # CONDITION...
   string(TOUPPER ROOTDK_${name} option)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
@@ -28,8 +28,9 @@ find_package(nlohmann_json 3.11 QUIET CONFIG)
 rootdk_component(nn "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(theory "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(checkpoint "nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" nlohmann_json_FOUND)
+rootdk_component(audit "ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
 rootdk_component(lab "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
-rootdk_component(report "ROOTDK_LAB and nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" ROOTDK_LAB AND nlohmann_json_FOUND)
+rootdk_component(report "ROOTDK_LAB, ROOTDK_AUDIT and nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" ROOTDK_LAB AND ROOTDK_AUDIT AND nlohmann_json_FOUND)
 include(${PROJECT_SOURCE_DIR}/cmake/report_page.cmake)  # reports as HTML need D3 as well
 if(ROOTDK_CHECKPOINT)
   find_package(ZLIB QUIET)  # for deflated .npz; without it those are refused

@@ -1,11 +1,16 @@
 # A script, for cmake -P: writes `out`, a C++ source with the page around the results. `d3` may be empty: then there is no page.
-# The parts go into raw string literals as they are; @NAME@ in report.html is where each goes.
+# The parts go into raw string literals as they are; @NAME@ in the page is where each goes. `name` is the page's, `symbol` what it is called in C++.
 
 set(before "")
 set(after "")
 if(d3)
-  file(READ ${web}/report.html page)
-  file(READ ${web}/report.css style)
+  file(READ ${web}/${name}.html page)
+  set(style "")
+  string(REPLACE "|" ";" styles "${styles}")
+  foreach(path IN LISTS styles)
+    file(READ ${path} one)
+    string(APPEND style "${one}\n")
+  endforeach()
   file(READ ${web}/d3-notice.txt notice)
   file(READ ${d3} library)
   set(script "")
@@ -33,5 +38,5 @@ if(d3)
 endif()
 
 file(WRITE ${out} "// Made from web/ by cmake/embed_page.cmake.\n#include \"report/page.h\"\n\nnamespace rootdk::report {\n\n"
-  "const std::string_view kPageBefore = R\"__page__(" "${before}" ")__page__\";\n"
-  "const std::string_view kPageAfter = R\"__page__(" "${after}" ")__page__\";\n\n}  // namespace rootdk::report\n")
+  "const std::string_view ${symbol}Before = R\"__page__(" "${before}" ")__page__\";\n"
+  "const std::string_view ${symbol}After = R\"__page__(" "${after}" ")__page__\";\n\n}  // namespace rootdk::report\n")

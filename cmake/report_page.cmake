@@ -1,4 +1,4 @@
-# The page of report::html: web/ and D3 become one C++ source in the build directory. Without D3 the source holds no page, and
+# The pages of report::html and report::audit_html: web/ and D3 become a C++ source each in the build directory. Without D3 the source holds no page, and
 # report::html says so.
 
 find_file(ROOTDK_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/d3 NO_DEFAULT_PATH
@@ -6,10 +6,14 @@ find_file(ROOTDK_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/javascr
 set(rootdk_page_script values.js rules.js chart.js formulas.js charts/histograms.js charts/explain.js charts/variance.js charts/phase.js
   charts/gradient.js charts/precision.js charts/init.js charts/bars.js charts/train.js page.js)
 
-function(rootdk_embed_page target)
+set(rootdk_audit_script values.js rules.js chart.js audit.js)
+
+# NAME.html becomes SYMBOLBefore and SYMBOLAfter of report/page.h; STYLES and SCRIPTS are lists of files in web/.
+function(rootdk_embed_page target name symbol styles scripts)
   set(web ${PROJECT_SOURCE_DIR}/web)
-  set(source ${PROJECT_BINARY_DIR}/generated/report_page.cc)
-  list(TRANSFORM rootdk_page_script PREPEND ${web}/ OUTPUT_VARIABLE scripts)
+  set(source ${PROJECT_BINARY_DIR}/generated/${name}_page.cc)
+  list(TRANSFORM scripts PREPEND ${web}/)
+  list(TRANSFORM styles PREPEND ${web}/)
   set(d3)
   if(ROOTDK_D3)
     set(d3 ${ROOTDK_D3})
@@ -17,11 +21,12 @@ function(rootdk_embed_page target)
     message(STATUS "No HTML reports: they need D3 (Debian: node-d3)")
   endif()
   list(JOIN scripts "|" joined)
+  list(JOIN styles "|" joined_styles)
   add_custom_command(OUTPUT ${source}
-    COMMAND ${CMAKE_COMMAND} -D "web=${web}" -D "scripts=${joined}" -D "d3=${d3}" -D "out=${source}"
-            -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
-    DEPENDS ${scripts} ${web}/report.html ${web}/report.css ${web}/d3-notice.txt ${d3} ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
-    COMMENT "Embedding the report page" VERBATIM)
+    COMMAND ${CMAKE_COMMAND} -D "web=${web}" -D "name=${name}" -D "symbol=${symbol}" -D "styles=${joined_styles}" -D "scripts=${joined}"
+            -D "d3=${d3}" -D "out=${source}" -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    DEPENDS ${scripts} ${styles} ${web}/${name}.html ${web}/d3-notice.txt ${d3} ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    COMMENT "Embedding the page ${name}" VERBATIM)
   set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -Wno-overlength-strings)  # ISO C++ promises 65536 characters
   target_sources(${target} PRIVATE ${source})
 endfunction()

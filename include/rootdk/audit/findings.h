@@ -1,0 +1,104 @@
+// What the weights let one expect of every head.
+//
+// Inputs are taken as isotropic: after a norm each component has variance 1 and they do not correlate; without a norm x ~ N(0, I).
+// Queries and keys come from independent inputs. Real tokens are neither; `inputs` replaces the assumption by a measurement.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rootdk/audit/model.h"
+#include "rootdk/checkpoint/checkpoint.h"
+#include "rootdk/export.h"
+#include "rootdk/theory/judge.h"
+
+namespace rootdk::audit {
+
+/// What softmax makes of the scores of a row with so many keys, if they are Gaussian.
+struct AtContext {
+  std::int64_t context = 0;       ///< as asked for
+  double keys = 0;                ///< the context, or the layer's window where that is shorter
+  double sigma_over_critical = 0; ///< σ/σ_c
+  double entropy = 0;             ///< in nats
+  double effective_keys = 0;      ///< 1/E Σp²
+  double p_max = 0;
+  theory::Verdict verdict = theory::Verdict::kUnknown;
+};
+
+/// The same head with measured inputs.
+struct Measured {
+  double variance = 0, sigma = 0, unit_divisor = 0;
+  double ratio = 0;              ///< of the unit divisor to √d_k
+  double sigma_over_isotropic = 0;
+  double largest_score = 0;      ///< the largest |scale·q·k| over the pairs of tokens that were given
+  double largest_raw = 0;        ///< the largest scale·q·k, with its sign: what QK-clip looks at
+  double clip_factor = 1;        ///< QK-clip's γ for Options::clip_threshold
+};
+
+struct Head {
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+  std::int64_t head = 0, kv_head = 0, d_k = 0;
+  std::int64_t not_finite = 0;   ///< NaN or Inf among its numbers; then nothing else is known
+
+  // Of q·k, before the scale.
+  double mean = kUnknown;
+  double variance = kUnknown;             ///< within a row; averaged over all phases where there is rotary
+  double variance_in_context = kUnknown;  ///< the same over distances 0 … context − 1
+  double unit_divisor = kUnknown;         ///< √variance
+  double ratio = kUnknown;                ///< of that to √d_k
+  // Of scores, after it.
+  double scale = kUnknown;
+  double sigma = kUnknown;
+  double bound = kUnknown;                ///< |s| cannot exceed it; unknown without a norm
+  double f16_headroom = kUnknown;         ///< 65504 over the bound: at 1 or below, f16 can overflow
+  double bf16_rounding = kUnknown;        ///< the most that bf16 can move a score of that size
+  // Why.
+  double sigma_q = kUnknown, sigma_k = kUnknown, key_mean_norm = kUnknown, alignment = kUnknown;
+  double largest_singular_value = kUnknown;  ///< of W_qᵀW_k with norms folded in
+  double effective_rank = kUnknown;
+  std::vector<double> spectrum;              ///< singular values of W_qᵀW_k, descending
+
+  std::vector<theory::AtDistance> curve;     ///< over distance, where there is rotary
+  std::vector<AtContext> contexts;
+  theory::Judgement judgement;               ///< at Options::judge_at
+  std::optional<Measured> measured;
+};
+
+struct Layer {
+  Attention attention;
+  std::vector<Head> heads;
+};
+
+struct Audit {
+  Model model;                 ///< its layers are those below
+  std::vector<std::int64_t> contexts;
+  std::int64_t judged_at = 0;  ///< the context that verdicts are for
+  std::vector<Layer> layers;
+  bool complete = true;        ///< false: stopped before the last layer
+};
+
+struct Options {
+  std::vector<std::int64_t> contexts = {};  ///< empty: those of 512, 4096, 32768 and 131072 below the model's own, and that
+  std::optional<std::int64_t> judge_at = {};  ///< absent: the longest
+  std::vector<double> distances = {};  ///< of the rotary curve; empty: 0, 1, 2, 4, … up to the model's context
+  bool spectra = true;                 ///< whether to compute Head::spectrum
+  /// Activations as they enter the projections (after the norm): an .npy [tokens, width] for all layers or [layers, tokens, width], or a
+  /// directory with 0.npy, 1.npy, … by layer. Empty: isotropic inputs only.
+  std::filesystem::path inputs = {};
+  double clip_threshold = 100;         ///< τ of QK-clip, for Measured::clip_factor
+  theory::Thresholds thresholds = {};
+  std::function<void(double done)> progress = {};
+  std::function<bool()> stop = {};
+};
+
+/// Never has more than one layer's projections in memory. Heads run on the threads that OpenMP offers; the numbers do not depend on
+/// how many those are.
+ROOTDK_API Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const Options& options = {});
+
+}  // namespace rootdk::audit

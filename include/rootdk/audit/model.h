@@ -1,0 +1,68 @@
+// Which tensors of a checkpoint make which heads, and how q and k meet there. Plain data: names, sizes and numbers from the
+// configuration, but no weights.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rootdk/theory/head.h"
+
+namespace rootdk::audit {
+
+/// A norm whose gain and bias lie in the checkpoint.
+struct NormPlace {
+  theory::Norm::Kind kind = theory::Norm::Kind::kNone;
+  std::string gain, bias;   ///< tensors; empty: none
+  double gain_offset = 0;   ///< 1 where the gain is stored as a difference from 1 (Gemma)
+};
+
+/// Rows of a projection [out, in], the same for each head but for where they begin, and what feeds them.
+struct Part {
+  std::string weight, bias;      ///< tensors; no bias: empty
+  bool transposed = false;       ///< the tensor is [in, out] (GPT-2's Conv1D)
+  std::int64_t rows = 0;         ///< of one head
+  std::int64_t width = 0;        ///< in
+  // Head h begins at row first + (h / group)·stride + (h % group)·rows.
+  std::int64_t first = 0;
+  std::int64_t group = 1;
+  std::int64_t stride = 0;
+  /// A head's row that comes first; the rows before it come last. For those that keep the rotary components at the end.
+  std::int64_t turn = 0;
+  NormPlace norm = {};           ///< just before the projection
+
+  std::int64_t row_of(std::int64_t head) const { return first + head / group * stride + head % group * rows; }
+};
+
+/// Rotary positions: the leading components turn.
+struct Rotary {
+  theory::Rotation::Pairing pairing = theory::Rotation::Pairing::kHalfSplit;
+  std::vector<double> frequencies;  ///< radians per position, of each pair; empty: no rotary positions
+  double magnitude = 1;             ///< what turns is multiplied by this, in q and in k (YaRN, LongRoPE)
+};
+
+/// One attention layer.
+struct Attention {
+  std::string kind = "self";     ///< "self", "encoder", "decoder", "cross"
+  std::int64_t layer = 0;        ///< its number among those of its kind
+  std::int64_t heads_q = 0, heads_kv = 0, dim_qk = 0;
+  std::vector<Part> q, k;        ///< their components in this order; parts of one side do not correlate
+  NormPlace q_norm = {}, k_norm = {};  ///< QK-norm, on each head's q and k
+  Rotary rotary = {};
+  double scale = 1;              ///< what multiplies q·k
+  std::optional<double> soft_cap = {};
+  std::optional<std::int64_t> window = {};  ///< how many keys a query sees at most
+  bool causal = true;
+  std::int64_t context = 4096;   ///< how many keys there can be
+};
+
+struct Model {
+  std::string name;          ///< the file's or directory's
+  std::string family;        ///< "llama"
+  std::string scale_rule;    ///< "sqrt_dk": what Scale::parse reads; "constant(…)" where it is a number of the configuration
+  std::vector<Attention> layers;
+  std::vector<std::string> notes;  ///< what was assumed, or left out
+};
+
+}  // namespace rootdk::audit

@@ -1,0 +1,198 @@
+// The families that rootdk knows, in the language of --family-file (docs/audit.md).
+#include "audit/family.h"
+
+namespace rootdk::audit {
+
+const char* const kFamilies = R"JSON({"families": [
+
+{"name": "bert", "model_type": ["bert", "roberta", "xlm-roberta", "camembert", "electra"],
+ "prefixes": ["", "bert.", "roberta.", "electra.", "model.", "0.auto_model."],
+ "q": "encoder.layer.{layer}.attention.self.query", "k": "encoder.layer.{layer}.attention.self.key",
+ "norm": "encoder.layer.{previous}.output.LayerNorm", "first_norm": "embeddings.LayerNorm", "norm_kind": "layer",
+ "causal": false,
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "context": ["max_position_embeddings", 512]},
+
+{"name": "gpt2", "model_type": ["gpt2"], "prefixes": ["transformer.", ""],
+ "qkv": "h.{layer}.attn.c_attn", "transposed": true, "norm": "h.{layer}.ln_1", "norm_kind": "layer",
+ "layers": ["n_layer", "num_hidden_layers"], "heads": ["n_head", "num_attention_heads"],
+ "context": ["n_positions", "n_ctx", 1024], "scale_by_layer": "scale_attn_by_inverse_layer_idx"},
+
+{"name": "gpt_neox", "model_type": ["gpt_neox"], "prefixes": ["gpt_neox.", ""],
+ "qkv": "layers.{layer}.attention.query_key_value", "order": "heads",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "layer",
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "context": ["max_position_embeddings", 2048],
+ "rotary": true, "rotary_base": ["rotary_emb_base", "rope_parameters.rope_theta", "rope_theta", 10000],
+ "rotary_share": ["rotary_pct", "rope_parameters.partial_rotary_factor", "partial_rotary_factor", 0.25]},
+
+{"name": "llama", "model_type": ["llama", "mistral", "qwen2"],
+ "prefixes": ["model.", "", "language_model.model.", "model.language_model."],
+ "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+ "context": ["max_position_embeddings", 4096],
+ "window": "sliding_window", "window_switch": "use_sliding_window",
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000],
+ "rotary_share": ["partial_rotary_factor", "rope_parameters.partial_rotary_factor", 1]},
+
+{"name": "qwen3", "model_type": ["qwen3", "qwen3_moe"], "prefixes": ["model.", ""],
+ "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
+ "q_norm": "layers.{layer}.self_attn.q_norm", "k_norm": "layers.{layer}.self_attn.k_norm",
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+ "context": ["max_position_embeddings", 32768],
+ "window": "sliding_window", "window_switch": "use_sliding_window",
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 1000000]},
+
+{"name": "gemma", "model_type": ["gemma"], "prefixes": ["model.", ""],
+ "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": ["head_dim", 256],
+ "context": ["max_position_embeddings", 8192],
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000]},
+
+{"name": "gemma2", "model_type": ["gemma2"], "prefixes": ["model.", ""],
+ "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": ["head_dim", 256],
+ "context": ["max_position_embeddings", 8192], "window": ["sliding_window", 4096], "full_every": 2,
+ "scale_divisor_square": ["query_pre_attn_scalar", 256], "soft_cap": "attn_logit_softcapping",
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000]},
+
+{"name": "gemma3", "model_type": ["gemma3", "gemma3_text"],
+ "prefixes": ["model.", "", "language_model.model.", "model.language_model."],
+ "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
+ "q_norm": "layers.{layer}.self_attn.q_norm", "k_norm": "layers.{layer}.self_attn.k_norm",
+ "layers": "num_hidden_layers", "heads": ["num_attention_heads", 8], "kv_heads": ["num_key_value_heads", 4],
+ "head_dim": ["head_dim", 256], "context": ["max_position_embeddings", 131072],
+ "window": ["sliding_window", 1024], "full_every": ["sliding_window_pattern", "_sliding_window_pattern", 6],
+ "scale_divisor_square": ["query_pre_attn_scalar", 256], "soft_cap": "attn_logit_softcapping",
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.full_attention.rope_theta", 1000000],
+ "local_rotary_base": ["rope_local_base_freq", "rope_parameters.sliding_attention.rope_theta", 10000]},
+
+{"name": "phi3", "model_type": ["phi3"], "prefixes": ["model.", ""],
+ "qkv": "layers.{layer}.self_attn.qkv_proj", "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+ "context": ["max_position_embeddings", 4096], "window": "sliding_window",
+ "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000],
+ "rotary_share": ["partial_rotary_factor", "rope_parameters.partial_rotary_factor", 1]},
+
+{"name": "vit", "model_type": ["vit", "deit"], "prefixes": ["vit.", "deit.", ""],
+ "q": "encoder.layer.{layer}.attention.attention.query", "k": "encoder.layer.{layer}.attention.attention.key",
+ "norm": "encoder.layer.{layer}.layernorm_before", "norm_kind": "layer", "causal": false,
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "context": 197, "image": "image_size", "patch": "patch_size"},
+
+{"name": "whisper", "model_type": ["whisper"], "prefixes": ["model.", ""], "norm_kind": "layer",
+ "attention": [
+  {"kind": "encoder", "causal": false,
+   "q": "encoder.layers.{layer}.self_attn.q_proj", "k": "encoder.layers.{layer}.self_attn.k_proj",
+   "norm": "encoder.layers.{layer}.self_attn_layer_norm",
+   "layers": "encoder_layers", "heads": "encoder_attention_heads", "context": ["max_source_positions", 1500]},
+  {"kind": "decoder",
+   "q": "decoder.layers.{layer}.self_attn.q_proj", "k": "decoder.layers.{layer}.self_attn.k_proj",
+   "norm": "decoder.layers.{layer}.self_attn_layer_norm",
+   "layers": "decoder_layers", "heads": "decoder_attention_heads", "context": ["max_target_positions", 448]},
+  {"kind": "cross", "causal": false,
+   "q": "decoder.layers.{layer}.encoder_attn.q_proj", "k": "decoder.layers.{layer}.encoder_attn.k_proj",
+   "norm": "decoder.layers.{layer}.encoder_attn_layer_norm", "keys_norm": "encoder.layer_norm",
+   "layers": "decoder_layers", "heads": "decoder_attention_heads", "context": ["max_source_positions", 1500]}]},
+
+{"name": "t5", "model_type": ["t5", "mt5", "umt5"], "prefixes": ["", "transformer."], "norm_kind": "rms", "scale": "none",
+ "heads": "num_heads", "head_dim": "d_kv", "context": ["n_positions", 512],
+ "attention": [
+  {"kind": "encoder", "causal": false,
+   "q": "encoder.block.{layer}.layer.0.SelfAttention.q", "k": "encoder.block.{layer}.layer.0.SelfAttention.k",
+   "norm": "encoder.block.{layer}.layer.0.layer_norm", "layers": "num_layers"},
+  {"kind": "decoder",
+   "q": "decoder.block.{layer}.layer.0.SelfAttention.q", "k": "decoder.block.{layer}.layer.0.SelfAttention.k",
+   "norm": "decoder.block.{layer}.layer.0.layer_norm", "layers": ["num_decoder_layers", "num_layers"]},
+  {"kind": "cross", "causal": false,
+   "q": "decoder.block.{layer}.layer.1.EncDecAttention.q", "k": "decoder.block.{layer}.layer.1.EncDecAttention.k",
+   "norm": "decoder.block.{layer}.layer.1.layer_norm", "keys_norm": "encoder.final_layer_norm",
+   "layers": ["num_decoder_layers", "num_layers"]}]},
+
+{"name": "deepseek", "model_type": ["deepseek_v2", "deepseek_v3"], "prefixes": ["model.", ""],
+ "q": "layers.{layer}.self_attn.q_proj", "q_latent": "layers.{layer}.self_attn.q_b_proj",
+ "q_latent_norm": "layers.{layer}.self_attn.q_a_layernorm",
+ "kv_latent": "layers.{layer}.self_attn.kv_a_proj_with_mqa", "kv_latent_norm": "layers.{layer}.self_attn.kv_a_layernorm",
+ "kv": "layers.{layer}.self_attn.kv_b_proj",
+ "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
+ "layers": "num_hidden_layers", "heads": "num_attention_heads", "value_dim": "v_head_dim", "rotary_dims": "qk_rope_head_dim",
+ "context": ["max_position_embeddings", 4096],
+ "rotary": true, "pairing": "interleaved", "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000]},
+
+{"name": "gguf-llama", "gguf": true, "model_type": ["llama", "mistral3"],
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 4096], "window": "attention.sliding_window",
+ "rotary": true, "pairing": "interleaved", "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-qwen", "gguf": true, "model_type": ["qwen2", "qwen3", "qwen3moe", "qwen2moe"],
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "q_norm": "blk.{layer}.attn_q_norm", "k_norm": "blk.{layer}.attn_k_norm",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 32768],
+ "rotary": true, "rotary_base": ["rope.freq_base", 1000000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-gemma", "gguf": true, "model_type": ["gemma"],
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 8192],
+ "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-gemma2", "gguf": true, "model_type": ["gemma2"],
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 8192], "window": ["attention.sliding_window", 4096], "full_every": 2,
+ "soft_cap": ["attn_logit_softcapping", 50], "scale_divisor_square_by_layers": {"46": 144},
+ "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-gemma3", "gguf": true, "model_type": ["gemma3"],
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "q_norm": "blk.{layer}.attn_q_norm", "k_norm": "blk.{layer}.attn_k_norm",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 131072], "window": ["attention.sliding_window", 1024], "full_every": 6,
+ "scale_divisor_square_by_layers": {"62": 168},
+ "rotary": true, "rotary_base": ["rope.freq_base", 1000000], "local_rotary_base": 10000, "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-phi3", "gguf": true, "model_type": ["phi3"],
+ "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+ "context": ["context_length", 4096], "window": "attention.sliding_window",
+ "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-gptneox", "gguf": true, "model_type": ["gptneox"],
+ "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "layer",
+ "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 2048],
+ "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
+
+{"name": "gguf-gpt2", "gguf": true, "model_type": ["gpt2"],
+ "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "layer",
+ "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 1024]},
+
+{"name": "gguf-bert", "gguf": true, "model_type": ["bert"], "causal": false,
+ "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k",
+ "norm": "blk.{previous}.layer_output_norm", "first_norm": "token_embd_norm", "norm_kind": "layer",
+ "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 512]},
+
+{"name": "gguf-t5", "gguf": true, "model_type": ["t5", "t5encoder"], "norm_kind": "rms", "scale": "none",
+ "heads": "attention.head_count", "head_dim": "attention.key_length", "context": ["context_length", 512], "layers": "block_count",
+ "attention": [
+  {"kind": "encoder", "causal": false, "q": "enc.blk.{layer}.attn_q", "k": "enc.blk.{layer}.attn_k", "norm": "enc.blk.{layer}.attn_norm"},
+  {"kind": "decoder", "q": "dec.blk.{layer}.attn_q", "k": "dec.blk.{layer}.attn_k", "norm": "dec.blk.{layer}.attn_norm",
+   "layers": ["decoder_block_count", "block_count"]},
+  {"kind": "cross", "causal": false, "q": "dec.blk.{layer}.cross_attn_q", "k": "dec.blk.{layer}.cross_attn_k",
+   "norm": "dec.blk.{layer}.cross_attn_norm", "keys_norm": "enc.output_norm", "layers": ["decoder_block_count", "block_count"]}]},
+
+{"name": "gguf-deepseek", "gguf": true, "model_type": ["deepseek2"],
+ "q": "blk.{layer}.attn_q", "q_latent": "blk.{layer}.attn_q_b", "q_latent_norm": "blk.{layer}.attn_q_a_norm",
+ "kv_latent": "blk.{layer}.attn_kv_a_mqa", "kv_latent_norm": "blk.{layer}.attn_kv_a_norm", "kv": "blk.{layer}.attn_kv_b",
+ "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
+ "layers": "block_count", "heads": "attention.head_count",
+ "value_dim": ["attention.value_length_mla", "attention.value_length"], "rotary_dims": "rope.dimension_count",
+ "context": ["context_length", 4096],
+ "rotary": true, "pairing": "interleaved", "rotary_base": ["rope.freq_base", 10000]}
+
+]})JSON";
+
+}  // namespace rootdk::audit

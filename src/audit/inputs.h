@@ -1,0 +1,35 @@
+// Activations that were recorded as they entered the projections of each layer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rootdk/audit/model.h"
+#include "rootdk/checkpoint/checkpoint.h"
+
+namespace rootdk::audit {
+
+struct Tokens {
+  std::int64_t count = 0, width = 0;
+  std::vector<float> values;  ///< [count, width]
+};
+
+class Inputs {
+ public:
+  /// As Options::inputs says. Refuses what cannot belong to the model.
+  Inputs(const std::filesystem::path& path, const Model& model);
+
+  /// Of this layer; none where nothing was recorded, or where keys come from elsewhere (cross-attention, latents).
+  std::optional<Tokens> of(const Attention& attention) const;
+
+ private:
+  std::filesystem::path path_;
+  bool is_directory_ = false;
+  std::string kind_;  // that a single file, or files without a kind in their name, belong to
+  std::optional<checkpoint::Checkpoint> file_;
+};
+
+}  // namespace rootdk::audit

@@ -1,0 +1,99 @@
+#include "audit/prediction.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/parallel.h"
+#include "rootdk/theory/gaussian_softmax.h"
+
+namespace rootdk::audit {
+
+namespace {
+
+// Between nodes, a polynomial through eight of them. H, ln Σp² and ln p_max are smooth over ln σ, though they turn quickly where the head begins
+// to freeze: a step of 0.2 keeps them within 1e-3 of the quadrature (tests/audit_heads_test.cc).
+constexpr double kStep = 0.2;
+constexpr std::int64_t kPoints = 8;
+// Beyond, nothing changes that anybody could see: all keys get the same, or one takes all.
+constexpr double kLeast = 0.01, kMost = 1e6;
+
+struct Node {
+  double factor, weight;
+};
+
+// √(χ²_r/r) at a few places: midpoints in probability would need quantiles, so a lattice in y = ln(χ²/r), whose density is proportional to
+// e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can no longer matter.
+std::vector<Node> spread_of_rows(double rank) {
+  const double half = std::max(rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
+  std::vector<Node> nodes;
+  double total = 0;
+  const auto add = [&](double y) {
+    const double density = std::exp(half * (y + 1 - std::exp(y)));
+    nodes.push_back({std::exp(y / 2), density});
+    total += density;
+    return density > 1e-6 && y > -20;
+  };
+  for (int i = 0; add(i * step);) ++i;
+  for (int i = 1; add(-i * step);) ++i;
+  for (Node& node : nodes) node.weight /= total;
+  return nodes;
+}
+
+Prediction exact(double sigma, double keys) {
+  const theory::GaussianSoftmax softmax = theory::gaussian_softmax(sigma, keys);
+  return {softmax.entropy, std::log(softmax.sum_p2), std::log(theory::gaussian_p_max(sigma, keys))};
+}
+
+}  // namespace
+
+PredictionTable::PredictionTable(double keys, std::span<const Wanted> heads) : keys_(keys) {
+  double low = kMost, high = kLeast;
+  for (const Wanted& head : heads) {
+    if (!(head.sigma > 0)) continue;
+    for (const Node& node : spread_of_rows(head.effective_rank)) {
+      low = std::min(low, std::clamp(head.sigma * node.factor, kLeast, kMost));
+      high = std::max(high, std::clamp(head.sigma * node.factor, kLeast, kMost));
+    }
+  }
+  if (low > high) return;
+  first_ = static_cast<std::int64_t>(std::floor(std::log(low) / kStep)) - kPoints / 2 + 1;
+  const auto last = static_cast<std::int64_t>(std::floor(std::log(high) / kStep)) + kPoints / 2;
+  nodes_.resize(static_cast<std::size_t>(last - first_ + 1));
+  cpu::parallel_tasks(last - first_ + 1, omp_get_max_threads(), [&](std::int64_t i, int) {
+    nodes_[static_cast<std::size_t>(i)] = exact(std::exp(static_cast<double>(first_ + i) * kStep), keys_);
+  });
+}
+
+Prediction PredictionTable::of_row(double sigma) const {
+  if (sigma < kLeast) return {std::log(keys_), 1 / keys_, 1 / keys_};
+  const double x = std::log(std::min(sigma, kMost)) / kStep - static_cast<double>(first_);
+  const auto size = static_cast<std::int64_t>(nodes_.size());
+  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kPoints / 2 + 1, std::int64_t{0}, std::max<std::int64_t>(0, size - kPoints));
+  Prediction out;
+  for (std::int64_t i = begin; i < std::min(begin + kPoints, size); ++i) {
+    double weight = 1;
+    for (std::int64_t j = begin; j < std::min(begin + kPoints, size); ++j)
+      if (j != i) weight *= (x - static_cast<double>(j)) / static_cast<double>(i - j);
+    const Prediction& node = nodes_[static_cast<std::size_t>(i)];
+    out.entropy += weight * node.entropy;
+    out.sum_p2 += weight * node.sum_p2;
+    out.p_max += weight * node.p_max;
+  }
+  return {std::clamp(out.entropy, 0.0, std::log(keys_)), std::clamp(std::exp(out.sum_p2), 1 / keys_, 1.0), std::clamp(std::exp(out.p_max), 1 / keys_, 1.0)};
+}
+
+Prediction PredictionTable::at(double sigma, double effective_rank) const {
+  if (!(sigma > 0) || nodes_.empty()) return {std::log(keys_), 1 / keys_, 1 / keys_};
+  Prediction out;
+  for (const Node& node : spread_of_rows(effective_rank)) {
+    const Prediction row = of_row(sigma * node.factor);
+    out.entropy += node.weight * row.entropy;
+    out.sum_p2 += node.weight * row.sum_p2;
+    out.p_max += node.weight * row.p_max;
+  }
+  return out;
+}
+
+}  // namespace rootdk::audit

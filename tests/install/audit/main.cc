@@ -1,0 +1,12 @@
+#include <rootdk/audit.h>
+
+#include <string>
+
+int main() {
+  try {
+    rootdk::audit::recognise(rootdk::checkpoint::Checkpoint::open("nowhere.safetensors"));
+  } catch (const rootdk::Error&) {
+    return rootdk::audit::families().size() > 10 ? 0 : 1;
+  }
+  return 1;
+}
