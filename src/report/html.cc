@@ -21,13 +21,13 @@ std::string_view reason(const Json::exception& error) {
   return end == std::string_view::npos ? what : what.substr(end + 2);
 }
 
-Json parsed(std::string_view text) {
+Json parsed(const char* name, std::string_view text) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    base::refuse("results_json: not JSON: {}", reason(error));
+    base::refuse("{}: not JSON: {}", name, reason(error));
   } catch (const Json::out_of_range& error) {  // a number that no double can hold
-    base::refuse("results_json: {}", reason(error));
+    base::refuse("{}: {}", name, reason(error));
   }
 }
 
@@ -74,17 +74,46 @@ std::string fit_for_script(std::string_view json) {
   return out;
 }
 
+// What the audit's page relies on.
+void check_audit(const Json& audit) {
+  if (!audit.is_object()) base::refuse("audit_json: is {}, but an object was wanted", audit.type_name());
+  for (const char* name : {"layers", "contexts"})
+    if (!audit.value(name, Json()).is_array()) base::refuse("audit_json: {} is {}, but a list was wanted", name, audit.value(name, Json()).type_name());
+  for (const Json& layer : audit["layers"]) {
+    if (!layer.is_object() || !layer.value("heads", Json()).is_array()) base::refuse("audit_json: a layer has no list of heads");
+    for (const Json& head : layer["heads"]) {
+      if (!head.is_object()) base::refuse("audit_json: a head is {}, but an object was wanted", head.type_name());
+      for (const char* name : {"keys", "entropy", "sigma_over_critical", "effective_keys", "p_max", "verdicts"})
+        if (!head.value(name, Json()).is_object()) base::refuse("audit_json: a head's {} is {}, but an object was wanted", name, head.value(name, Json()).type_name());
+    }
+  }
+}
+
+std::string around(std::string_view before, std::string_view json, std::string_view after) {
+  std::string out(before);
+  out += fit_for_script(json);
+  return out += after;
+}
+
+void want_d3() {
+  if (!has_html()) base::refuse("html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+}
+
 }  // namespace
 
 bool has_html() { return !kPageAfter.empty(); }
 
 std::string html(std::string_view results_json) {
-  if (!has_html()) base::refuse("html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  want_d3();
   if (results_json.starts_with(kByteOrderMark)) results_json.remove_prefix(kByteOrderMark.size());
-  check(parsed(results_json));
-  std::string out(kPageBefore);
-  out += fit_for_script(results_json);
-  return out += kPageAfter;
+  check(parsed("results_json", results_json));
+  return around(kPageBefore, results_json, kPageAfter);
+}
+
+std::string audit_html(std::string_view audit_json) {
+  want_d3();
+  check_audit(parsed("audit_json", audit_json));
+  return around(kAuditPageBefore, audit_json, kAuditPageAfter);
 }
 
 }  // namespace rootdk::report

@@ -1,4 +1,4 @@
-// The laboratory's report as one HTML file that needs nothing else: charts, tables and formulas around the results it shows.
+// The laboratory's report, or an audit, as one HTML file that needs nothing else: charts, tables and formulas around the results it shows.
 #pragma once
 
 #include <string>
@@ -15,5 +15,8 @@ ROOTDK_API bool has_html();
 /// keep their question and conclusion and have no chart. Throws rootdk::Error if this is not such JSON, or if the library was
 /// built without D3.
 ROOTDK_API std::string html(std::string_view results_json);
+
+/// The same for what `rootdk audit --json` prints: a map of layers and heads, each in detail, all in a table.
+ROOTDK_API std::string audit_html(std::string_view audit_json);
 
 }  // namespace rootdk::report
