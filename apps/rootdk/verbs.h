@@ -15,6 +15,7 @@ Verb init_verb();
 Verb train_verb();
 Verb whatif_verb();
 Verb attend_verb();
+Verb audit_verb();
 Verb rules_verb();
 Verb doctor_verb();
 Verb bench_verb();

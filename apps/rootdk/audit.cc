@@ -1,0 +1,201 @@
+// rootdk audit: a checkpoint, and how far each of its heads is from the right scale.
+#include "rootdk/audit.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "arguments.h"
+#include "report/audit.h"
+#include "report/json.h"
+#include "rootdk/checkpoint/checkpoint.h"
+#include "rootdk/report/html.h"
+#include "text_file.h"
+#include "verbs.h"
+
+namespace rootdk::app {
+
+namespace {
+
+struct Options {
+  std::string path, heads, kv_heads, head_dim, norm, scale, rotary_base, context, family, family_file;
+  std::string contexts, at, inputs, against, clip, max_scores, out, csv, html, colour = "auto";
+  std::int64_t worst = 10;
+  int threads = 0;
+  bool json = false, dry_run = false, families = false;
+};
+
+std::optional<std::int64_t> whole(const char* option, const std::string& text) {
+  if (text.empty()) return {};
+  const std::vector<std::int64_t> values = whole_numbers(option, text);
+  if (values.size() != 1 || values[0] < 1) base::refuse("{}: \"{}\", but a whole number of at least 1 is wanted", option, text);
+  return values[0];
+}
+
+std::optional<double> real(const char* option, const std::string& text) {
+  if (text.empty()) return {};
+  const std::vector<double> values = numbers(option, text);
+  if (values.size() != 1) base::refuse("{}: \"{}\", but one number is wanted", option, text);
+  return values[0];
+}
+
+audit::Hints hints_of(const Options& o) {
+  audit::Hints hints;
+  hints.heads = whole("--heads", o.heads);
+  hints.kv_heads = whole("--kv-heads", o.kv_heads);
+  hints.head_dim = whole("--head-dim", o.head_dim);
+  hints.context = whole("--context", o.context);
+  hints.scale = real("--scale", o.scale);
+  hints.rotary_base = real("--rotary-base", o.rotary_base);
+  if (o.norm == "rms") hints.norm = theory::Norm::Kind::kRms;
+  else if (o.norm == "layer") hints.norm = theory::Norm::Kind::kLayer;
+  else if (o.norm == "none") hints.norm = theory::Norm::Kind::kNone;
+  else if (!o.norm.empty()) base::refuse("--norm: \"{}\", but rms, layer or none is wanted", o.norm);
+  hints.family = o.family;
+  if (!o.family_file.empty()) hints.family_json = read_text_file(o.family_file);
+  return hints;
+}
+
+bool wants_colour(const Options& o) {
+  if (o.colour == "always") return true;
+  if (o.colour == "never") return false;
+  if (o.colour != "auto") base::refuse("--colour: \"{}\", but auto, always or never is wanted", o.colour);
+  const char *no = std::getenv("NO_COLOR"), *terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') && terminal != nullptr && std::string(terminal) != "dumb";
+}
+
+void check(const Options& o) {
+  constexpr int kMost = 1024;
+  if (o.path.empty()) base::refuse("which checkpoint? rootdk audit PATH");
+  if (o.threads < 0 || o.threads > kMost) base::refuse("--threads: {}, but a number from 0 to {} is wanted", o.threads, kMost);
+  if (!o.html.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
+  if (o.clip.empty()) {
+    for (const auto& [option, given] : {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
+      if (given) base::refuse("{}: goes with --apply-qk-clip", option);
+    return;
+  }
+  if (o.max_scores.empty() == o.inputs.empty()) base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores or with --inputs");
+  if (o.out.empty() && !o.dry_run) base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
+  if (!o.against.empty() || !o.csv.empty() || !o.html.empty()) base::refuse("--apply-qk-clip: goes without --against, --csv and --html");
+}
+
+audit::Options options_of(const Options& o) {
+  audit::Options options;
+  if (!o.contexts.empty()) options.contexts = whole_numbers("--contexts", o.contexts);
+  options.judge_at = whole("--at", o.at);
+  options.inputs = o.inputs;
+  options.spectra = o.json || !o.html.empty();
+  if (const auto threshold = real("--apply-qk-clip", o.clip)) options.clip_threshold = *threshold;
+  return options;
+}
+
+audit::Audit audited(const checkpoint::Checkpoint& file, const audit::Model& model, audit::Options options, const std::string& title) {
+  Progress progress(title);
+  const lab::Watch watch = progress.watch();
+  options.progress = [&](double done) { watch.report(done); };
+  options.stop = [&] { return watch.stopped(); };
+  return audit::audit(file, model, options);
+}
+
+int clip(const Options& o, const checkpoint::Checkpoint& file, const audit::Model& model) {
+  const audit::Clip clip = {real("--apply-qk-clip", o.clip).value(), o.dry_run};
+  std::vector<audit::Observed> observed;
+  if (!o.max_scores.empty()) {
+    observed = audit::observed_from_json(read_text_file(o.max_scores), model);
+  } else {
+    const audit::Audit found = audited(file, model, options_of(o), "audit");
+    if (!found.complete) return kInterruptedStatus;
+    observed = audit::observed_in(found);
+  }
+  const audit::Clipped clipped = audit::clip_checkpoint(file, model, observed, clip, o.out);
+  print(o.json ? report::dumped(report::json_of(clipped, clip, o.out)) : report::text_of(clipped, clip, o.out));
+  return 0;
+}
+
+int run(const Options& o) {
+  if (o.families) {
+    print(audit::families_json() + "\n");
+    return 0;
+  }
+  check(o);
+  const bool colour = wants_colour(o);
+  if (o.threads > 0) omp_set_num_threads(o.threads);
+  const auto file = checkpoint::Checkpoint::open(o.path);
+  const audit::Hints hints = hints_of(o);
+  const audit::Model model = audit::recognise(file, hints);
+  if (!o.clip.empty()) return clip(o, file, model);
+
+  audit::Options options = options_of(o);
+  const audit::Audit found = audited(file, model, options, "audit");
+  std::optional<std::vector<audit::HeadDrift>> drift;
+  if (!o.against.empty() && found.complete) {
+    const auto earlier = checkpoint::Checkpoint::open(o.against);
+    options.inputs.clear();
+    options.spectra = false;
+    const audit::Audit before = audited(earlier, audit::recognise(earlier, hints), options, "earlier");
+    if (before.complete) drift = audit::drift(before, found);
+  }
+  if (!o.csv.empty()) write_file(o.csv, report::csv_of(found));
+  const auto json = [&] {
+    report::Json out = report::json_of(found);
+    if (drift) out["drift"] = report::json_of(*drift);
+    return report::dumped(out);
+  };
+  if (!o.html.empty()) write_file(o.html, report::audit_html(json()));
+  if (o.json) {
+    print(json());
+  } else {
+    const auto worst = static_cast<std::size_t>(o.worst);
+    print(report::text_of(found, {colour, worst}) + (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1)) : ""));
+  }
+  return found.complete ? 0 : kInterruptedStatus;
+}
+
+}  // namespace
+
+Verb audit_verb() {
+  const auto o = std::make_shared<Options>();
+  return {"audit", "A checkpoint, without running it: how far the scale of each head is from right",
+          "  rootdk audit model/                              a directory with its config.json\n"
+          "  rootdk audit model.gguf --csv heads.csv          every head in a table\n"
+          "  rootdk audit model/ --html audit.html            one page: a map, each head, what to do\n"
+          "  rootdk audit model.safetensors --heads 12 --norm layer\n"
+          "  rootdk audit model/ --inputs acts/               measured activations, 0.npy, 1.npy … by layer\n"
+          "  rootdk audit step_2000/ --against step_1000/     what training did to the scale\n"
+          "  rootdk audit model.safetensors --apply-qk-clip 100 --max-scores seen.json --dry-run\n"
+          "  rootdk audit --families                          how models are described, for --family-file",
+          [o](OptionList& list) {
+            list.optional_argument("checkpoint", o->path, ".safetensors, its index, a directory of either, or a .gguf");
+            list.option("--heads", o->heads, "How many query heads, where no config.json says");
+            list.option("--kv-heads", o->kv_heads, "How many key heads");
+            list.option("--head-dim", o->head_dim, "d_k");
+            list.option("--norm", o->norm, "Before the projections: rms, layer or none");
+            list.option("--scale", o->scale, "What the model multiplies q·k with");
+            list.option("--rotary-base", o->rotary_base, "Of rotary positions; 0 for a model without them");
+            list.option("--context", o->context, "The longest context");
+            list.option("--family", o->family, "Take it for a model of this family");
+            list.option("--family-file", o->family_file, "A JSON that describes a new family (docs/audit.md)");
+            list.flag("--families", o->families, "Print the built-in families, in that language");
+            list.option("--contexts", o->contexts, "Numbers of keys to predict for; the default goes up to the model's own");
+            list.option("--at", o->at, "Number of keys that verdicts are for; the longest if you do not say");
+            list.option("--inputs", o->inputs, "Activations as they enter the projections: [tokens, width].npy, [layers, tokens, width].npy, or a directory");
+            list.option("--against", o->against, "An earlier checkpoint of the same model: what moved");
+            list.option("--apply-qk-clip", o->clip, "Write a copy whose heads keep their largest score below this");
+            list.option("--max-scores", o->max_scores, "The largest raw score that each head was seen to make, JSON: [[layer 0's heads], …]");
+            list.option("--out", o->out, "Where the copy goes; never the original");
+            list.flag("--dry-run", o->dry_run, "Only say what would change");
+            list.option("--csv", o->csv, "Write a line for every head there");
+            list.option("--html", o->html, "Write a page there that needs nothing else");
+            list.option("--worst", o->worst, "Heads in the table");
+            list.option("--colour", o->colour, "auto, always or never");
+            list.flag("--json", o->json, "The result as JSON on standard output (docs/audit.md)");
+            list.option("--threads", o->threads, "Threads to use; 0 is all that OpenMP offers");
+          },
+          [o] { return run(*o); }};
+}
+
+}  // namespace rootdk::app

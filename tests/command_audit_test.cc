@@ -1,0 +1,217 @@
+// rootdk audit, from outside: what it prints and writes, what it refuses, and a checkpoint that rootdk train has just written.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "audit_models.h"
+#include "support/process.h"
+
+namespace rootdk::audit {
+namespace {
+
+using Words = std::vector<std::string>;
+
+test::Finished rootdk(Words words) {
+  words.insert(words.begin(), {ROOTDK_COMMAND, "audit"});
+  return test::run(words);
+}
+
+Json json_of(Words words) {
+  words.push_back("--json");
+  const test::Finished done = rootdk(words);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.err, "");
+  return Json::parse(done.out);
+}
+
+struct Folder : test::TemporaryFolder {
+  explicit Folder(const Made& made) { write(made, path()); }
+  std::string name(const std::string& file = "") const { return file.empty() ? path().string() : (path() / file).string(); }
+};
+
+Made llama(std::uint64_t seed = 1) {
+  Rng rng(seed);
+  return make_llama(rng);
+}
+
+TEST(Audit, JsonHasEveryHead) {
+  const Folder folder(llama());
+  const Json json = json_of({folder.name(), "--contexts", "32,64"});
+  EXPECT_EQ(json["family"], "llama");
+  EXPECT_EQ(json["scale_rule"], "sqrt_dk");
+  EXPECT_EQ(json["contexts"], Json({32, 64}));
+  EXPECT_EQ(json["judged_at"], 64);
+  ASSERT_EQ(json["layers"].size(), 2u);
+  for (std::size_t layer = 0; layer < 2; ++layer) {
+    const Json& one = json["layers"][layer];
+    EXPECT_EQ(one["layer"], layer);
+    ASSERT_EQ(one["heads"].size(), 4u);
+    for (std::size_t h = 0; h < 4; ++h) {
+      const Json& head = one["heads"][h];
+      EXPECT_EQ(head["head"], h);
+      EXPECT_EQ(head["kv_head"], h / 2);
+      EXPECT_EQ(head["d_k"], 8);
+      const double variance = head["variance"], sigma = head["sigma"], divisor = head["unit_divisor"];
+      EXPECT_GT(variance, 0);
+      EXPECT_NEAR(divisor * divisor, variance, 1e-12 * variance);
+      EXPECT_NEAR(sigma, divisor / std::sqrt(8), 1e-12 * sigma);
+      EXPECT_NEAR(head["ratio"].get<double>(), divisor / std::sqrt(8), 1e-12 * sigma);
+      EXPECT_LT(head["entropy"]["32"].get<double>(), std::log(32));
+      EXPECT_LT(head["entropy"]["32"].get<double>(), head["entropy"]["64"].get<double>());
+      EXPECT_TRUE(head["verdict"].is_string());
+      EXPECT_FALSE(head["fix"].get<std::string>().empty());
+      EXPECT_EQ(head["spectrum"].size(), 8u);
+      EXPECT_EQ(head["curve"][0]["distance"], 0);
+      EXPECT_EQ(head["verdicts"]["64"], head["verdict"]);
+    }
+  }
+  EXPECT_EQ(json, json_of({folder.name(), "--contexts", "32,64", "--threads", "1"}));
+}
+
+TEST(Audit, TextHasTheMapAndTheWorst) {
+  const Folder folder(llama());
+  const test::Finished plain = rootdk({folder.name(), "--worst", "3"}), colour = rootdk({folder.name(), "--colour", "always"});
+  EXPECT_EQ(plain.status, 0) << plain.err;
+  EXPECT_EQ(plain.out.find('\x1b'), plain.out.npos);
+  EXPECT_NE(colour.out.find("\x1b[48;5;"), colour.out.npos);
+  EXPECT_NE(plain.out.find("heads 0 … 3"), plain.out.npos);
+  EXPECT_NE(plain.out.find("The 3 furthest from right"), plain.out.npos);
+  EXPECT_NE(plain.out.find("isotropic"), plain.out.npos);
+}
+
+TEST(Audit, CsvSaysWhatJsonSays) {
+  const Folder folder(llama());
+  const Json json = json_of({folder.name(), "--csv", folder.name("heads.csv")});
+  std::istringstream csv(test::read_file(folder / "heads.csv"));
+  std::string line;
+  const auto cells = [&] {
+    Words out;
+    std::getline(csv, line);
+    std::istringstream text(line);
+    for (std::string cell; std::getline(text, cell, ',');) out.push_back(cell);
+    return out;
+  };
+  const Words titles = cells();
+  for (const Json& layer : json["layers"])
+    for (const Json& head : layer["heads"]) {
+      const Words row = cells();
+      ASSERT_EQ(row.size(), titles.size());
+      for (std::size_t i = 0; i < titles.size(); ++i) {
+        if (titles[i] == "layer") {
+          EXPECT_EQ(row[i], layer["layer"].dump());
+        } else if (titles[i] == "verdict") {
+          EXPECT_EQ(row[i], head["verdict"]);
+        } else if (head.contains(titles[i]) && head[titles[i]].is_number()) {
+          EXPECT_EQ(std::stod(row[i]), head[titles[i]].get<double>()) << titles[i];
+        } else if (titles[i] == "entropy_64") {
+          EXPECT_EQ(std::stod(row[i]), head["entropy"]["64"].get<double>());
+        }
+      }
+    }
+  EXPECT_FALSE(std::getline(csv, line));
+}
+
+TEST(Audit, RefusesInOneLine) {
+  const Folder folder(llama());
+  test::write_file(folder / "notes.txt", "hello");
+  test::write_file(folder / "family.json", "{");
+  const std::pair<Words, std::string> cases[] = {
+      {{}, "which checkpoint? rootdk audit PATH"},
+      {{folder.name("nothing.safetensors")}, "nothing.safetensors"},
+      {{folder.name("notes.txt")}, "notes.txt"},
+      {{folder.name(), "--heads", "0"}, "--heads: \"0\", but a whole number of at least 1 is wanted"},
+      {{folder.name(), "--heads", "-3"}, "--heads: \"-3\""},
+      {{folder.name(), "--heads", "3"}, "32 rows, but 3 heads of 8 would have 24"},
+      {{folder.name(), "--norm", "batch"}, "--norm: \"batch\", but rms, layer or none is wanted"},
+      {{folder.name(), "--family-file", folder.name("family.json")}, "family file: parse error"},
+      {{folder.name(), "--family-file", folder.name("none.json")}, "none.json: No such file"},
+      {{folder.name(), "--contexts", "1"}, "contexts: 1, but numbers from 2 to 2^40 are wanted"},
+      {{folder.name(), "--colour", "red"}, "--colour: \"red\", but auto, always or never is wanted"},
+      {{folder.name(), "--out", "x"}, "--out: goes with --apply-qk-clip"},
+      {{folder.name(), "--apply-qk-clip", "100"}, "give the scores that were seen"},
+      {{folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("notes.txt"), "--dry-run"}, "max scores: parse error"},
+      {{folder.name(), "--inputs", folder.name("nothing.npy")}, "nothing.npy"},
+      {{folder.name(), "--unknown"}, "'--unknown' is not expected"},
+  };
+  for (const auto& [words, wanted] : cases) {
+    const test::Finished done = rootdk(words);
+    EXPECT_EQ(done.status, 2) << wanted;
+    EXPECT_EQ(done.out, "") << wanted;
+    EXPECT_NE(done.err.find(wanted), done.err.npos) << done.err << "wanted: " << wanted;
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+  }
+}
+
+TEST(Audit, HelpHasExamplesAndFamiliesCanBeUsed) {
+  const test::Finished help = rootdk({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.out.find("Examples:"), help.out.npos);
+  const test::Finished families = rootdk({"--families"});
+  const Folder folder(llama());
+  test::write_file(folder / "families.json", families.out);
+  EXPECT_EQ(json_of({folder.name(), "--family-file", folder.name("families.json"), "--family", "llama"})["family"], "llama");
+}
+
+TEST(Audit, SaysWhatMovedSinceAnEarlierCheckpoint) {
+  Made made = llama();
+  const Folder before(made);
+  for (auto& [name, m] : made.tensors)
+    if (name == "model.layers.1.self_attn.q_proj.weight")
+      for (std::int64_t i = 0; i < 8 * m.width; ++i) m.values[static_cast<std::size_t>(2 * 8 * m.width + i)] *= 8;  // head 2
+  const Folder after(made);
+  const Json drift = json_of({after.name(), "--against", before.name()})["drift"];
+  ASSERT_EQ(drift.size(), 8u);
+  EXPECT_EQ(drift[0]["layer"], 1);
+  EXPECT_EQ(drift[0]["head"], 2);
+  EXPECT_NEAR(drift[0]["growth"].get<double>(), 8, 1e-9);
+  for (std::size_t i = 1; i < 8; ++i) EXPECT_EQ(drift[i]["growth"], 1);
+  EXPECT_NE(rootdk({after.name(), "--against", before.name()}).out.find("What moved most"), std::string::npos);
+}
+
+TEST(Audit, ClipsACopy) {
+  const Folder folder(llama());
+  test::write_file(folder / "seen.json", "[[10, 400, 20, 30], [1, 2, 3, 4]]");
+  const Words words = {folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("seen.json")};
+  Words dry = words, real = words;
+  dry.push_back("--dry-run");
+  const Json plan = json_of(dry);
+  EXPECT_EQ(folder.files(), 3u);
+  ASSERT_EQ(plan["heads"].size(), 1u);
+  EXPECT_EQ(plan["heads"][0]["gamma"], 0.25);
+  real.insert(real.end(), {"--out", folder.name("fixed.safetensors")});
+  const Json done = json_of(real);
+  EXPECT_EQ(done["heads"], plan["heads"]);
+  const Json before = json_of({folder.name("model.safetensors")}), after = json_of({folder.name("fixed.safetensors")});
+  for (std::size_t h = 0; h < 4; ++h)
+    EXPECT_NEAR(after["layers"][0]["heads"][h]["sigma"].get<double>(), before["layers"][0]["heads"][h]["sigma"].get<double>() * (h == 1 ? 0.25 : 1), 1e-6);
+  // Never in place.
+  real.back() = folder.name("model.safetensors");
+  const std::string original = test::read_file(folder / "model.safetensors");
+  EXPECT_EQ(rootdk(real).status, 2);
+  EXPECT_EQ(test::read_file(folder / "model.safetensors"), original);
+}
+
+TEST(Audit, ReadsWhatTrainingWrites) {
+  const test::TemporaryFolder folder;
+  const test::Finished trained = test::run({ROOTDK_COMMAND, "train", "--rules", "dk(8)", "--dk", "16", "--lr", "0.001", "--seeds", "1", "--steps", "2", "--out", folder.path().string()});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  std::string checkpoint;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (entry.path().extension() == ".safetensors") checkpoint = entry.path().string();
+  ASSERT_FALSE(checkpoint.empty());
+  const Json json = json_of({checkpoint});
+  EXPECT_EQ(json["family"], "llama");
+  EXPECT_EQ(json["scale_rule"], "dk(8)");
+  for (const Json& layer : json["layers"])
+    for (const Json& head : layer["heads"]) {
+      EXPECT_EQ(head["d_k"], 16);
+      EXPECT_NEAR(head["sigma"].get<double>(), head["unit_divisor"].get<double>() / 2, 1e-9);
+    }
+}
+
+}  // namespace
+}  // namespace rootdk::audit
