@@ -1,4 +1,5 @@
 #include <rootdk/audit.h>
+#include <rootdk/error.h>
 
 #include <string>
 
