@@ -87,18 +87,17 @@ TEST(QkNorm, HasTheMomentThatSamplingGives) {
 // Interpolated, and averaged over rows, against the quadrature that averages by itself.
 TEST(Prediction, IsThatOfTheQuadrature) {
   for (const double keys : {2.0, 512.0, 131072.0}) {
-    const PredictionTable::Wanted heads[] = {{0.3, 64}, {30, 8}};
-    const PredictionTable table(keys, heads);
+    const PredictionTable table(keys, 0.01, 100);
     for (const double sigma : {0.3, 1.0, 2.2, 4.4, 30.0})
       for (const std::int64_t rank : {8, 64}) {
-        const Prediction found = table.at(sigma, static_cast<double>(rank));
+        const Prediction found = table.at(sigma, spread_of_rows(static_cast<double>(rank)));
         const theory::GaussianSoftmax exact = theory::gaussian_softmax(sigma, keys, rank);
         // Interpolation, and a lattice over rows that is cut where its density is 1e-6.
         EXPECT_NEAR(found.entropy, exact.entropy, 1e-3 * std::log(keys)) << sigma << " " << keys;
         EXPECT_NEAR(found.sum_p2, exact.sum_p2, 1e-3 * exact.sum_p2) << sigma << " " << keys;
       }
     const double p_max = theory::gaussian_p_max(2.2, keys, 8);  // what takes longest
-    EXPECT_NEAR(table.at(2.2, 8).p_max, p_max, 1e-3 * p_max) << keys;
+    EXPECT_NEAR(table.at(2.2, spread_of_rows(8)).p_max, p_max, 1e-3 * p_max) << keys;
   }
 }
 

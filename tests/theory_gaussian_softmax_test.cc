@@ -73,6 +73,17 @@ TEST(GaussianSoftmax, HalvingTheStepChangesNothing) {
 }
 
 // Two keys depend on their difference only, a Gaussian of variance 2σ²: p = 1/(1 + e^{−δ}), Z = e^{mean}·2cosh(δ/2).
+TEST(GaussianSoftmax, RoughlyIsWithinItsPromise) {
+  for (const double n : {2.0, 17.0, 512.0, 4096.0, 131072.0, 0x1p40})
+    for (const double sigma : {0.0, 1e-3, 0.1, 0.3, 1.0, 2.0, 3.5, 5.0, 8.0, 30.0, 1000.0, 1e6}) {
+      const RoughSoftmax rough = rough_softmax(sigma, n);
+      const GaussianSoftmax exact = gaussian_softmax(sigma, n);
+      expect_relative(rough.entropy, exact.entropy, 1e-4, "entropy");
+      expect_relative(rough.sum_p2, exact.sum_p2, 1e-4, "sum_p2");
+      expect_relative(rough.p_max, gaussian_p_max(sigma, n), 1e-4, "p_max");
+    }
+}
+
 TEST(GaussianSoftmax, TwoKeysAreAOneDimensionalIntegral) {
   for (const double sigma : {0.02, 0.3, 1.0, 4.0, 22.6, 64.0}) {
     SCOPED_TRACE(sigma);

@@ -1,12 +1,15 @@
-// Layer by layer: read, project, meet. Then what softmax makes of it, for all heads at once.
+// Some layers at a time: read, project, meet. Then what softmax makes of it, for all heads at once.
 #include <omp.h>
 
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
 
 #include "audit/measure.h"
 #include "audit/prediction.h"
@@ -80,8 +83,8 @@ struct Draft {
   Head* head = nullptr;
   const Attention* attention = nullptr;
   theory::HeadTheory theory;  // with the variance that is reported in place of that over the context
-  double spread_rank = 1;     // of PredictionTable
   double sigma = 0;           // that softmax sees: after the soft-cap; measured where it was
+  std::vector<RowSpread> rows = {};
 };
 
 void set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k, const Options& options, theory::Meeting meeting, Head& head) {
@@ -102,7 +105,7 @@ void set_measured(const Attention& a, const std::vector<float>& q, const std::ve
 }
 
 Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::Meeting& meeting, const Options& options, Head& head) {
-  Draft draft{&head, &a, {}, 1, 0};
+  Draft draft{&head, &a, {}, 0};
   head.d_k = a.dim_qk;
   head.scale = a.scale;
   head.not_finite = q.not_finite + k.not_finite;
@@ -132,39 +135,94 @@ Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::M
   if (!head.spectrum.empty()) head.largest_singular_value = head.spectrum.front();
   // Means make all rows wider by the same: that part does not vary from row to row.
   const double without_means = t.phase_average.value_or(t.alignment * static_cast<double>(a.dim_qk) * std::pow(t.sigma_q * t.sigma_k, 2));
-  draft.spread_rank = std::max(1.0, t.effective_rank * (without_means > 0 ? std::pow(head.variance / without_means, 2) : 1));
+  draft.rows = spread_of_rows(t.effective_rank * (without_means > 0 ? std::pow(head.variance / without_means, 2) : 1));
   return draft;
 }
 
-// All heads of one layer, on all threads.
-void audit_layer(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs, const Options& options, Layer& layer, std::vector<Draft>& drafts) {
-  const Attention& a = layer.attention;
-  const LayerWeights weights(checkpoint, a);
-  const int threads = omp_get_max_threads();
-  const std::int64_t share = a.heads_q / a.heads_kv;
-  std::vector<Side> keys(static_cast<std::size_t>(a.heads_kv));
-  cpu::parallel_tasks(a.heads_kv, threads, [&](std::int64_t h, int) { keys[static_cast<std::size_t>(h)] = weights.side(Which::kKeys, h); });
+// A layer that is being looked at.
+struct Open {
+  Open(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs, const Options& options, Layer& into, Draft* first)
+      : layer(into), drafts(first), weights(checkpoint, into.attention), distances(distances_for(into.attention, options)),
+        tokens(inputs != nullptr ? inputs->of(into.attention) : std::nullopt) {
+    const Attention& a = layer.attention;
+    meeting.scale = a.scale;
+    meeting.rotation = {a.rotary.pairing, a.rotary.frequencies};
+    meeting.context = a.context;
+    meeting.distances = distances;
+    keys.resize(static_cast<std::size_t>(a.heads_kv));
+    layer.heads.resize(static_cast<std::size_t>(a.heads_q));
+  }
 
-  const std::vector<double> distances = distances_for(a, options);
+  Layer& layer;
+  Draft* drafts;  // of its heads
+  LayerWeights weights;
+  std::vector<double> distances;  // meeting looks at them
   theory::Meeting meeting;
-  meeting.scale = a.scale;
-  meeting.rotation = {a.rotary.pairing, a.rotary.frequencies};
-  meeting.context = a.context;
-  meeting.distances = distances;
-  const std::optional<Tokens> tokens = inputs != nullptr ? inputs->of(a) : std::nullopt;
-  const std::size_t before = drafts.size();
-  layer.heads.resize(static_cast<std::size_t>(a.heads_q));
-  drafts.resize(before + layer.heads.size());
-  cpu::parallel_tasks(a.heads_q, threads, [&](std::int64_t h, int) {
-    Head& head = layer.heads[static_cast<std::size_t>(h)];
-    head.head = h;
-    head.kv_head = h / share;
-    Draft& draft = drafts[before + static_cast<std::size_t>(h)];
-    draft = draft_of(a, weights.side(Which::kQueries, h), keys[static_cast<std::size_t>(head.kv_head)], meeting, options, head);
-    if (tokens && head.not_finite == 0)
-      set_measured(a, rows_on(weights, Which::kQueries, h, *tokens), rows_on(weights, Which::kKeys, head.kv_head, *tokens), options, meeting, head);
-    draft.sigma = capped(head.measured ? head.measured->sigma : head.sigma, a.soft_cap);
+  std::optional<Tokens> tokens;
+  std::vector<Side> keys;  // of its key heads
+};
+
+void audit_head(const Options& options, Open& open, std::int64_t h) {
+  const Attention& a = open.layer.attention;
+  Head& head = open.layer.heads[static_cast<std::size_t>(h)];
+  head.head = h;
+  head.kv_head = h / (a.heads_q / a.heads_kv);
+  Draft& draft = open.drafts[h];
+  draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)], open.meeting, options, head);
+  if (open.tokens && head.not_finite == 0)
+    set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens), rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens),
+                 options, open.meeting, head);
+  draft.sigma = capped(head.measured ? head.measured->sigma : head.sigma, a.soft_cap);
+}
+
+// Calls task(layer, head) for all of them, on all threads; `heads` says how many a layer has.
+template <class Task>
+void for_each_head(std::span<const std::unique_ptr<Open>> layers, std::int64_t Attention::*heads, const Task& task) {
+  std::vector<std::pair<Open*, std::int64_t>> all;
+  for (const auto& open : layers)
+    for (std::int64_t h = 0; h < open->layer.attention.*heads; ++h) all.emplace_back(open.get(), h);
+  cpu::parallel_tasks(static_cast<std::int64_t>(all.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
+    const auto& [open, h] = all[static_cast<std::size_t>(i)];
+    task(*open, h);
   });
+}
+
+// Layers together, so that threads seldom wait for each other.
+void audit_layers(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs, const Options& options, std::span<Layer> layers, Draft* drafts) {
+  std::vector<Draft*> firsts;
+  for (const Layer& layer : layers) {
+    firsts.push_back(drafts);
+    drafts += layer.attention.heads_q;
+  }
+  std::vector<std::unique_ptr<Open>> open(layers.size());
+  cpu::parallel_tasks(static_cast<std::int64_t>(open.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
+    const auto at = static_cast<std::size_t>(i);
+    open[at] = std::make_unique<Open>(checkpoint, inputs, options, layers[at], firsts[at]);
+  });
+  for_each_head(open, &Attention::heads_kv, [](Open& o, std::int64_t h) { o.keys[static_cast<std::size_t>(h)] = o.weights.side(Which::kKeys, h); });
+  for_each_head(open, &Attention::heads_q, [&](Open& o, std::int64_t h) { audit_head(options, o, h); });
+}
+
+// How much of a model is looked at in one go: bounds how long a wish to stop waits. In memory are only the heads that threads are at, and
+// projections that are stored transposed, which are read whole: a layer that has such is looked at alone.
+constexpr std::int64_t kBytesTogether = 256 << 20;
+
+std::int64_t bytes_of(const Attention& a) {
+  std::int64_t values = 0;
+  for (const auto& [parts, heads] : {std::pair(&a.q, a.heads_q), std::pair(&a.k, a.heads_kv)})
+    for (const Part& part : *parts) {
+      if (part.transposed) return kBytesTogether;
+      values += heads * part.rows * part.width;
+    }
+  return values * static_cast<std::int64_t>(sizeof(float));
+}
+
+// Where the layers end that are looked at together with layer `begin`.
+std::size_t end_of_group(const std::vector<Attention>& layers, std::size_t begin) {
+  std::int64_t bytes = bytes_of(layers[begin]);
+  std::size_t end = begin + 1;
+  while (end < layers.size() && (bytes += bytes_of(layers[end])) <= kBytesTogether) ++end;
+  return end;
 }
 
 // How many keys a row of this layer sees in such a context.
@@ -210,16 +268,26 @@ void set_overflowed(Head& head) {
 }
 
 void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
-  std::map<double, std::vector<PredictionTable::Wanted>> wanted;
+  struct Range {
+    double least = std::numeric_limits<double>::infinity(), most = 0;
+  };
+  std::map<double, Range> wanted;  // by number of keys
   const bool own = options.contexts.empty();
   for (Draft& draft : drafts) {
     if (draft.head->not_finite == 0) set_overflowed(*draft.head);
     if (draft.head->not_finite > 0) continue;
-    for (const std::int64_t n : audit.contexts) wanted[keys_in(*draft.attention, n, own)].push_back({draft.sigma, draft.spread_rank});
-    wanted[keys_in(*draft.attention, audit.judged_at, own)].push_back({draft.sigma, draft.spread_rank});
+    const auto want = [&](std::int64_t context) {
+      Range& range = wanted[keys_in(*draft.attention, context, own)];
+      for (const RowSpread& row : draft.rows) {
+        range.least = std::min(range.least, draft.sigma * row.factor);
+        range.most = std::max(range.most, draft.sigma * row.factor);
+      }
+    };
+    for (const std::int64_t n : audit.contexts) want(n);
+    want(audit.judged_at);
   }
   std::map<double, PredictionTable> tables;
-  for (const auto& [keys, heads] : wanted) tables.emplace(keys, PredictionTable(keys, heads));
+  for (const auto& [keys, range] : wanted) tables.emplace(keys, PredictionTable(keys, range.least, range.most));
 
   cpu::parallel_tasks(static_cast<std::int64_t>(drafts.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
     const Draft& draft = drafts[static_cast<std::size_t>(i)];
@@ -232,11 +300,11 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     }
     for (const std::int64_t n : audit.contexts) {
       const double keys = keys_in(*draft.attention, n, own);
-      const Prediction p = tables.at(keys).at(draft.sigma, draft.spread_rank);
+      const Prediction p = tables.at(keys).at(draft.sigma, draft.rows);
       head.contexts.push_back({n, keys, draft.sigma / theory::critical_sigma(keys), p.entropy, 1 / p.sum_p2, p.p_max, judged(keys, p.entropy).verdict});
     }
     const double keys = keys_in(*draft.attention, audit.judged_at, own);
-    head.judgement = judged(keys, tables.at(keys).at(draft.sigma, draft.spread_rank).entropy);
+    head.judgement = judged(keys, tables.at(keys).at(draft.sigma, draft.rows).entropy);
   });
 }
 
@@ -253,18 +321,25 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
 
-    std::vector<Draft> drafts;
-    out.layers.resize(model.layers.size());  // drafts point into them
-    for (std::size_t i = 0; i < out.layers.size(); ++i) {
+    std::size_t heads = 0;
+    for (const Attention& attention : model.layers) {
+      out.layers.push_back({attention, {}});
+      heads += static_cast<std::size_t>(attention.heads_q);
+    }
+    std::vector<Draft> drafts(heads);  // they point into the layers
+    std::size_t done = 0, drafted = 0;
+    while (done < out.layers.size()) {
       if (options.stop && options.stop()) {
-        out.layers.resize(i);
         out.complete = false;
         break;
       }
-      out.layers[i].attention = model.layers[i];
-      audit_layer(checkpoint, inputs.get(), options, out.layers[i], drafts);
-      if (options.progress) options.progress(static_cast<double>(i + 1) / static_cast<double>(out.layers.size()));
+      const std::size_t end = end_of_group(model.layers, done);
+      audit_layers(checkpoint, inputs.get(), options, std::span(out.layers).subspan(done, end - done), drafts.data() + drafted);
+      for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
+      if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(out.layers.size()));
     }
+    out.layers.resize(done);
+    drafts.resize(drafted);
     predict(checkpoint, options, out, drafts);
     return out;
   });

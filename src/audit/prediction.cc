@@ -19,15 +19,18 @@ constexpr std::int64_t kPoints = 8;
 // Beyond, nothing changes that anybody could see: all keys get the same, or one takes all.
 constexpr double kLeast = 0.01, kMost = 1e6;
 
-struct Node {
-  double factor, weight;
-};
+Prediction node_at(double sigma, double keys) {
+  const theory::RoughSoftmax softmax = theory::rough_softmax(sigma, keys);
+  return {softmax.entropy, std::log(softmax.sum_p2), std::log(softmax.p_max)};
+}
+
+}  // namespace
 
 // √(χ²_r/r) at a few places: midpoints in probability would need quantiles, so a lattice in y = ln(χ²/r), whose density is proportional to
 // e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can no longer matter.
-std::vector<Node> spread_of_rows(double rank) {
-  const double half = std::max(rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
-  std::vector<Node> nodes;
+std::vector<RowSpread> spread_of_rows(double effective_rank) {
+  const double half = std::max(effective_rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
+  std::vector<RowSpread> nodes;
   double total = 0;
   const auto add = [&](double y) {
     const double density = std::exp(half * (y + 1 - std::exp(y)));
@@ -37,32 +40,18 @@ std::vector<Node> spread_of_rows(double rank) {
   };
   for (int i = 0; add(i * step);) ++i;
   for (int i = 1; add(-i * step);) ++i;
-  for (Node& node : nodes) node.weight /= total;
+  for (RowSpread& node : nodes) node.weight /= total;
   return nodes;
 }
 
-Prediction exact(double sigma, double keys) {
-  const theory::GaussianSoftmax softmax = theory::gaussian_softmax(sigma, keys);
-  return {softmax.entropy, std::log(softmax.sum_p2), std::log(theory::gaussian_p_max(sigma, keys))};
-}
-
-}  // namespace
-
-PredictionTable::PredictionTable(double keys, std::span<const Wanted> heads) : keys_(keys) {
-  double low = kMost, high = kLeast;
-  for (const Wanted& head : heads) {
-    if (!(head.sigma > 0)) continue;
-    for (const Node& node : spread_of_rows(head.effective_rank)) {
-      low = std::min(low, std::clamp(head.sigma * node.factor, kLeast, kMost));
-      high = std::max(high, std::clamp(head.sigma * node.factor, kLeast, kMost));
-    }
-  }
-  if (low > high) return;
+PredictionTable::PredictionTable(double keys, double least, double most) : keys_(keys) {
+  const double low = std::clamp(least, kLeast, kMost), high = std::clamp(most, kLeast, kMost);
+  if (!(low <= high)) return;
   first_ = static_cast<std::int64_t>(std::floor(std::log(low) / kStep)) - kPoints / 2 + 1;
   const auto last = static_cast<std::int64_t>(std::floor(std::log(high) / kStep)) + kPoints / 2;
   nodes_.resize(static_cast<std::size_t>(last - first_ + 1));
   cpu::parallel_tasks(last - first_ + 1, omp_get_max_threads(), [&](std::int64_t i, int) {
-    nodes_[static_cast<std::size_t>(i)] = exact(std::exp(static_cast<double>(first_ + i) * kStep), keys_);
+    nodes_[static_cast<std::size_t>(i)] = node_at(std::exp(static_cast<double>(first_ + i) * kStep), keys_);
   });
 }
 
@@ -84,10 +73,10 @@ Prediction PredictionTable::of_row(double sigma) const {
   return {std::clamp(out.entropy, 0.0, std::log(keys_)), std::clamp(std::exp(out.sum_p2), 1 / keys_, 1.0), std::clamp(std::exp(out.p_max), 1 / keys_, 1.0)};
 }
 
-Prediction PredictionTable::at(double sigma, double effective_rank) const {
+Prediction PredictionTable::at(double sigma, std::span<const RowSpread> rows) const {
   if (!(sigma > 0) || nodes_.empty()) return {std::log(keys_), 1 / keys_, 1 / keys_};
   Prediction out;
-  for (const Node& node : spread_of_rows(effective_rank)) {
+  for (const RowSpread& node : rows) {
     const Prediction row = of_row(sigma * node.factor);
     out.entropy += node.weight * row.entropy;
     out.sum_p2 += node.weight * row.sum_p2;

@@ -1,4 +1,4 @@
-// What softmax makes of a head's scores, for hundreds of heads: the quadrature of theory/gaussian_softmax.h at a few spreads, and
+// What softmax makes of a head's scores, for hundreds of heads: theory::rough_softmax at a few spreads, and
 // interpolation between them.
 #pragma once
 
@@ -14,17 +14,22 @@ struct Prediction {
   double p_max = 0;
 };
 
-/// For one number of keys. Row i of a head has its own spread, ‖W_k·qᵢ‖: its square has mean σ² and the variance of σ²·χ²_r/r, where r
-/// is the head's effective rank; predictions are averaged over that.
+/// One of the spreads that rows of a head have, over the head's own, and how much of the head is like that.
+struct RowSpread {
+  double factor, weight;
+};
+
+/// Row i of a head has its own spread, ‖W_k·qᵢ‖: its square has mean σ² and the variance of σ²·χ²_r/r, where r is the head's effective rank.
+std::vector<RowSpread> spread_of_rows(double effective_rank);
+
+/// For one number of keys, and rows of every spread from `least` to `most`.
 class PredictionTable {
  public:
-  /// For all spreads that averages over these heads' rows ask for. Runs on all threads.
-  struct Wanted {
-    double sigma = 0, effective_rank = 1;
-  };
-  PredictionTable(double keys, std::span<const Wanted> heads);
+  /// Runs on all threads.
+  PredictionTable(double keys, double least, double most);
 
-  Prediction at(double sigma, double effective_rank) const;
+  /// Averaged over the rows of a head of this σ.
+  Prediction at(double sigma, std::span<const RowSpread> rows) const;
 
  private:
   Prediction of_row(double sigma) const;

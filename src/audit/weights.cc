@@ -2,6 +2,7 @@
 
 #include <Eigen/Eigenvalues>
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -13,9 +14,10 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-std::int64_t count_not_finite(const float* values, std::int64_t count) {
-  std::int64_t bad = 0;
-  for (std::int64_t i = 0; i < count; ++i) bad += !std::isfinite(values[i]);
+std::int64_t count_not_finite(const std::vector<float>& values) {
+  constexpr std::uint32_t kExponent = 0x7f800000;  // all of it set; compared as an integer, since then it is vectors that are compared
+  std::int32_t bad = 0;
+  for (const float x : values) bad += (std::bit_cast<std::uint32_t>(x) & kExponent) == kExponent;
   return bad;
 }
 std::int64_t count_not_finite(const std::vector<double>& values) {
@@ -26,6 +28,9 @@ std::int64_t count_not_finite(const std::vector<double>& values) {
 // Returns what G is to be multiplied by.
 double fold(HeadRows& head, const NormPlace& norm, const std::vector<double>* gain, const std::vector<double>* bias) {
   const auto width = static_cast<double>(head.width);
+  std::vector<float> factors;
+  if (gain != nullptr)
+    for (const double x : *gain) factors.push_back(static_cast<float>(x + norm.gain_offset));
   for (std::int64_t r = 0; r < head.rows; ++r) {
     float* const row = head.weight.data() + r * head.stride;
     if (bias != nullptr) {
@@ -33,9 +38,7 @@ double fold(HeadRows& head, const NormPlace& norm, const std::vector<double>* ga
       for (std::int64_t i = 0; i < head.width; ++i) sum += static_cast<double>(row[i]) * (*bias)[static_cast<std::size_t>(i)];
       head.bias[static_cast<std::size_t>(r)] += sum;
     }
-    if (gain != nullptr)
-      for (std::int64_t i = 0; i < head.width; ++i)
-        row[i] = static_cast<float>(static_cast<double>(row[i]) * ((*gain)[static_cast<std::size_t>(i)] + norm.gain_offset));
+    for (std::size_t i = 0; i < factors.size(); ++i) row[i] *= factors[i];
     if (norm.kind != theory::Norm::Kind::kLayer || head.width < 2) continue;
     double mean = 0;
     for (std::int64_t i = 0; i < head.width; ++i) mean += static_cast<double>(row[i]);
@@ -179,7 +182,7 @@ theory::Projected LayerWeights::projected(const Part& part, std::int64_t head, s
   HeadRows rows = rows_of(part, head);
   const std::vector<double>* const gain = part.norm.gain.empty() ? nullptr : &vector(part.norm.gain);
   const std::vector<double>* const bias = part.norm.bias.empty() ? nullptr : &vector(part.norm.bias);
-  not_finite += count_not_finite(rows.weight.data(), static_cast<std::int64_t>(rows.weight.size())) + count_not_finite(rows.bias);
+  not_finite += count_not_finite(rows.weight) + count_not_finite(rows.bias);
   for (const auto* values : {gain, bias})
     if (values != nullptr) not_finite += count_not_finite(*values);
   theory::Projected out;

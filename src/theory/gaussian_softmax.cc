@@ -59,6 +59,13 @@ double gaussian_p_max(double sigma, double keys, std::int64_t dim_qk) {
   return mean;
 }
 
+RoughSoftmax rough_softmax(double sigma, double keys) {
+  check(sigma, keys);
+  if (!(sigma > 0)) return {std::log(keys), 1 / keys, 1 / keys};
+  const GaussianSoftmax softmax = integrate(sigma, keys, kRoughStep);
+  return {softmax.entropy, softmax.sum_p2, integrate_p_max(sigma, keys, kRoughStep)};
+}
+
 double critical_sigma(double keys) {
   check(0, keys);
   return std::sqrt(2 * std::log(keys));

@@ -10,6 +10,8 @@ namespace rootdk::theory {
 /// In the logarithmic variables of the integrals. Every integrand is analytic in a strip of half-width π/2, so the
 /// trapezoidal rule errs by about e^{−π²/step}: 4e-22 here, times powers of 1/step.
 constexpr double kStep = 0.2;
+/// For rough_softmax: 6e-13 there; p_max, whose inner integral must resolve the largest of n scores, is what limits it.
+constexpr double kRoughStep = 0.35;
 
 /// sigma > 0, keys ≥ 2.
 GaussianSoftmax integrate(double sigma, double keys, double step = kStep);

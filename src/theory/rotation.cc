@@ -49,10 +49,12 @@ Complex Phases::mean(double omega) const {
     case Kind::kAll: return omega == 0 ? 1 : 0;
     case Kind::kOver: break;
   }
-  // A geometric series: sin(Nω/2)/(N sin(ω/2))·e^{−iω(N−1)/2}.
-  const double half = std::remainder(omega, 2 * std::numbers::pi) / 2;
+  // A geometric series: sin(Nω/2)/(N sin(ω/2))·e^{−iω(N−1)/2}, the last factor as e^{iω/2}·e^{−iωN/2}.
+  const double half = (std::fabs(omega) <= std::numbers::pi ? omega : std::remainder(omega, 2 * std::numbers::pi)) / 2;
   if (half == 0) return 1;
-  return std::polar(std::sin(parameter_ * half) / (parameter_ * std::sin(half)), -(parameter_ - 1) * half);
+  const double c = std::cos(half), s = std::sin(half), cn = std::cos(parameter_ * half), sn = std::sin(parameter_ * half);
+  const double factor = sn / (parameter_ * s);
+  return {factor * (c * cn + s * sn), factor * (s * cn - c * sn)};
 }
 
 Matrix turned(const Matrix& m, const Pairs& pairs, const Phases& phases) {

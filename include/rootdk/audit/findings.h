@@ -97,8 +97,8 @@ struct Options {
   std::function<bool()> stop = {};
 };
 
-/// Never has more than one layer's projections in memory. Heads run on the threads that OpenMP offers; the numbers do not depend on
-/// how many those are.
+/// Never has more of the projections in memory than one head's for each thread or, where they are stored transposed, one layer's. Heads run on the
+/// threads that OpenMP offers; the numbers do not depend on how many those are.
 ROOTDK_API Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const Options& options = {});
 
 }  // namespace rootdk::audit
