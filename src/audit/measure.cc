@@ -10,8 +10,8 @@ namespace rootdk::audit {
 
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstView = Eigen::Map<const Matrix, Eigen::Unaligned, Eigen::OuterStride<>>;
+using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using ConstView = Eigen::Map<const FloatMatrix, Eigen::Unaligned, Eigen::OuterStride<>>;
 
 void normalise(const LayerWeights& weights, const NormPlace& norm, std::vector<float>& rows, std::int64_t dim) {
   if (norm.kind == theory::Norm::Kind::kNone) return;
@@ -47,7 +47,7 @@ std::vector<float> rows_on(const LayerWeights& weights, Which which, std::int64_
   const Part& part = weights.parts(which).front();
   const HeadRows rows = weights.rows_of(part, head);
   std::vector<float> out(static_cast<std::size_t>(tokens.count * rows.rows));
-  Eigen::Map<Matrix> view(out.data(), tokens.count, rows.rows);
+  Eigen::Map<FloatMatrix> view(out.data(), tokens.count, rows.rows);
   const ConstView x(tokens.values.data(), tokens.count, tokens.width, Eigen::OuterStride<>(tokens.width));
   const ConstView w(rows.weight.data(), rows.rows, rows.width, Eigen::OuterStride<>(rows.stride));
   view.noalias() = x * w.transpose();
@@ -61,7 +61,7 @@ std::vector<float> rows_on(const LayerWeights& weights, Which which, std::int64_
 theory::Projected moments_of(const std::vector<float>& rows, std::int64_t dim) {
   using Double = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const std::int64_t count = static_cast<std::int64_t>(rows.size()) / dim;
-  Double all = Eigen::Map<const Matrix>(rows.data(), count, dim).cast<double>();
+  Double all = Eigen::Map<const FloatMatrix>(rows.data(), count, dim).cast<double>();
   const Eigen::VectorXd mean = all.colwise().mean();
   all.rowwise() -= mean.transpose();
   const Double covariance = all.transpose() * all / static_cast<double>(count);

@@ -14,7 +14,7 @@ using checkpoint::MetadataValue;
 namespace {
 
 constexpr std::uint64_t kMostElements = 4096;  // of an array that can be a number for each layer
-constexpr std::int64_t kMost = std::int64_t{1} << 31;
+constexpr std::int64_t kMostWhole = std::int64_t{1} << 31;
 
 Json json_of(const MetadataValue& value) {
   if (const auto* text = value.text()) return *text;
@@ -132,8 +132,8 @@ std::optional<std::int64_t> Settings::whole(const std::vector<std::string>& path
         refuse("{}: {} has {} elements, but one for layer {} is wanted", name_, path, found->size(), layer);
       found = &(*found)[static_cast<std::size_t>(layer)];
     }
-    const bool is_whole = found->is_number_integer() && (!found->is_number_unsigned() || found->get<std::uint64_t>() <= static_cast<std::uint64_t>(kMost));
-    if (!is_whole || found->get<std::int64_t>() < least || found->get<std::int64_t>() > kMost)
+    const bool is_whole = found->is_number_integer() && (!found->is_number_unsigned() || found->get<std::uint64_t>() <= static_cast<std::uint64_t>(kMostWhole));
+    if (!is_whole || found->get<std::int64_t>() < least || found->get<std::int64_t>() > kMostWhole)
       refuse("{}: {} is {}, but a whole number from {} to 2^31 is wanted", name_, path, in_short(*found), least);
     return found->get<std::int64_t>();
   }

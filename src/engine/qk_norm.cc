@@ -18,7 +18,7 @@ using base::refuse;
 namespace {
 
 // Rows a task takes; gradients of the gain are summed per task, then in order, so it must not depend on the threads.
-constexpr std::int64_t kRowsPerTask = 256;
+constexpr std::int64_t kRowsTogether = 256;
 
 constexpr double kLogOf100 = 4.605170185988092;
 
@@ -39,10 +39,10 @@ struct Task {
 struct Tasks {
   std::int64_t heads, length, chunks, count;
   explicit Tasks(const ConstTensor& x)
-      : heads(x.shape[1]), length(x.shape[2]), chunks((length + kRowsPerTask - 1) / kRowsPerTask), count(x.shape[0] * heads * chunks) {}
+      : heads(x.shape[1]), length(x.shape[2]), chunks((length + kRowsTogether - 1) / kRowsTogether), count(x.shape[0] * heads * chunks) {}
   Task operator[](std::int64_t n) const {
-    const std::int64_t first = n % chunks * kRowsPerTask;
-    return {n / chunks / heads, n / chunks % heads, first, std::min(first + kRowsPerTask, length)};
+    const std::int64_t first = n % chunks * kRowsTogether;
+    return {n / chunks / heads, n / chunks % heads, first, std::min(first + kRowsTogether, length)};
   }
 };
 

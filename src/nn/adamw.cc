@@ -14,7 +14,7 @@ using base::refuse;
 namespace {
 
 // Elements that a thread takes at a time, and that are summed together.
-constexpr std::int64_t kChunkElements = 1 << 12;
+constexpr std::int64_t kUpdateChunk = 1 << 12;
 
 std::size_t count_of(std::span<const Parameter<float>> parameters) {
   std::size_t count = 0;
@@ -68,7 +68,7 @@ void AdamW::step(std::span<const Parameter<float>> parameters, std::span<const P
         v[i] = beta2 * v[i] + (1 - beta2) * d * d;
         w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * unbias + epsilon);
       }
-    }, kChunkElements);
+    }, kUpdateChunk);
     begin += w.size();
   }
 }
@@ -83,13 +83,13 @@ void AdamW::restore(AdamWState state) {
 double norm_of(std::span<const Parameter<float>> gradients) {
   double squares = 0;
   for (const Parameter<float>& g : gradients) {
-    std::vector<double> sums(static_cast<std::size_t>(chunks_in(static_cast<std::int64_t>(g.values.size()), kChunkElements)));
+    std::vector<double> sums(static_cast<std::size_t>(chunks_in(static_cast<std::int64_t>(g.values.size()), kUpdateChunk)));
     for_each_chunk(static_cast<std::int64_t>(g.values.size()), [&](std::int64_t chunk, std::int64_t first, std::int64_t last) {
       double sum = 0;
       for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i)
         sum += static_cast<double>(g.values[i]) * static_cast<double>(g.values[i]);
       sums[static_cast<std::size_t>(chunk)] = sum;
-    }, kChunkElements);
+    }, kUpdateChunk);
     for (const double sum : sums) squares += sum;
   }
   return std::sqrt(squares);

@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint32_t kInitTag = 0x696E6974;
 
 // Below so many numbers waking threads takes longer than drawing them.
-constexpr std::int64_t kWorthThreads = 1 << 12;
+constexpr std::int64_t kWorthThreadsToDraw = 1 << 12;
 
 // Two independent uniforms in the open interval (0, 1): the middles of 2⁵² equal parts (2⁵³ would round up to 1).
 std::array<double, 2> uniform_pair(const Seed& seed, std::uint64_t index) {
@@ -79,7 +79,7 @@ template <class T>
 void fill_with(std::span<T> values, const Init& init, const Fans& fans, const Seed& seed) {
   const double sigma = init.standard_deviation(fans);
   const auto count = static_cast<std::int64_t>(values.size());
-#pragma omp parallel for schedule(static) if (count > kWorthThreads)
+#pragma omp parallel for schedule(static) if (count > kWorthThreadsToDraw)
   for (std::int64_t i = 0; i < count; i += 2) {
     const auto pair = draw(init.distribution, seed, static_cast<std::uint64_t>(i / 2));
     values[static_cast<std::size_t>(i)] = static_cast<T>(sigma * pair[0]);

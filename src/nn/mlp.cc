@@ -12,7 +12,7 @@ namespace rootdk::nn {
 namespace {
 
 // Elements that a thread takes at a time.
-constexpr std::int64_t kChunkElements = 1 << 13;
+constexpr std::int64_t kActivationChunk = 1 << 13;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void apply(const BasicMlp<T>& mlp, Values<const T> x, Values<T> y, BasicMlpSaved
       saved.sigmoid[i] = 1 / (1 + std::exp(-saved.gate[i]));
       saved.hidden[i] = saved.gate[i] * saved.sigmoid[i] * saved.up[i];
     }
-  }, kChunkElements);
+  }, kActivationChunk);
   apply(mlp.down, saved.hidden, y);
 }
 
@@ -56,7 +56,7 @@ void backward(const BasicMlp<T>& mlp, Values<const T> x, const BasicMlpSaved<T>&
       d_gate.values()[i] = d * saved.up[i] * s * (1 + g * (1 - s));
       d_hidden.values()[i] = d * g * s;
     }
-  }, kChunkElements);
+  }, kActivationChunk);
   const std::span<T> d_up = d_hidden.values();
   backward_parameters(x, d_gate.values(), gradients.gate);
   backward_parameters(x, d_up, gradients.up);

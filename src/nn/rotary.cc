@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 50;
 
 // Below so many components waking threads takes longer than the work.
-constexpr std::int64_t kWorthThreads = 1 << 14;
+constexpr std::int64_t kWorthThreadsToTurn = 1 << 14;
 
 template <class T>
 struct Angle {
@@ -34,7 +34,7 @@ std::vector<Angle<T>> angles_of(const Rotary& rotary, std::int64_t dim_qk, std::
 
   const auto rows = static_cast<std::int64_t>(positions.size());
   std::vector<Angle<T>> angles(static_cast<std::size_t>(rows * pairs));
-#pragma omp parallel for schedule(static) if (rows * pairs > kWorthThreads)
+#pragma omp parallel for schedule(static) if (rows * pairs > kWorthThreadsToTurn)
   for (std::int64_t r = 0; r < rows; ++r) {
     const double position = static_cast<double>(positions[static_cast<std::size_t>(r)] + rotary.first_position);
     for (std::int64_t i = 0; i < pairs; ++i) {
@@ -57,7 +57,7 @@ void turn_pairs(const Rotary& rotary, const Tensor& x, std::span<const std::int6
   const std::vector<Angle<T>> angles = angles_of<T>(rotary, dim_qk, positions, turn);
   auto* const data = static_cast<T*>(x.data);
 
-#pragma omp parallel for schedule(static) if (x.count() > kWorthThreads)
+#pragma omp parallel for schedule(static) if (x.count() > kWorthThreadsToTurn)
   for (std::int64_t row = 0; row < batch * length; ++row) {
     const std::int64_t b = row / length, t = row % length;
     const Angle<T>* const angle = angles.data() + (shared ? t : row) * pairs;

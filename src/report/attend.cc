@@ -12,7 +12,7 @@ namespace rootdk::report {
 
 namespace {
 
-constexpr std::size_t kMostRows = 32;  // of a table in the terminal
+constexpr std::size_t kMostHeads = 32;  // of a table in the terminal
 
 Json json_of(const Spread& s) {
   return {{"pairs", s.pairs}, {"mean", s.mean}, {"variance", s.variance()}, {"within_row_variance", s.within_row_variance()},
@@ -126,7 +126,7 @@ std::string text_of(const Attended& a) {
     std::vector<Table::Column> columns = {{"batch"}, {"head"}, {"largest"}, {"p_max"}, {"lse"}};
     if (full) columns.insert(columns.end(), {{"spread"}, {"H"}, {"eff. keys"}, {"tr J"}, {"p_max>.99"}});
     Table table(columns);
-    for (std::size_t i = 0; i < std::min(a.stats.per_head.size(), kMostRows); ++i) {
+    for (std::size_t i = 0; i < std::min(a.stats.per_head.size(), kMostHeads); ++i) {
       const HeadStats& head = a.stats.per_head[i];
       std::vector<std::string> cells = {fmt::format("{}", static_cast<std::int64_t>(i) / a.stats.heads),
                                         fmt::format("{}", static_cast<std::int64_t>(i) % a.stats.heads),
@@ -141,8 +141,8 @@ std::string text_of(const Attended& a) {
       table.add(cells);
     }
     out += "\n" + table.text();
-    if (a.stats.per_head.size() > kMostRows)
-      out += fmt::format("  … and {} more; --json has them all\n", a.stats.per_head.size() - kMostRows);
+    if (a.stats.per_head.size() > kMostHeads)
+      out += fmt::format("  … and {} more; --json has them all\n", a.stats.per_head.size() - kMostHeads);
   }
   return out + "\n" + wrap(conclusion_of(a));
 }

@@ -24,13 +24,13 @@ using audit::Layer;
 using theory::Verdict;
 
 // A head and where it is.
-struct Place {
+struct HeadPlace {
   const Layer* layer;
   const Head* head;
 };
 
-std::vector<Place> all_heads(const audit::Audit& audit) {
-  std::vector<Place> out;
+std::vector<HeadPlace> all_heads(const audit::Audit& audit) {
+  std::vector<HeadPlace> out;
   for (const Layer& layer : audit.layers)
     for (const Head& head : layer.heads) out.push_back({&layer, &head});
   return out;
@@ -49,13 +49,13 @@ const AtContext* at_judged(const audit::Audit& audit, const Head& head) {
 double sigma_of(const Head& head) { return head.measured ? head.measured->sigma : head.sigma; }
 
 // The most serious first; of the same verdict, those furthest from a spread of 1.
-std::vector<Place> worst_first(const audit::Audit& audit) {
-  std::vector<Place> out = all_heads(audit);
+std::vector<HeadPlace> worst_first(const audit::Audit& audit) {
+  std::vector<HeadPlace> out = all_heads(audit);
   const auto distance = [](const Head& head) {
     const double x = std::fabs(std::log(sigma_of(head)));
     return std::isnan(x) ? HUGE_VAL : x;
   };
-  std::stable_sort(out.begin(), out.end(), [&](const Place& a, const Place& b) {
+  std::stable_sort(out.begin(), out.end(), [&](const HeadPlace& a, const HeadPlace& b) {
     if (a.head->judgement.verdict != b.head->judgement.verdict) return a.head->judgement.verdict > b.head->judgement.verdict;
     return distance(*a.head) > distance(*b.head);
   });
@@ -64,7 +64,7 @@ std::vector<Place> worst_first(const audit::Audit& audit) {
 
 std::map<Verdict, std::size_t> counted(const audit::Audit& audit) {
   std::map<Verdict, std::size_t> out;
-  for (const Place& place : all_heads(audit)) ++out[place.head->judgement.verdict];
+  for (const HeadPlace& place : all_heads(audit)) ++out[place.head->judgement.verdict];
   return out;
 }
 
@@ -118,7 +118,7 @@ std::string map_of(const audit::Audit& audit, bool colour) {
   return out + "  . soft   _ uniform   + sharp   # frozen   X exploding   ! not finite\n";
 }
 
-std::string head_name(const audit::Audit& audit, const Place& place) {
+std::string head_name(const audit::Audit& audit, const HeadPlace& place) {
   const std::string name = fmt::format("{}.{}", place.layer->attention.layer, place.head->head);
   return several_kinds(audit) ? place.layer->attention.kind + " " + name : name;
 }
@@ -132,8 +132,8 @@ std::string model_text(const audit::Audit& audit) {
   text += fmt::format(", d_k {}, scale {} ({}).", a.dim_qk, model.scale_rule, number(a.scale, 4));
   if (a.q_norm.kind != theory::Norm::Kind::kNone) text += " With QK-norm.";
   if (a.soft_cap) text += fmt::format(" Soft-capped at {}.", number(*a.soft_cap));
-  const std::vector<Place> heads = all_heads(audit);
-  const bool measured = std::any_of(heads.begin(), heads.end(), [](const Place& p) { return p.head->measured.has_value(); });
+  const std::vector<HeadPlace> heads = all_heads(audit);
+  const bool measured = std::any_of(heads.begin(), heads.end(), [](const HeadPlace& p) { return p.head->measured.has_value(); });
   text += measured ? " σ is that of the activations that were given."
                    : " Inputs are taken as isotropic, queries and keys as independent: real tokens are neither.";
   std::string out = wrap(text);
@@ -211,7 +211,7 @@ Json json_of(const audit::Audit& audit) {
 std::string conclusion_of(const audit::Audit& audit) {
   std::vector<double> ratios;
   std::size_t near = 0;
-  for (const Place& place : all_heads(audit)) {
+  for (const HeadPlace& place : all_heads(audit)) {
     const double ratio = place.head->measured ? place.head->measured->ratio : place.head->ratio;
     if (!std::isfinite(ratio)) continue;
     ratios.push_back(ratio);
@@ -232,9 +232,9 @@ std::string text_of(const audit::Audit& audit, const AuditText& options) {
   if (audit.layers.empty()) return out;
   out += "\n" + map_of(audit, options.colour) + "\n";
   Table table({{"head", Table::Align::kLeft}, {"σ"}, {"unit divisor"}, {"÷√d_k"}, {"σ/σ_c"}, {"entropy"}, {"of"}, {"p_max"}, {"bound"}, {"verdict", Table::Align::kLeft}});
-  std::vector<Place> worst = worst_first(audit);
+  std::vector<HeadPlace> worst = worst_first(audit);
   worst.resize(std::min(worst.size(), options.worst));
-  for (const Place& place : worst) {
+  for (const HeadPlace& place : worst) {
     const Head& head = *place.head;
     const AtContext* at = at_judged(audit, head);
     table.add({head_name(audit, place), number(sigma_of(head)), number(head.measured ? head.measured->unit_divisor : head.unit_divisor),
@@ -258,7 +258,7 @@ std::string csv_of(const audit::Audit& audit) {
   if (measured) out += ",measured_sigma,measured_unit_divisor,measured_largest_raw,clip_factor";
   out += "\n";
   const auto put = [&](double x) { out += std::isfinite(x) ? fmt::format(",{}", x) : ","; };
-  for (const Place& place : all_heads(audit)) {
+  for (const HeadPlace& place : all_heads(audit)) {
     const Head& h = *place.head;
     out += fmt::format("{},{},{},{},{}", place.layer->attention.kind, place.layer->attention.layer, h.head, h.kv_head, h.d_k);
     for (const double x : {h.scale, h.variance, h.variance_in_context, h.mean, h.sigma, h.unit_divisor, h.ratio, h.bound, h.f16_headroom, h.bf16_rounding, h.sigma_q, h.sigma_k,

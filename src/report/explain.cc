@@ -14,13 +14,13 @@ namespace rootdk::report {
 
 namespace {
 
-constexpr std::size_t kMostRows = 12;  // of a table in the terminal
+constexpr std::size_t kMostShown = 12;  // of a table in the terminal
 constexpr std::size_t kMostJacobian = 6;
 
 std::string vector_text(const std::vector<double>& values) {
   std::string out;
-  for (std::size_t i = 0; i < values.size() && i < kMostRows; ++i) out += (i ? ", " : "") + fmt::format("{:g}", values[i]);
-  return "[" + out + (values.size() > kMostRows ? ", …]" : "]");
+  for (std::size_t i = 0; i < values.size() && i < kMostShown; ++i) out += (i ? ", " : "") + fmt::format("{:g}", values[i]);
+  return "[" + out + (values.size() > kMostShown ? ", …]" : "]");
 }
 
 const lab::ExplainedRule* find(const lab::Explanation& e, std::string_view name) {
@@ -59,11 +59,11 @@ std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule,
   const theory::SoftmaxRow& row = rule.softmax;
   std::string out = fmt::format("\n{}: divide by {:.5g}\n", rule.rule, rule.divisor);
   Table table({{"key"}, {"score"}, {"e^score"}, {"softmax"}, {"gradient"}, {"at q·k"}});
-  for (std::size_t i = 0; i < std::min(n, kMostRows); ++i)
+  for (std::size_t i = 0; i < std::min(n, kMostShown); ++i)
     table.add({fmt::format("{}", i + 1), number(rule.scores[i], 4),
                number(row.exponentials[i], row.exponentials[i] < 1e4 ? 5 : 8), fixed(row.probabilities[i], 4),
                fixed(rule.score_gradient[i], 4), fixed(rule.raw_gradient[i], 4)});
-  if (n > kMostRows) table.add({"…"});
+  if (n > kMostShown) table.add({"…"});
   table.add({"sum", "", number(row.sum, row.sum < 1e4 ? 5 : 8), "1"});
   out += table.text();
   out += fmt::format("  entropy {} of ln {} = {}; largest weight {}; effective keys {}\n", fixed(row.entropy, 4), n,
@@ -142,7 +142,7 @@ std::string text_of(const lab::Explanation& e, Detail detail) {
   std::string out;
   if (!e.q.empty()) {
     out += fmt::format("q = {}\n", vector_text(e.q));
-    for (std::size_t j = 0; j < std::min(e.keys.size(), kMostRows); ++j)
+    for (std::size_t j = 0; j < std::min(e.keys.size(), kMostShown); ++j)
       out +=
           fmt::format("k{} = {}: q·k = {:g}\n", e.keys.size() > 1 ? std::to_string(j + 1) : "", vector_text(e.keys[j]), e.raw[j]);
   } else {

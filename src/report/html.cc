@@ -10,48 +10,48 @@ namespace rootdk::report {
 
 namespace {
 
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kLineSeparator = "\xE2\x80\xA8", kParagraphSeparator = "\xE2\x80\xA9";
 
 /// The JSON library's message without its own name for it: "[json.exception.parse_error.101] parse error at line …".
-std::string_view reason(const Json::exception& error) {
+std::string_view reason(const AnyJson::exception& error) {
   const std::string_view what = error.what();
   const std::size_t end = what.find("] ");
   return end == std::string_view::npos ? what : what.substr(end + 2);
 }
 
-Json parsed(const char* name, std::string_view text) {
+AnyJson parsed(const char* name, std::string_view text) {
   try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
+    return AnyJson::parse(text);
+  } catch (const AnyJson::parse_error& error) {
     base::refuse("{}: not JSON: {}", name, reason(error));
-  } catch (const Json::out_of_range& error) {  // a number that no double can hold
+  } catch (const AnyJson::out_of_range& error) {  // a number that no double can hold
     base::refuse("{}: {}", name, reason(error));
   }
 }
 
-void check(const Json& results) {
+void check(const AnyJson& results) {
   if (!results.is_object()) base::refuse("results_json: is {}, but an object was wanted", results.type_name());
-  const Json format = results.value("format", Json());
+  const AnyJson format = results.value("format", AnyJson());
   if (const auto* name = format.get_ptr<const std::string*>(); !name || *name != "rootdk-results")
     base::refuse("results_json: format is {}, but \"rootdk-results\" was wanted", format.dump());
-  const Json version = results.value("format_version", Json());
+  const AnyJson version = results.value("format_version", AnyJson());
   if (!version.is_number_integer() || version.get<std::int64_t>() != 1)
     base::refuse("results_json: format_version is {}, but this rootdk knows 1", version.dump());
-  const Json chapters = results.value("chapters", Json());
+  const AnyJson chapters = results.value("chapters", AnyJson());
   if (!chapters.is_array()) base::refuse("results_json: chapters is {}, but a list was wanted", chapters.type_name());
   for (std::size_t i = 0; i < chapters.size(); ++i) {
-    const Json& chapter = chapters[i];
+    const AnyJson& chapter = chapters[i];
     if (!chapter.is_object()) base::refuse("results_json: chapters[{}] is {}, but an object was wanted", i, chapter.type_name());
     for (const char* name : {"title", "lead", "conclusion"}) {
-      const Json text = chapter.value(name, Json());
+      const AnyJson text = chapter.value(name, AnyJson());
       if (!text.is_string()) base::refuse("results_json: chapters[{}].{} is {}, but a string was wanted", i, name, text.type_name());
     }
-    const Json data = chapter.value("data", Json());
+    const AnyJson data = chapter.value("data", AnyJson());
     if (!data.is_object()) base::refuse("results_json: chapters[{}].data is {}, but an object was wanted", i, data.type_name());
-    if (!data.value("experiment", Json()).is_string())
-      base::refuse("results_json: chapters[{}].data.experiment is {}, but a string was wanted", i, data.value("experiment", Json()).type_name());
+    if (!data.value("experiment", AnyJson()).is_string())
+      base::refuse("results_json: chapters[{}].data.experiment is {}, but a string was wanted", i, data.value("experiment", AnyJson()).type_name());
   }
 }
 
@@ -75,16 +75,16 @@ std::string fit_for_script(std::string_view json) {
 }
 
 // What the audit's page relies on.
-void check_audit(const Json& audit) {
+void check_audit(const AnyJson& audit) {
   if (!audit.is_object()) base::refuse("audit_json: is {}, but an object was wanted", audit.type_name());
   for (const char* name : {"layers", "contexts"})
-    if (!audit.value(name, Json()).is_array()) base::refuse("audit_json: {} is {}, but a list was wanted", name, audit.value(name, Json()).type_name());
-  for (const Json& layer : audit["layers"]) {
-    if (!layer.is_object() || !layer.value("heads", Json()).is_array()) base::refuse("audit_json: a layer has no list of heads");
-    for (const Json& head : layer["heads"]) {
+    if (!audit.value(name, AnyJson()).is_array()) base::refuse("audit_json: {} is {}, but a list was wanted", name, audit.value(name, AnyJson()).type_name());
+  for (const AnyJson& layer : audit["layers"]) {
+    if (!layer.is_object() || !layer.value("heads", AnyJson()).is_array()) base::refuse("audit_json: a layer has no list of heads");
+    for (const AnyJson& head : layer["heads"]) {
       if (!head.is_object()) base::refuse("audit_json: a head is {}, but an object was wanted", head.type_name());
       for (const char* name : {"keys", "entropy", "sigma_over_critical", "effective_keys", "p_max", "verdicts"})
-        if (!head.value(name, Json()).is_object()) base::refuse("audit_json: a head's {} is {}, but an object was wanted", name, head.value(name, Json()).type_name());
+        if (!head.value(name, AnyJson()).is_object()) base::refuse("audit_json: a head's {} is {}, but an object was wanted", name, head.value(name, AnyJson()).type_name());
     }
   }
 }

@@ -13,12 +13,11 @@ namespace rootdk::theory {
 
 namespace {
 
-constexpr double kTop = 4.2;   // e^{−v} is e^{−67} there
-constexpr double kDepth = 20;  // below −ln n − kDepth all keys together add e^{−kDepth}
+constexpr double kFurtherDown = 20;  // below −ln n − kFurtherDown all keys together add e^{−kFurtherDown}
 
 // ∫ over y = x + σz at one x, without the factor n. Both y and z run along, since either may be too fine for the other.
 double over_scores(double x, double sigma, double n, double step) {
-  const double reach = gaussian_tail(n), bottom = -std::log(n) - kDepth;
+  const double reach = gaussian_tail(n), bottom = -std::log(n) - kFurtherDown;
   const double low_y = std::max(bottom, x - sigma * reach), high_y = std::min(kTop, x + sigma * reach);
   const double low_z = std::max(-reach, (bottom - x) / sigma), high_z = std::min(reach, (kTop - x) / sigma);
   const double count = sigma > 1 ? (high_y - low_y) / (sigma * step) : (high_z - low_z) / step;

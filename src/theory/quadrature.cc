@@ -25,7 +25,6 @@ namespace {
 
 // Kernels are localised in y = x + s: below kTop because of e^{−v} (e^{−67} there), and above −ln n − kDepth because what n
 // keys can gather from further down is e^{−kDepth}.
-constexpr double kTop = 4.2;
 constexpr double kDepth = 30;
 
 // ∫₀^v (1 − e^{−u})/u du, for v ≤ 1.

@@ -13,6 +13,9 @@ constexpr double kStep = 0.2;
 /// For rough_softmax: 6e-13 there; p_max, whose inner integral must resolve the largest of n scores, is what limits it.
 constexpr double kRoughStep = 0.35;
 
+/// Beyond x + s = kTop, e^{−v} with v = e^{x+s} is less than e^{−66}.
+constexpr double kTop = 4.2;
+
 /// sigma > 0, keys ≥ 2.
 GaussianSoftmax integrate(double sigma, double keys, double step = kStep);
 double integrate_p_max(double sigma, double keys, double step = kStep);

@@ -7,7 +7,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <stdexcept>
 
@@ -30,13 +29,6 @@ std::size_t TemporaryFolder::files() const {
   return static_cast<std::size_t>(
       std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()));
 }
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_file(const std::filesystem::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
 Process::Process(const std::vector<std::string>& arguments, int err_descriptor) {
   std::vector<char*> words;

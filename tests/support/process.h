@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "support/files.h"
+
 namespace rootdk::test {
 
 /// A folder of its own that goes when this does.
@@ -24,9 +26,6 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
-
-std::string read_file(const std::filesystem::path& path);
-void write_file(const std::filesystem::path& path, const std::string& bytes);
 
 struct Finished {
   int status = -1;  ///< as a shell has it: 128 + signal

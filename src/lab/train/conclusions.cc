@@ -52,7 +52,7 @@ bool finished(const RuleRuns& rule) {
   });
 }
 
-RuleSummary numbers_of(const RuleRuns& rule, const TrainResult& result) {
+RuleSummary summary_of(const RuleRuns& rule, const TrainResult& result) {
   RuleSummary s;
   s.rule = rule.scale.describe();
   s.dk = rule.dk;
@@ -172,7 +172,7 @@ void for_each_dk(const TrainResult& result, const Call& call) {
 
 std::vector<RuleSummary> summarise(const TrainResult& result) {
   std::vector<RuleSummary> all;
-  for (const RuleRuns& rule : result.rules) all.push_back(numbers_of(rule, result));
+  for (const RuleRuns& rule : result.rules) all.push_back(summary_of(rule, result));
   for_each_dk(result, [&](std::size_t first, std::size_t last) {
     const auto reference = reference_of(std::span(result.rules).subspan(first, last - first),
                                         std::span(all).subspan(first, last - first), result.measure);
