@@ -13,6 +13,7 @@
 #include "report/json.h"
 #include "rootdk/checkpoint/checkpoint.h"
 #include "rootdk/report/html.h"
+#include "rootdk/report/results.h"
 #include "text_file.h"
 #include "verbs.h"
 
@@ -140,11 +141,7 @@ int run(const Options& o) {
     if (before.complete) drift = audit::drift(before, found);
   }
   if (!o.csv.empty()) write_file(o.csv, report::csv_of(found));
-  const auto json = [&] {
-    report::Json out = report::json_of(found);
-    if (drift) out["drift"] = report::json_of(*drift);
-    return report::dumped(out);
-  };
+  const auto json = [&] { return report::to_json(found, drift ? &*drift : nullptr); };
   if (!o.html.empty()) write_file(o.html, report::audit_html(json()));
   if (o.json) {
     print(json());
