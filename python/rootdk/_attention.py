@@ -1,0 +1,236 @@
+"""rootdk.attention for numpy, jax and whatever else speaks DLPack; torch tensors go to rootdk.torch."""
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._problem import (QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
+                       row_names, whole, wholes, window_of)
+from ._stats import Rows, Stats
+
+__all__ = ["QkNorm", "StatsOptions", "attention", "explain_plan"]
+
+_ARRAY = "an array (numpy, torch, jax, or anything with __dlpack__)"
+_NUMPY_NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    scale: Any = "sqrt_dk",
+    causal: bool = False,
+    diagonal: str | int = "bottom_right",
+    window: Window = None,
+    key_lengths: Any = None,
+    documents: Any = None,
+    mask: Any = None,
+    bias: Any = None,
+    alibi: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    qk_norm: QkNorm | str | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    stats: StatsOptions | str | None = None,
+) -> Any:
+    """softmax(c·QKᵀ)V, and what the scores did on the way.
+
+    q is [batch, heads_q, len_q, dim_qk]; k and v are [batch, heads_kv, len_kv, dim], heads_kv divides heads_q. Any strides,
+    float32, float16, bfloat16 or float64, from numpy, torch, jax or anything with ``__dlpack__``; nothing is copied, and the
+    output comes back as what q was.
+
+    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head
+    causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query stands on
+                 the last key), "top_left" (what PyTorch's is_causal means), "last_key" (of key_lengths), or query 0's position
+    window       (left, right), None for unbounded; a number is both
+    key_lengths  one per batch item: keys from there on are hidden
+    documents    starts of documents packed end to end, and their end; a pair (q, kv) where they differ
+    mask         bool, broadcast to [batch, heads_q, len_q, len_kv]: False hides
+    bias         added to the scores, broadcast alike; -inf hides
+    alibi        one slope per query head
+    softcap      cap·tanh(score/cap)
+    sink         per query head, or one for all: one more key of that score and value 0
+    qk_norm      "rms", "layer", "l2" or a QkNorm
+    dropout      on the probabilities; ``seed`` says which. Without a seed one is drawn
+    stats        None, "basic", "full" or StatsOptions: returns (output, Stats)
+
+    Raises ValueError or TypeError with one line that names the argument, what came and what was wanted.
+    """
+    arguments = dict(scale=scale, causal=causal, diagonal=diagonal, window=window, key_lengths=key_lengths, documents=documents,
+                     mask=mask, bias=bias, alibi=alibi, softcap=softcap, sink=sink, qk_norm=qk_norm, dropout=dropout, seed=seed,
+                     stats=stats)
+    if is_torch(q) or is_torch(k) or is_torch(v):
+        from .torch import attention as torch_attention
+
+        return torch_attention(q, k, v, **arguments)
+    for name in ("scale", "mask", "bias", "alibi", "sink"):
+        if is_torch(arguments[name]):
+            raise TypeError(f"{name}: a torch tensor, but q is {type(q).__name__}; gradients need torch tensors throughout")
+    return _attend(q, k, v, **arguments)
+
+
+def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments: Any) -> str:
+    """Which kernel will run with these arguments of :func:`attention`, with which tiles and threads, and why nothing faster."""
+    options = options_of(arguments.pop("stats", "basic"))
+    arguments.pop("qk_norm", None)
+    arguments.pop("seed", None)
+    if is_torch(q):
+        q, k, v = (x.detach() for x in (q, k, v))
+    spec = build(heads_of(q), options=options, **arguments)
+    return _core.explain_plan(spec, q, k, v, backward)
+
+
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def heads_of(q: Any) -> int:
+    shape = getattr(q, "shape", None)
+    if shape is None:
+        raise TypeError(f"q: {type(q).__name__}, but {_ARRAY} is wanted")
+    if len(shape) != 4:
+        raise ValueError(f"q: {len(shape)} axes, but the 4 of [batch, heads, length, dim] are wanted")
+    return int(shape[1])
+
+
+def four_axes(name: str, array: Any) -> Any:
+    """A mask or bias broadcasts as numpy's rules say: axes are added in front."""
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        raise TypeError(f"{name}: {type(array).__name__}, but an array is wanted")
+    if len(shape) > 4:
+        raise ValueError(f"{name}: {len(shape)} axes, but at most the 4 of [batch, heads, len_q, len_kv] are wanted")
+    return array if len(shape) == 4 else array.reshape((1,) * (4 - len(shape)) + tuple(shape))
+
+
+def build(
+    heads: int,
+    *,
+    scale: Any = "sqrt_dk",
+    causal: bool = False,
+    diagonal: str | int = "bottom_right",
+    window: Window = None,
+    key_lengths: Any = None,
+    documents: Any = None,
+    mask: Any = None,
+    bias: Any = None,
+    alibi: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    options: StatsOptions | None = None,
+) -> _core.Spec:
+    spec = _core.Spec()
+    if isinstance(scale, str):
+        spec.scale = scale
+    elif hasattr(scale, "__len__") and getattr(scale, "shape", (1,)) != ():
+        spec.scale_heads = reals("scale", scale, heads)
+    else:
+        spec.scale_value = real("scale", scale)
+    spec.causal = flag("causal", causal)
+    spec.diagonal, spec.diagonal_offset = diagonal_of(diagonal)
+    if (sides := window_of(window)) is not None:
+        spec.set_window(*sides)
+    if key_lengths is not None:
+        spec.set_key_lengths(wholes("key_lengths", key_lengths))
+    if (starts := documents_of(documents)) is not None:
+        spec.set_documents(*starts)
+    if mask is not None:
+        spec.set_allowed(four_axes("mask", mask))
+    if bias is not None:
+        spec.set_bias(four_axes("bias", bias))
+    if alibi is not None:
+        spec.alibi = reals("alibi", alibi, heads)
+    if softcap is not None:
+        spec.softcap = real("softcap", softcap)
+    if sink is not None:
+        spec.sink = reals("sink", sink, heads)
+    spec.dropout = real("dropout", dropout)
+    spec.seed = seed
+    apply_options(spec, options)
+    return spec
+
+
+def seed_of(seed: int | None, dropout: float) -> int:
+    if seed is None:
+        return secrets.randbits(63) if dropout else 0
+    number = whole("seed", seed)
+    if number < 0:
+        raise ValueError(f"seed: {number}, but it cannot be negative")
+    return number
+
+
+def _attend(q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: Any, dropout: float, **arguments: Any) -> Any:
+    heads = heads_of(q)
+    options = options_of(stats)
+    spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), **arguments)
+    for name, array in (("k", k), ("v", v)):
+        if not hasattr(array, "shape"):
+            raise TypeError(f"{name}: {type(array).__name__}, but {_ARRAY} is wanted")
+    if (norm := QkNorm.of(qk_norm)) is not None:
+        q, k = _normalised("q", norm, norm.q_gain, q), _normalised("k", norm, norm.k_gain, k)
+    batch, _, len_q, _ = q.shape
+    dim_v = v.shape[3] if len(v.shape) == 4 else 0
+    out = _empty(q, (batch, heads, len_q, dim_v))
+    if options is None:
+        _core.forward(spec, q, k, v, out.buffer, None, {}, None)
+        return out.array()
+    wide = "f64" if out.dtype == "f64" else "f32"
+    rows = {name: _empty(q, (batch, heads, len_q, 1), wide) for name in row_names(options)}
+    lse = _empty(q, (batch, heads, len_q, 1), wide) if options.rows else None
+    mass = _empty(q, (batch, heads, k.shape[2], 1), wide) if options.key_mass else None
+    core = _core.forward(spec, q, k, v, out.buffer, lse and lse.buffer, {name: row.buffer for name, row in rows.items()},
+                         mass and mass.buffer)
+    kept = Rows({name: row.array()[..., 0] for name, row in ({"lse": lse} | rows).items()}) if lse else None
+    return out.array(), Stats(core, kept, mass.array()[..., 0] if mass else None)
+
+
+class _Empty:
+    """Memory to be written, and the same as an array of the caller's framework."""
+
+    def __init__(self, like: Any, shape: tuple[int, ...], dtype: str):
+        self.like, self.dtype = like, dtype
+        if isinstance(like, np.ndarray):
+            self.buffer: Any = np.empty(shape, {"f32": np.float32, "f64": np.float64, "f16": np.float16}[dtype])
+        else:
+            self.buffer = _core.empty(list(shape), dtype)
+
+    def array(self) -> Any:
+        if isinstance(self.like, np.ndarray):
+            return self.buffer
+        namespace = getattr(self.like, "__array_namespace__", None)
+        if namespace is not None:
+            return namespace().from_dlpack(self.buffer)
+        return self.buffer  # an object with __dlpack__, which any framework can take
+
+
+def _empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> _Empty:
+    if dtype is None:
+        name = str(getattr(like, "dtype", "")).rsplit(".", 1)[-1]
+        dtype = _NUMPY_NAMES.get(name)
+        if dtype is None:
+            raise TypeError(f"q: dtype is {name or 'unknown'}, but float32, float16, bfloat16 or float64 is wanted")
+        if dtype == "bf16" and isinstance(like, np.ndarray):
+            raise TypeError("q: numpy has no bfloat16 that others can read; pass a torch or jax array, or float32")
+    return _Empty(like, shape, dtype)
+
+
+def _normalised(name: str, norm: QkNorm, gain: Any, x: Any) -> Any:
+    listed: list[float] = []
+    if gain is not None:
+        values = np.asarray(gain, dtype=np.float32)
+        dim, heads = x.shape[3], x.shape[1]
+        if values.shape not in ((dim,), (heads, dim)):
+            raise ValueError(f"qk_norm: gain of {name} is {list(values.shape)}, but [{dim}] or [{heads}, {dim}] is wanted")
+        listed = values.ravel().tolist()
+    y = _empty(x, tuple(x.shape))
+    _core.normalise(norm.kind, real("qk_norm.eps", norm.eps), listed, x, y.buffer)
+    return y.buffer if not isinstance(x, np.ndarray) and not hasattr(x, "__array_namespace__") else y.array()

@@ -1,0 +1,184 @@
+"""rootdk.audit: a checkpoint, and how far the scale of each of its heads is from right, without running it."""
+from __future__ import annotations
+
+import html
+import io
+import json
+import math
+import os
+import pathlib
+from typing import Any, Iterator, Sequence, Union
+
+import numpy as np
+
+from . import _core
+from ._files import write_whole
+from ._problem import flag, real, whole, wholes
+from ._stats import Array
+
+Path = Union[str, "os.PathLike[str]"]
+
+_BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "effective_keys", "p_max")
+
+
+class Audit:
+    """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head, `found["entropy"]` one
+    [heads, contexts]; `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
+
+    def __init__(self, text: str, words: str, conclusion: str, csv: str):
+        self._json, self._words, self._csv = text, words, csv
+        self.conclusion = conclusion
+        self.data: dict[str, Any] = json.loads(text)  #: docs/audit.md
+        #: one per head, with the number of its layer and the kind of its attention
+        self.heads: list[dict[str, Any]] = [{"layer": layer["layer"], "attention": layer["attention"], **head}
+                                            for layer in self.data["layers"] for head in layer["heads"]]
+
+    @property
+    def model(self) -> str:
+        return str(self.data["model"])
+
+    @property
+    def family(self) -> str:
+        return str(self.data["family"])
+
+    @property
+    def contexts(self) -> list[int]:
+        """The numbers of keys that predictions are for."""
+        return [int(n) for n in self.data["contexts"]]
+
+    @property
+    def judged_at(self) -> int:
+        """The number of keys that verdicts are for."""
+        return int(self.data["judged_at"])
+
+    @property
+    def drift(self) -> list[dict[str, Any]]:
+        """What moved most since `against`, first."""
+        if "drift" not in self.data:
+            raise ValueError("drift: pass against=, an earlier checkpoint of the same model")
+        return list(self.data["drift"])
+
+    @property
+    def names(self) -> list[str]:
+        """What there is for every head."""
+        if not self.heads:
+            return []
+        return [name for name, value in self.heads[0].items() if name in _BY_CONTEXT
+                or isinstance(value, (int, float, str, type(None)))]
+
+    def __getitem__(self, name: str) -> Array:
+        """[heads], or [heads, contexts] for what depends on the number of keys; NaN where it is not known."""
+        if name not in self.names:
+            raise KeyError(f"{name!r} is none of {', '.join(self.names)}")
+        values = [head[name] for head in self.heads]
+        if name in _BY_CONTEXT:
+            return np.array([[_known(value.get(str(n))) for n in self.contexts] for value in values], dtype=np.float64)
+        if all(isinstance(value, int) for value in values):
+            return np.array(values, dtype=np.int64)
+        if any(isinstance(value, str) for value in values):
+            return np.array(values)
+        return np.array([_known(value) for value in values], dtype=np.float64)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.heads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as docs/audit.md describes it."""
+        return dict(self.data)
+
+    def to_json(self) -> str:
+        """The same text as `rootdk audit --json` prints."""
+        return self._json
+
+    def to_csv(self) -> str:
+        """The same text as `rootdk audit --csv` writes: a line for each head."""
+        return self._csv
+
+    def to_pandas(self) -> Any:
+        """That table as a DataFrame. Needs pandas."""
+        import pandas
+
+        return pandas.read_csv(io.StringIO(self._csv))
+
+    def report(self, path: Path) -> pathlib.Path:
+        """One HTML file that needs nothing else, the same as `rootdk audit --html`: a map, each head in detail, a table to
+        sort."""
+        return write_whole(path, _core.audit_html(self._json))
+
+    def __str__(self) -> str:
+        return self._words
+
+    def __repr__(self) -> str:
+        return f"Audit({self.model}, {self.family}, {len(self.data['layers'])} layers, {len(self)} heads): {self.conclusion}"
+
+    def _repr_html_(self) -> str:
+        widest = max((len(layer["heads"]) for layer in self.data["layers"]), default=0)
+        titles = "".join(f"<th>{head}</th>" for head in range(widest))
+        lines = []
+        for layer in self.data["layers"]:
+            cells = "".join(_cell(head, str(self.judged_at)) for head in layer["heads"])
+            lines.append(f"<tr><th>{html.escape(layer['attention'])} {layer['layer']}</th>{cells}</tr>")
+        return (f"<p>{html.escape(repr(self))}</p>"
+                f"<table><caption>σ of the scores; colour: σ/σ_c at {self.judged_at} keys</caption>"
+                f"<thead><tr><th>layer</th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>")
+
+
+def _known(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _cell(head: dict[str, Any], context: str) -> str:
+    words = html.escape(f"head {head['head']}, {head['verdict']}: {head['words']}", quote=True)
+    if head["sigma"] is None:
+        return f'<td title="{words}">–</td>'
+    frozen = min(1.0, _known(head["sigma_over_critical"].get(context)))
+    shade = f' style="background: rgb(213 94 0 / {frozen:.2f})"' if frozen == frozen else ""
+    return f'<td title="{words}"{shade}>{head["sigma"]:.2f}</td>'
+
+
+def audit(path: Path, *, heads: int | None = None, kv_heads: int | None = None, head_dim: int | None = None,
+          norm: str | None = None, scale: float | None = None, rotary_base: float | None = None, context: int | None = None,
+          family: str | None = None, family_file: Path | None = None, contexts: Sequence[int] | None = None,
+          at: int | None = None, inputs: Path | None = None, against: Path | None = None, spectra: bool = True) -> Audit:
+    """Reads a checkpoint (.safetensors, .gguf, .npz, or a directory) and says how far each head's scale is from right.
+
+    heads, kv_heads, head_dim, norm ("rms", "layer", "none"), scale, rotary_base, context
+                 what no configuration in the checkpoint says; wins over one that does
+    family       take it for a model of this family; ``family_file`` describes a new one
+    contexts     numbers of keys to predict for; verdicts are for ``at`` of them, or the longest
+    inputs       activations as they enter the projections: an .npy, or a directory of them
+    against      an earlier checkpoint of the same model: ``drift``
+    spectra      whether to compute each head's singular values
+
+    The command `rootdk audit` says the same; it can also write a copy with QK-clip applied.
+    """
+    call = _core.AuditCall()
+    call.heads, call.kv_heads, call.head_dim = _whole("heads", heads), _whole("kv_heads", kv_heads), _whole("head_dim", head_dim)
+    call.context, call.judge_at = _whole("context", context), _whole("at", at)
+    call.scale = None if scale is None else real("scale", scale)
+    call.rotary_base = None if rotary_base is None else real("rotary_base", rotary_base)
+    if norm is not None:
+        call.set_norm(norm)
+    if family is not None:
+        call.family = family
+    if family_file is not None:
+        call.family_json = pathlib.Path(family_file).read_text(encoding="utf-8")
+    if contexts is not None:
+        call.contexts = wholes("contexts", contexts)
+    if inputs is not None:
+        call.inputs = os.fspath(inputs)
+    call.against = None if against is None else os.fspath(against)
+    call.spectra = flag("spectra", spectra)
+    return Audit(*_core.audit(os.fspath(path), call))
+
+
+def _whole(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    number = whole(name, value)
+    if number < 1:
+        raise ValueError(f"{name}: {number}, but a whole number of at least 1 is wanted")
+    return number

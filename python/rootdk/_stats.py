@@ -1,0 +1,277 @@
+"""What the scores did, as arrays [batch, heads]."""
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import math
+from typing import Any, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What is wrong with a head, if anything, and what would mend it. Numbers that are not known are None."""
+
+    verdict: str  #: "soft", "sharp", "frozen", "exploding", …
+    codes: tuple[str, ...]  #: all that hold, the most serious first
+    words: str
+    fix: str
+    numbers: Mapping[str, float | None]  #: keys, sigma, sigma_c, entropy, predicted_entropy, stein_ratio, …
+
+
+class Rows(Mapping[str, Any]):
+    """Statistics of every row, each [batch, heads, len_q], in the framework of the inputs. `rows.entropy` is
+    `rows["entropy"]`."""
+
+    def __init__(self, arrays: Mapping[str, Any]):
+        self._arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_arrays"][name]
+        except KeyError:
+            raise AttributeError(f"rows: {name!r} is none of {sorted(self.__dict__.get('_arrays', ()))}") from None
+
+    def __repr__(self) -> str:
+        return f"Rows({', '.join(self._arrays)})"
+
+
+def _number(x: float) -> str:
+    if not math.isfinite(x):
+        return str(x)
+    return f"{x:.2f}" if abs(x) < 100 else f"{x:.4g}"
+
+
+class Stats:
+    """Statistics of one call, or of several that were merged. Every number is an array [batch, heads]; `stats.names` lists them.
+
+    Averages leave out rows with fewer than two visible keys and rows that are not finite; both are counted.
+    """
+
+    # basic
+    rows_masked: Array  #: queries that see no key
+    rows_short: Array  #: queries that see fewer than two
+    rows_not_finite: Array
+    rows_counted: Array
+    raw_max: Array  #: largest c·q·k: what explodes
+    score_max: Array  #: the same just before softmax
+    mean_p_max: Array
+    mean_lse: Array
+    # full
+    raw_mean: Array
+    raw_variance: Array
+    raw_sigma: Array  #: standard deviation within rows
+    raw_min: Array
+    score_mean: Array
+    score_variance: Array
+    score_sigma: Array
+    score_min: Array
+    keys: Array  #: visible to a row, geometric mean
+    sigma_c: Array  #: √(2 ln keys), where Gaussian scores freeze
+    sigma_ratio: Array  #: score_sigma / sigma_c
+    entropy: Array
+    effective_keys: Array
+    sum_p2: Array
+    sum_p3: Array
+    participation: Array
+    trace_j: Array
+    frobenius_j: Array
+    sink_mass: Array
+    median_p_max: Array
+    median_trace_j: Array
+    share_p_max_over_05: Array
+    share_p_max_over_09: Array
+    share_p_max_over_099: Array
+    share_trace_j_under_001: Array
+    sigma_q: Array
+    sigma_k: Array
+    key_mean_norm: Array
+    alignment: Array
+    scale: Array
+
+    def __init__(self, core: _core.Stats, rows: Rows | None = None, key_mass: Any = None):
+        self._core = core
+        self._rows = rows
+        self._key_mass = key_mass
+
+    @property
+    def level(self) -> str:
+        return self._core.level
+
+    @property
+    def batch(self) -> int:
+        return self._core.batch
+
+    @property
+    def heads(self) -> int:
+        return self._core.heads
+
+    @property
+    def names(self) -> list[str]:
+        """The statistics there are at this level."""
+        return self._core.columns()
+
+    @property
+    def rows(self) -> Rows:
+        """Statistics of every row, if `StatsOptions(rows=…)` asked for them. (How many rows there were is `row_count`.)"""
+        if self._rows is None:
+            raise ValueError("rows: not asked for; pass stats=StatsOptions(\"full\", rows=True)")
+        return self._rows
+
+    @property
+    def row_count(self) -> Array:
+        return self._core.column("rows")
+
+    @property
+    def key_mass(self) -> Any:
+        """Σ over queries of each key's probability, [batch, heads, len_kv], if asked for."""
+        if self._key_mass is None:
+            raise ValueError("key_mass: not asked for; pass stats=StatsOptions(\"full\", key_mass=True)")
+        return self._key_mass
+
+    def __getitem__(self, name: str) -> Array:
+        return self._core.column(name)
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        core: _core.Stats = self.__dict__["_core"]
+        if name not in core.columns():
+            level = " at level \"basic\"; stats=\"full\" has more" if core.level == "basic" else ""
+            raise AttributeError(f"Stats has no {name!r}{level}")
+        return core.column(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._core.columns()]
+
+    def to_dict(self) -> dict[str, Array]:
+        """Every statistic by name."""
+        return {name: self._core.column(name) for name in self._core.columns()}
+
+    def to_json(self) -> str:
+        """In the format of docs/stats-json.md: bit for bit, so files can be merged."""
+        return self._core.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Stats:
+        return cls(_core.Stats.from_json(text))
+
+    def merge(self, other: Stats) -> Stats:
+        """What one pass over the rows of both would have given."""
+        if not isinstance(other, Stats):
+            raise TypeError(f"other: {type(other).__name__}, but Stats is wanted")
+        return Stats(self._core.merge(other._core))
+
+    def over_batch(self) -> Stats:
+        """One batch item that stands for all."""
+        return Stats(self._core.over_batch())
+
+    def judge(self, dtype: str = "f32") -> list[list[Judgement]]:
+        """[batch][heads]: what is wrong, if anything. `dtype` is that of the scores: "f32", "f16", "bf16" or "f64"."""
+        flat = self._judge(dtype, 0, self.batch * self.heads)
+        return [flat[b * self.heads : (b + 1) * self.heads] for b in range(self.batch)]
+
+    def judge_head(self, head: int, *, batch: int = 0, dtype: str = "f32") -> Judgement:
+        """The same for one head: a judgement takes ten to thirty milliseconds."""
+        if not (0 <= head < self.heads and 0 <= batch < self.batch):
+            raise ValueError(f"head: {head} of batch item {batch}, but there are {self.heads} heads in {self.batch}")
+        return self._judge(dtype, batch * self.heads + head, 1)[0]
+
+    def _judge(self, dtype: str, first: int, count: int) -> list[Judgement]:
+        return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j)
+                for j in json.loads(self._core.judge(dtype, first, count))["judgements"]]
+
+    def __repr__(self) -> str:
+        head = f"Stats({self.level}, batch {self.batch} × heads {self.heads})"
+        if self.level == "none" or self.batch * self.heads == 0:
+            return head
+        text = f"{head}: max score {_number(float(self.score_max.max()))}"
+        if self.level == "full":
+            text += (f", sigma {_mean(self.score_sigma)} of critical {_mean(self.sigma_c)}, entropy {_mean(self.entropy)}")
+        text += f", p_max {_mean(self.mean_p_max)}"
+        bad = int(self.rows_not_finite.sum())
+        return text + (f", {bad} rows not finite" if bad else "")
+
+    def _repr_html_(self) -> str:
+        shown = ["raw_max", "score_max", "mean_p_max", "mean_lse"]
+        if self.level == "full":
+            shown = ["raw_max", "raw_sigma", "score_max", "score_sigma", "sigma_ratio", "entropy", "effective_keys", "mean_p_max",
+                     "trace_j"]
+        shown = [name for name in shown if name in self.names]
+        columns = {name: self._core.column(name) for name in shown}
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("batch", "head", *shown))
+        body, most = [], 64
+        for index in range(min(self.batch * self.heads, most)):
+            b, h = divmod(index, self.heads)
+            cells = "".join(f"<td>{_number(float(columns[name][b, h]))}</td>" for name in shown)
+            body.append(f"<tr><th>{b}</th><th>{h}</th>{cells}</tr>")
+        left = self.batch * self.heads - len(body)
+        more = f"<p>and {left} more heads</p>" if left > 0 else ""
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        return f"<p>{html.escape(repr(self))}</p>{table}{more}"
+
+
+def _mean(values: Array) -> str:
+    known = values[np.isfinite(values)]
+    return _number(float(known.mean())) if known.size else "unknown"
+
+
+class GradientStats:
+    """What backward learned: sums of squares, each an array [batch, heads]."""
+
+    NAMES = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
+
+    d_scores: Array  #: ‖dS‖²: of what arrives at the scores
+    d_log_scale: Array  #: the gradient of ln c
+    d_q: Array
+    d_k: Array
+    d_v: Array
+
+    def __init__(self, core: _core.GradientStats):
+        self._core = core
+
+    @property
+    def batch(self) -> int:
+        return self._core.batch
+
+    @property
+    def heads(self) -> int:
+        return self._core.heads
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in self.NAMES:
+            raise AttributeError(f"GradientStats has no {name!r}")
+        core: _core.GradientStats = self.__dict__["_core"]
+        return core.column(name)
+
+    def to_dict(self) -> dict[str, Array]:
+        return {name: self._core.column(name) for name in self.NAMES}
+
+    def to_json(self) -> str:
+        return self._core.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> GradientStats:
+        return cls(_core.GradientStats.from_json(text))
+
+    def merge(self, other: GradientStats) -> GradientStats:
+        return GradientStats(self._core.merge(other._core))
+
+    def __repr__(self) -> str:
+        return f"GradientStats(batch {self.batch} × heads {self.heads})"

@@ -1,0 +1,148 @@
+"""What the scores should have been: closed forms and quadrature, the same as the C++ component rootdk::theory.
+
+>>> from rootdk import theory
+>>> theory.dot_product_variance(64)
+64.0
+>>> round(theory.critical_sigma(1024), 3)
+3.723
+>>> round(theory.gaussian_softmax(sigma=8.0, keys=1024, dim_qk=64).entropy, 3)
+0.915
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import theory as _theory
+
+Array = npt.NDArray[np.float64]
+
+
+def dot_product_variance(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
+                         variance_k: float = 1) -> float:
+    """Var(q·k) for independent components: d for unit variances and mean 0."""
+    return _theory.dot_product_variance(dim_qk, mean_q, variance_q, mean_k, variance_k)
+
+
+def unit_variance_divisor(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
+                          variance_k: float = 1) -> float:
+    """The c for which q·k / c has variance 1: √d for unit variances.
+
+    >>> unit_variance_divisor(64)
+    8.0
+    """
+    return _theory.unit_variance_divisor(dim_qk, mean_q, variance_q, mean_k, variance_k)
+
+
+def critical_sigma(keys: float) -> float:
+    """√(2 ln n): the spread beyond which a few keys take everything."""
+    return _theory.critical_sigma(keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianSoftmax:
+    """Expectations over rows."""
+
+    entropy: float
+    log_z: float
+    sum_p2: float
+    trace_jacobian: float
+    jacobian_norm2: float
+    p_max: float
+
+
+def gaussian_softmax(sigma: float, keys: float, dim_qk: int | None = None) -> GaussianSoftmax:
+    """What softmax makes of n Gaussian scores of spread sigma. With dim_qk, rows have the spread of their own ‖q‖, as real ones
+    do."""
+    return GaussianSoftmax(**_theory.gaussian_softmax(sigma, keys, dim_qk))
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxRow:
+    exponentials: Array
+    sum: float
+    probabilities: Array
+    complements: Array
+    log_z: float
+    mean_score: float
+    entropy: float
+    p_max: float
+    sum_p2: float
+    trace_jacobian: float
+    jacobian_norm2: float
+
+
+def softmax_row(scores: Sequence[float]) -> SoftmaxRow:
+    """Softmax of one row in double, step by step.
+
+    >>> softmax_row([14, 10, 12]).probabilities.round(3).tolist()
+    [0.867, 0.016, 0.117]
+    """
+    return SoftmaxRow(**_theory.softmax_row([float(s) for s in scores]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreMoments:
+    mean: float
+    second_moment: float
+    total_variance: float
+    within_row_variance: float
+
+
+def _matrix(name: str, values: Any) -> Array:
+    array = np.ascontiguousarray(values, dtype=np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"{name}: {array.ndim} axes, but the 2 of a matrix are wanted")
+    return array
+
+
+def score_moments(q: Any, k: Any) -> ScoreMoments:
+    """Mean and variance of all q·k of q [len_q, dim] and k [len_kv, dim], without computing one of them."""
+    q, k = _matrix("q", q), _matrix("k", k)
+    if q.shape[1] != k.shape[1]:
+        raise ValueError(f"k: dim_qk is {k.shape[1]}, but q has {q.shape[1]}")
+    return ScoreMoments(**_theory.score_moments(q, k, q.shape[1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadTheory:
+    """Means and variances are of q·k, before the scale; sigma is of the score, after it."""
+
+    mean: float
+    within_row_variance: float
+    total_variance: float
+    divisor: float  #: gives this head unit variance
+    divisor_over_sqrt_dim: float  #: 1 where the familiar √d_k is right
+    sigma: float
+    effective_rank: float
+    sigma_q: float
+    sigma_k: float
+    query_mean_norm: float
+    key_mean_norm: float
+    alignment: float
+
+
+def head(w_q: Any, w_k: Any, *, b_q: Any = None, b_k: Any = None, scale: float | None = None, rotary: Any = None,
+         interleaved: bool = False, context: int = 4096) -> HeadTheory:
+    """From the weights of a head, each [dim_qk, width], to the variance of its scores for isotropic inputs.
+
+    scale is what the model multiplies q·k with, 1/√dim_qk if not given; rotary has radians per position, one for each pair.
+    """
+    w_q, w_k = _matrix("w_q", w_q), _matrix("w_k", w_k)
+    dim = w_q.shape[0]
+    if w_k.shape[0] != dim:
+        raise ValueError(f"w_k: dim_qk is {w_k.shape[0]}, but w_q has {dim}")
+
+    def vector(values: Any) -> Array | None:
+        return None if values is None else np.ascontiguousarray(values, dtype=np.float64).ravel()
+
+    return HeadTheory(**_theory.head(w_q, w_k, vector(b_q), vector(b_k), dim, dim**-0.5 if scale is None else float(scale),
+                                     vector(rotary), bool(interleaved), int(context)))
+
+
+def stein_ratio(*, score_variance: float, mean_score: float, sum_p2: float) -> float:
+    """1 if the measured scores are Gaussian; NaN where that cannot be said."""
+    return _theory.stein_ratio(score_variance, mean_score, sum_p2)

@@ -1,0 +1,104 @@
+// The audit of a checkpoint: what the command prints, as text; the package makes objects of it.
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "base/refuse.h"
+#include "bindings.h"
+#include "rootdk/audit.h"
+#include "rootdk/checkpoint/checkpoint.h"
+#include "rootdk/report/html.h"
+#include "rootdk/report/results.h"
+#include "signals.h"
+
+namespace nb = nanobind;
+
+namespace rootdk::python {
+
+namespace {
+
+/// audit::Options with what else the call wants to know.
+struct AuditCall {
+  audit::Hints hints;
+  audit::Options options;
+  std::optional<std::filesystem::path> against;
+};
+
+void set_norm(AuditCall& call, const std::string& name) {
+  using Kind = theory::Norm::Kind;
+  if (name == "rms") call.hints.norm = Kind::kRms;
+  else if (name == "layer") call.hints.norm = Kind::kLayer;
+  else if (name == "none") call.hints.norm = Kind::kNone;
+  else base::refuse("norm: \"{}\", but \"rms\", \"layer\" or \"none\" is wanted", name);
+}
+
+audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, audit::Options options) {
+  const auto file = checkpoint::Checkpoint::open(path);
+  const audit::Model model = audit::recognise(file, call.hints);
+  options.stop = [] { return signals_are_pending(); };
+  audit::Audit found = audit::audit(file, model, options);
+  if (!found.complete) raise_pending();
+  return found;
+}
+
+nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
+  std::string json, text, sentence, csv;
+  {
+    const nb::gil_scoped_release release;
+    const audit::Audit found = audited(path, call, call.options);
+    std::optional<std::vector<audit::HeadDrift>> drift;
+    if (call.against) {
+      audit::Options options = call.options;
+      options.inputs.clear();
+      options.spectra = false;
+      drift = audit::drift(audited(*call.against, call, options), found);
+    }
+    const auto* moved = drift ? &*drift : nullptr;
+    json = report::to_json(found, moved);
+    text = report::to_text(found, moved);
+    sentence = report::to_sentence(found);
+    csv = report::to_csv(found);
+  }
+  return nb::make_tuple(json, text, sentence, csv);
+}
+
+}  // namespace
+
+void bind_audit(nb::module_& m) {
+  nb::class_<AuditCall> call(m, "AuditCall");
+  call.def(nb::init<>())
+      .def("set_norm", &set_norm)
+      .def_rw("against", &AuditCall::against, nb::arg().none());
+  const auto hint = [&]<class T>(const char* name, std::optional<T> audit::Hints::*field) {
+    call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },
+                     [field](AuditCall& c, std::optional<T> value) { c.hints.*field = value; }, nb::for_setter(nb::arg().none()));
+  };
+  hint("heads", &audit::Hints::heads);
+  hint("kv_heads", &audit::Hints::kv_heads);
+  hint("head_dim", &audit::Hints::head_dim);
+  hint("context", &audit::Hints::context);
+  hint("scale", &audit::Hints::scale);
+  hint("rotary_base", &audit::Hints::rotary_base);
+  const auto text = [&](const char* name, std::string audit::Hints::*field) {
+    call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },
+                     [field](AuditCall& c, const std::string& value) { c.hints.*field = value; });
+  };
+  text("family", &audit::Hints::family);
+  text("family_json", &audit::Hints::family_json);
+  const auto option = [&]<class T>(const char* name, T audit::Options::*field) {
+    call.def_prop_rw(name, [field](const AuditCall& c) { return c.options.*field; },
+                     [field](AuditCall& c, const T& value) { c.options.*field = value; });
+  };
+  option("contexts", &audit::Options::contexts);
+  option("judge_at", &audit::Options::judge_at);
+  option("inputs", &audit::Options::inputs);
+  option("spectra", &audit::Options::spectra);
+  m.def("audit", &run);
+  m.def("audit_html", [](const std::string& json) { return report::audit_html(json); });
+}
+
+}  // namespace rootdk::python

