@@ -1,0 +1,429 @@
+"""Attention for torch tensors: an operator with gradients for everything that can be learned, and PyTorch's own signature.
+
+`torch.ops.rootdk.attention` is the operator; `rootdk.attention` and `scaled_dot_product_attention` call it.
+"""
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any, Callable, Optional, Protocol, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._attention import four_axes, heads_of, seed_of
+from ._problem import (QkNorm, StatsOptions, apply_options, diagonal_of, documents_of, flag, options_of, real, row_names, wholes,
+                       window_of)
+from ._stats import GradientStats, Rows, Stats
+
+__all__ = ["attention", "scaled_dot_product_attention"]
+
+_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+_UNBOUNDED = -1  # a side of a window, in the operator's arguments
+
+
+# Who wants to know ----------------------------------------------------------------------------------------------------
+class Collector(Protocol):
+    """Receives what a call of the operator learned. An operator returns tensors only, so this is a way beside it: the call
+    carries the number under which its collector is listed."""
+
+    options: StatsOptions
+
+    def on_forward(self, stats: Stats) -> None: ...
+
+    def on_backward(self, stats: GradientStats) -> None: ...
+
+
+_collectors: dict[int, Collector] = {}
+_next_tag = 1
+_tag_lock = threading.Lock()
+
+
+def register(collector: Collector) -> int:
+    global _next_tag
+    with _tag_lock:
+        tag, _next_tag = _next_tag, _next_tag + 1
+        _collectors[tag] = collector
+    return tag
+
+
+def unregister(tag: int) -> None:
+    _collectors.pop(tag, None)
+
+
+# The operator ---------------------------------------------------------------------------------------------------------
+def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float], mask: Optional[Tensor], bias: Optional[Tensor],
+          sink: Optional[Tensor], softcap: Optional[float], causal: bool, diagonal: str, offset: int,
+          window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]], q_starts: Optional[Sequence[int]],
+          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int) -> _core.Spec:
+    spec = _core.Spec()
+    heads = q.shape[1]
+    if scale is not None:
+        spec.scale_heads = _per_head("scale", scale, heads)
+    elif factor is not None:
+        spec.scale_value = factor
+    else:
+        spec.scale = rule
+    spec.softcap = softcap
+    spec.causal = causal
+    spec.diagonal, spec.diagonal_offset = diagonal, offset
+    if window is not None:
+        spec.set_window(*(None if side == _UNBOUNDED else side for side in window))
+    if key_lengths is not None:
+        spec.set_key_lengths(list(key_lengths))
+    if q_starts is not None and kv_starts is not None:
+        spec.set_documents(list(q_starts), list(kv_starts))
+    if mask is not None:
+        spec.set_allowed(mask.detach())
+    if bias is not None:
+        spec.set_bias(bias.detach())
+    if sink is not None:
+        spec.sink = _per_head("sink", sink, heads)
+    if alibi is not None:
+        spec.alibi = list(alibi)
+    spec.dropout = dropout
+    spec.seed = seed
+    return spec
+
+
+def _per_head(name: str, values: Tensor, heads: int) -> list[float]:
+    if values.shape != (heads,):
+        raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted")
+    return values.detach().float().tolist()
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@torch.library.custom_op("rootdk::attention", mutates_args=(), device_types="cpu")
+def _attention_op(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
+                  bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
+                  factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False,
+                  diagonal: str = "bottom_right", offset: int = 0, window: Optional[Sequence[int]] = None,
+                  key_lengths: Optional[Sequence[int]] = None, q_starts: Optional[Sequence[int]] = None,
+                  kv_starts: Optional[Sequence[int]] = None, alibi: Optional[Sequence[float]] = None, dropout: float = 0.0,
+                  seed: int = 0, tag: int = 0) -> tuple[Tensor, Tensor]:
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
+                 kv_starts, alibi, dropout, seed)
+    collector = _collectors.get(tag)
+    options = collector.options if collector is not None else None
+    apply_options(spec, options)
+    q, k, v = q.detach(), k.detach(), v.detach()
+    batch, heads, len_q, _ = q.shape
+    out = q.new_empty((batch, heads, len_q, v.shape[3] if v.ndim == 4 else 0))
+    wide = _wide(q.dtype)
+    lse = q.new_empty((batch, heads, len_q), dtype=wide)
+    rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
+    mass = q.new_empty((batch, heads, k.shape[2]), dtype=wide) if options is not None and options.key_mass else None
+    core = _core.forward(spec, q, k, v, out, lse.unsqueeze(-1), {name: row.unsqueeze(-1) for name, row in rows.items()},
+                         None if mass is None else mass.unsqueeze(-1))
+    if collector is not None:
+        kept = Rows({"lse": lse.clone(), **rows}) if options is not None and options.rows else None
+        collector.on_forward(Stats(core, kept, mass))
+    return out, lse
+
+
+@_attention_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, len_q, _dim = q.shape
+    return q.new_empty((batch, heads, len_q, v.shape[3])), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
+
+
+@torch.library.custom_op("rootdk::attention_backward", mutates_args=(), device_types="cpu")
+def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+                 scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
+                 wanted: Sequence[bool], rule: str, factor: Optional[float], softcap: Optional[float], causal: bool,
+                 diagonal: str, offset: int, window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]],
+                 q_starts: Optional[Sequence[int]], kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]],
+                 dropout: float, seed: int, tag: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
+                 kv_starts, alibi, dropout, seed)
+    collector = _collectors.get(tag)
+    if collector is not None and collector.options.level == "full":
+        spec.stats = "full"
+    d_q, d_k, d_v, d_scale, d_bias, d_sink = _gradients(q, k, v, scale, bias, sink, wanted)
+    row = (1, 1, 1, q.shape[1])
+    core = _core.backward(spec, q.detach(), k.detach(), v.detach(), out.detach(), lse.detach().unsqueeze(-1), d_out.detach(),
+                          None if d_lse is None else d_lse.detach().unsqueeze(-1), d_q if wanted[0] else None,
+                          d_k if wanted[1] else None, d_v if wanted[2] else None, d_bias if wanted[4] else None,
+                          d_scale.view(row) if wanted[3] else None, d_sink.view(row) if wanted[5] else None)
+    if collector is not None and collector.options.level == "full":
+        collector.on_backward(GradientStats(core))
+    return d_q, d_k, d_v, d_scale, d_bias, d_sink
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
+               wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """An operator cannot return None, so what is not wanted is empty."""
+
+    def like(x: Optional[Tensor], want: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
+        if not want or x is None:
+            return q.new_empty(0)
+        return torch.empty(x.shape, dtype=dtype or x.dtype, device=q.device)
+
+    return (like(q, wanted[0]), like(k, wanted[1]), like(v, wanted[2]), like(scale, wanted[3], torch.float32),
+            like(bias, wanted[4]), like(sink, wanted[5], torch.float32))
+
+
+@_backward_op.register_fake
+def _(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor],
+      mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor], wanted: Sequence[bool], *_: Any,
+      **__: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _gradients(q, k, v, scale, bias, sink, wanted)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, scale, mask, bias, sink, *plain = inputs
+    ctx.save_for_backward(q, k, v, scale, mask, bias, sink, *output)
+    ctx.plain = plain
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tuple[Any, ...]:
+    q, k, v, scale, mask, bias, sink, out, lse = ctx.saved_tensors
+    nothing = (None,) * len(ctx.plain)
+    if d_out is None and d_lse is None:
+        return (None,) * 7 + nothing
+    if d_out is None:
+        d_out = torch.zeros_like(out)
+    need = (*ctx.needs_input_grad, *(False,) * 7)  # trailing arguments at their defaults are left out
+    wanted = [need[0], need[1], need[2], need[3], need[5], need[6]]
+    d_q, d_k, d_v, d_scale, d_bias, d_sink = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask,
+                                                                                 bias, sink, wanted, *ctx.plain)
+
+    def give(gradient: Tensor, index: int, like: Optional[Tensor]) -> Optional[Tensor]:
+        if not wanted[index] or like is None:
+            return None
+        return gradient.to(like.dtype)
+
+    return (give(d_q, 0, q), give(d_k, 1, k), give(d_v, 2, v), give(d_scale, 3, scale), None, give(d_bias, 4, bias),
+            give(d_sink, 5, sink), *nothing)
+
+
+torch.library.register_autograd("rootdk::attention", _backward, setup_context=_setup)
+
+
+# rootdk.attention -----------------------------------------------------------------------------------------------------
+class _Box:
+    """Takes the statistics of one call."""
+
+    def __init__(self, options: StatsOptions):
+        self.options = options
+        self.stats: Optional[Stats] = None
+
+    def on_forward(self, stats: Stats) -> None:
+        self.stats = stats
+
+    def on_backward(self, stats: GradientStats) -> None:
+        pass
+
+
+def _check(name: str, x: Any, like: Optional[Tensor] = None) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: {type(x).__name__}, but q is a torch tensor, so a torch tensor is wanted")
+    if x.layout != torch.strided or x.is_quantized:
+        raise TypeError(f"{name}: layout is {x.layout}, but a dense tensor is wanted")
+    if like is not None and x.device != like.device:
+        raise ValueError(f"{name}: lies on {x.device}, but q on {like.device}")
+    return x
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal: bool = False,
+              diagonal: str | int = "bottom_right", window: Any = None, key_lengths: Any = None, documents: Any = None,
+              mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None, softcap: Optional[float] = None,
+              sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Optional[int] = None,
+              stats: StatsOptions | str | None = None, return_lse: bool = False) -> Any:
+    """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
+    tensors.
+
+    Without a seed, dropout draws one from torch's generator. With return_lse the logsumexp [batch, heads, len_q] comes second; it
+    has gradients, too (z-loss).
+    """
+    q = _check("q", q)
+    k, v = _check("k", k, q), _check("v", v, q)
+    heads = heads_of(q)
+    for name, x in (("k", k), ("v", v)):
+        if x.ndim != 4:
+            raise ValueError(f"{name}: {x.ndim} axes, but the 4 of [batch, heads, length, dim] are wanted")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype not in _NAMES:
+            raise TypeError(f"{name}: dtype is {x.dtype}, but float32, float16, bfloat16 or float64 is wanted")
+    if q.device.type not in ("cpu", "meta"):
+        raise ValueError(f"q: lies on {q.device}, but this build of rootdk runs on the CPU only")
+    options = options_of(stats)
+    if (norm := QkNorm.of(qk_norm)) is not None:
+        q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
+    rule, factor, scales = "sqrt_dk", None, None
+    if isinstance(scale, str):
+        rule = scale
+    elif isinstance(scale, Tensor):
+        scales = scale.expand(heads) if scale.ndim == 0 else scale
+    elif hasattr(scale, "__len__"):
+        scales = torch.tensor([real("scale", c) for c in scale], dtype=torch.float32)
+    else:
+        factor = real("scale", scale)
+    sinks = None
+    if sink is not None:
+        sinks = sink if isinstance(sink, Tensor) else torch.as_tensor(sink, dtype=torch.float32)
+        sinks = sinks.expand(heads) if sinks.ndim == 0 else sinks
+    starts, sides = documents_of(documents), window_of(window)
+    kind, offset = diagonal_of(diagonal)
+    dropout = real("dropout", dropout)
+    if dropout and seed is None:
+        seed = int(torch.randint(0, 2**62, ()).item())
+    slopes = None
+    if alibi is not None:
+        slopes = [float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi)]
+    box = _Box(options) if options is not None else None
+    tag = register(box) if box is not None else 0
+    try:
+        out, lse = torch.ops.rootdk.attention(
+            q, k, v, scales, None if mask is None else four_axes("mask", _check("mask", mask, q)),
+            None if bias is None else four_axes("bias", _check("bias", bias, q)), sinks, rule, factor,
+            None if softcap is None else real("softcap", softcap), flag("causal", causal), kind, offset,
+            None if sides is None else [_side(side) for side in sides],
+            None if key_lengths is None else wholes("key_lengths", key_lengths), None if starts is None else starts[0],
+            None if starts is None else starts[1], slopes, dropout, seed_of(seed, 0.0), tag)
+    finally:
+        unregister(tag)
+    results = (out, lse) if return_lse else (out,)
+    if box is not None:
+        results += (box.stats,)
+    return results if len(results) > 1 else out
+
+
+def _side(side: Optional[int]) -> int:
+    if side is None:
+        return _UNBOUNDED
+    if side < 0:
+        raise ValueError(f"window: {side}, but a side cannot be negative")
+    return side
+
+
+def _normalised(norm: QkNorm, gain: Any, x: Tensor) -> Tensor:
+    """In plain torch, so that its gradients are torch's; the same formula as the engine's."""
+    wide = x.to(_wide(x.dtype))
+    if norm.kind == "layer":
+        wide = wide - wide.mean(-1, keepdim=True)
+    square = (wide * wide).sum(-1, keepdim=True) if norm.kind == "l2" else (wide * wide).mean(-1, keepdim=True)
+    wide = wide * torch.rsqrt(square + norm.eps)
+    if gain is not None:
+        gain = torch.as_tensor(gain)
+        dim, heads = x.shape[3], x.shape[1]
+        if gain.shape not in ((dim,), (heads, dim)):
+            raise ValueError(f"qk_norm: gain is {list(gain.shape)}, but [{dim}] or [{heads}, {dim}] is wanted")
+        wide = wide * (gain if gain.ndim == 1 else gain[:, None, :])
+    return wide.to(x.dtype)
+
+
+# PyTorch's signature --------------------------------------------------------------------------------------------------
+_warned: set[str] = set()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, stacklevel=3)
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (tensors on a GPU, nested
+    ones) and what PyTorch refuses goes to PyTorch, with its own message."""
+    if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
+        if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
+            # PyTorch's fused kernel does not look, and its backward writes where it must not.
+            raise RuntimeError(f"value: len_kv is {value.shape[-2]}, but key has {key.shape[-2]}")
+    return sdpa(torch.nn.functional.scaled_dot_product_attention, query, key, value, attn_mask, dropout_p, is_causal, scale,
+                enable_gqa)
+
+
+def sdpa(theirs: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
+         dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
+         tag: int = 0) -> Tensor:
+    """The above, with statistics to whoever is listed under `tag`."""
+    why_not = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if why_not is not None:
+        if why_not:
+            _warn_once(f"rootdk.torch.scaled_dot_product_attention: {why_not}; PyTorch's own is used")
+        return theirs(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+                      enable_gqa=enable_gqa)
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = _four(query, batch), _four(key, batch), _four(value, batch)
+    mask = bias = None
+    if attn_mask is not None:
+        full = (*batch, *((1,) if query.ndim == 2 else (query.shape[-3],)), query.shape[-2], key.shape[-2])
+        table = _mask_four(attn_mask, full)
+        mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
+    seed = int(torch.randint(0, 2**62, ()).item()) if dropout_p > 0 else 0
+    out: Tensor
+    out, _ = torch.ops.rootdk.attention(q, k, v, None, mask, bias, None, "sqrt_dk", scale, None, is_causal, "top_left", 0, None,
+                                        None, None, None, None, dropout_p, seed, tag)
+    heads = query.shape[-3:-2]  # none where there are two axes
+    return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
+
+
+def _four(x: Tensor, batch: Sequence[int]) -> Tensor:
+    """[…, length, dim] as [batch, heads, length, dim]."""
+    if x.ndim == 2:
+        return x[None, None]
+    if x.ndim == 3:
+        return x[None]
+    x = x.expand(*batch, *x.shape[-3:])
+    return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
+
+
+def _mask_four(mask: Tensor, full: Sequence[int]) -> Tensor:
+    """Broadcast axes stay 1, so that nothing of size len_q × len_kv is made that was not there."""
+    if len(full) < 4:
+        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    mask = mask.reshape((1,) * (len(full) - mask.ndim) + tuple(mask.shape)) if mask.ndim < len(full) else mask
+    if mask.ndim == 4:
+        return mask
+    return mask.expand(*full[:-3], *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+
+
+def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
+             scale: Optional[float], enable_gqa: bool) -> Optional[str]:
+    """None if this is ours to compute; "" if PyTorch will refuse it or it is PyTorch's business; else what the user should
+    know."""
+    tensors = [x for x in (query, key, value, attn_mask) if x is not None]
+    if not all(isinstance(x, Tensor) for x in tensors):
+        return ""
+    if any(x.is_nested or x.layout != torch.strided for x in tensors):
+        return "nested and sparse tensors are not rootdk's"
+    if any(x.device.type != "cpu" for x in tensors):
+        return "tensors on a GPU need rootdk's CUDA backend, which is not there yet" if query.device.type != "meta" else ""
+    if query.dtype not in _NAMES or key.dtype != query.dtype or value.dtype != query.dtype:
+        return ""
+    if min(query.ndim, key.ndim, value.ndim) < 2 or not query.ndim == key.ndim == value.ndim:
+        return ""
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        return ""
+    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        return ""
+    if query.ndim > 2:
+        heads_q, heads_k, heads_v = query.shape[-3], key.shape[-3], value.shape[-3]
+        if not (heads_q == heads_k == heads_v
+                or (enable_gqa and query.ndim == 4 and heads_k == heads_v and heads_q % heads_k == 0)):
+            return ""
+    try:
+        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    except RuntimeError:
+        return ""
+    if not isinstance(dropout_p, (int, float)) or not 0 <= dropout_p < 1:
+        return ""
+    if not isinstance(is_causal, bool) or not isinstance(enable_gqa, bool) or not isinstance(scale, (int, float, type(None))):
+        return ""
+    if attn_mask is not None:
+        if is_causal or attn_mask.dtype not in (torch.bool, query.dtype) and attn_mask.dtype != torch.float32:
+            return ""
+        if attn_mask.ndim < 2 or attn_mask.ndim > max(query.ndim, 2):
+            return ""
+        full = (*batch, *query.shape[-3:-1], key.shape[-2]) if query.ndim > 2 else (query.shape[-2], key.shape[-2])
+        if any(size not in (1, whole) for size, whole in zip(reversed(attn_mask.shape), reversed(full))):
+            return ""
+    return None
