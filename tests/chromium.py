@@ -20,10 +20,10 @@ class Browser:
         self.profile = tempfile.mkdtemp(prefix="rootdk-chromium-")
         to_read, self.out = os.pipe()
         self.back, to_write = os.pipe()
-        # The browser takes commands from descriptor 3 and answers on 4.
+        # The browser takes commands from descriptor 3 and answers on 4. (bash, because sh may not know descriptors beyond 9.)
         self.process = subprocess.Popen(
             [
-                "sh",
+                "bash",
                 "-c",
                 f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}',
                 path,

@@ -1,0 +1,57 @@
+"""rootdk as an attention implementation of Hugging Face transformers."""
+from __future__ import annotations
+
+import time
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import torch as rootdk_torch
+
+watching: list[Any] = []  #: the watches that are open, the innermost last
+
+
+def register_with_transformers() -> bool:
+    """Afterwards `attn_implementation="rootdk"` computes attention here, with soft-caps and sinks, watched or not."""
+    try:
+        from transformers import AttentionInterface
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    except ImportError:
+        return False
+    AttentionInterface.register("rootdk", _transformers_attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("rootdk", sdpa_mask)
+    return True
+
+
+def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
+                            dropout: float = 0.0, scaling: Optional[float] = None, is_causal: Optional[bool] = None,
+                            softcap: Optional[float] = None, s_aux: Optional[Tensor] = None,
+                            position_bias: Optional[Tensor] = None, **_: Any) -> tuple[Tensor, None]:
+    if query.device.type != "cpu":
+        raise ValueError(f'attn_implementation="rootdk": tensors lie on {query.device}, but it computes on the CPU only; '
+                         '"sdpa" can be watched as well')
+    watch = watching[-1] if watching and watching[-1].looking else None
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    # A prompt without a mask stands at the start of its cache, a single query at its end.
+    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+    mask = bias = None
+    if attention_mask is not None:
+        table = attention_mask[..., : key.shape[2]]
+        mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
+    if position_bias is not None:
+        extra = position_bias[..., : key.shape[2]]
+        bias = extra if bias is None else bias + extra
+    sink = None if s_aux is None else s_aux.to(torch.float32)
+    tag = 0
+    if watch is not None:
+        label = watch._label()
+        watch._layer(label).dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
+        tag = watch._tag(label)
+    seed = int(torch.randint(0, 2**62, ()).item()) if dropout > 0 else 0
+    started = time.perf_counter()
+    out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
+                                           "top_left", 0, None, None, None, None, None, dropout, seed, tag)
+    if watch is not None:
+        watch._watched_s += time.perf_counter() - started
+    return out.transpose(1, 2).contiguous(), None

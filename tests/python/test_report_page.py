@@ -1,0 +1,90 @@
+"""The report of a watch, looked at in Chromium: what is drawn is what the JSON says."""
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import chromium  # noqa: E402
+
+import rootdk  # noqa: E402
+
+HOSTILE = "</script><img src=x onerror='window.broken = 1'>"
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = chromium.find()
+    if path is None:
+        pytest.skip("no Chromium")
+    opened = chromium.Browser(path)
+    yield opened
+    opened.close()
+
+
+def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Layer(), Layer())
+    model.add_module(HOSTILE.replace(".", "·"), Layer())
+    with rootdk.watch(model, on=rootdk.Alarm(max_score=0.1, sigma_ratio=None, call=lambda e: None)) as w:
+        for size in (1.0, 2.0, 3.0):
+            model(size * torch.randn(1, 3, 9, 8))
+    path = w.report(tmp_path / "report.html")
+    data = json.loads(re.search(r'id="results">(.*?)</script>', path.read_text(), re.S)[1])
+    assert len(data["heads"]) == 9 and data["seen"] == 3 and data["every"] == 1
+
+    def set_to(control, value):
+        browser.run(f"""(() => {{
+            const control = document.getElementById("{control}");
+            control.value = "{value}";
+            control.dispatchEvent(new Event("input"));
+        }})()""")
+        browser.settle()
+
+    def drawn():
+        return browser.run("[...document.querySelectorAll('#map rect.cell')].map((r) => Number(r.dataset.value))")
+
+    for width, dark in ((1280, False), (390, True)):
+        browser.open(path, width, dark)
+        for name in ("sigma_ratio", "entropy"):
+            set_to("statistic", name)
+            assert drawn() == data["values"][name][2]
+        set_to("step", 0)
+        assert drawn() == data["values"]["entropy"][0]
+        assert browser.run("document.querySelectorAll('#time path.layer').length") == 3
+        assert browser.run("document.querySelector('#time canvas').width") == 3
+        assert browser.run("document.querySelectorAll('#alarms li').length") == len(w.alarms) > 0
+        assert "9 heads" in browser.run("document.getElementById('lead').textContent")
+        # Choosing an alarm shows its step, and its head in the table.
+        browser.run("document.querySelector('#alarms button').click()")
+        assert browser.run("document.querySelector('.bar output').textContent") == str(w.alarms[0].step)
+        shown = browser.run("document.querySelector('#head caption').textContent")
+        assert shown == f"{w.alarms[0].layer}, head {w.alarms[0].head}, at step {w.alarms[0].step}"
+        # Whatever carries a path shows what the JSON has there.
+        wrong = browser.run("""(() => {
+            const all = JSON.parse(document.getElementById("results").textContent);
+            const at = (path) => path.split("/").slice(1).reduce((node, key) => node?.[key.replace(/~1/g, "/").replace(/~0/g,
+            "~")], all); return [...document.querySelectorAll("[data-path]")].filter((n) => String(at(n.dataset.path)) !==
+            n.dataset.value).length;
+        })()""")
+        assert wrong == 0 and browser.run("document.querySelectorAll('[data-path]').length") > 100
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("window.broken") is None
+        assert browser.problems == [] and [r for r in browser.requests if not r.startswith("file:")] == []
+
+
+def test_an_empty_watch_has_a_page(browser, tmp_path):
+    with rootdk.watch() as w:
+        pass
+    browser.open(w.report(tmp_path / "empty.html"), 800)
+    assert browser.problems == [] and "0 steps" in browser.run("document.getElementById('lead').textContent")
