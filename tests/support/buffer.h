@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "rootdk/tensor.h"
@@ -37,6 +38,9 @@ class Buffer {
   std::vector<double> values() const;
   /// The same numbers as f64, row-major.
   Buffer as_f64() const;
+  /// Everything, guards included: to move it to another device and back.
+  std::span<std::byte> memory() { return bytes_; }
+  std::span<const std::byte> memory() const { return bytes_; }
   /// No byte outside the tensor's elements has changed.
   bool guards_intact() const;
 

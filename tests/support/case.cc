@@ -1,7 +1,5 @@
 #include "support/case.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -250,11 +248,6 @@ std::unique_ptr<Case> Case::item(std::int64_t b) const {
   }
   c->link();
   return c;
-}
-
-std::string Case::describe() const {
-  return fmt::format("{}diagonal kind {} offset {}\n",
-                     make_plan(problem, shape).explain(), static_cast<int>(problem.mask.diagonal.kind), problem.mask.diagonal.offset);
 }
 
 }  // namespace rootdk::test

@@ -1,6 +1,5 @@
 #include "support/run_case.h"
 
-#include <cmath>
 #include <cstdlib>
 
 #include "base/row_tensors.h"
@@ -10,22 +9,9 @@ namespace rootdk::test {
 
 namespace {
 
-bool same(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
-  return true;
-}
-
 std::vector<double> widen(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
 }  // namespace
-
-bool Result::same_as(const Result& r) const {
-  return same(o, r.o) && same(lse, r.lse) && same(raw_max, r.raw_max) && same(score_max, r.score_max) && same(p_max, r.p_max) &&
-         same(d_q, r.d_q) && same(d_k, r.d_k) && same(d_v, r.d_v) && same(d_scale, r.d_scale) && same(d_bias, r.d_bias) &&
-         same(d_sink, r.d_sink) && same(d_log_n_gain, r.d_log_n_gain) && same(d_log_n_offset, r.d_log_n_offset);
-}
 
 Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& options) {
   const Shape& s = c.shape;
@@ -45,7 +31,7 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   };
   Result r;
   const Plan plan = plan_for(Pass::kForward);
-  r.bf16_weights = kernel.bf16_step != 0 && plan.isa == kernel.isa;
+  r.rounded_weights = kernel.bf16_step != 0 && plan.isa == kernel.isa;
   const Inputs inputs = c.inputs();
   Outputs outputs{o.tensor(), lse.tensor(), {raw_max.tensor(), score_max.tensor(), p_max.tensor()}};
   std::vector<Buffer> full_rows;

@@ -123,24 +123,28 @@ Magnitudes measure(const Case& c, const Result& exact) {
 //   dbias  = Σ dS:             times the number of rows that share an element
 //   dz     = Σ_rows p_sink·D:  rows times u·(4 + B)·M
 // Each is then rounded to the storage dtype: half an ulp of the largest element, and f16's smallest step.
-// A kernel that rounds its probabilities to bf16 (`bf16_weights`) has each off by a relative half ulp of bf16, h, more:
-// h·max|v|·gain in o, and through o, which backward reads, h·E in dS.
-Floors floors(const Case& c, const Result& exact, bool bf16_weights) {
+// A kernel that rounds its probabilities to the storage dtype (`Rounds::weights`) has each off by a relative half ulp of it, h, more:
+// h·max|v|·gain in o, and through o, which backward reads, h·E in dS. One that rounds in backward (`Rounds::backward`) has p off by h
+// before dV, and dS = p·(dP − D), where |dP − D| ≤ M, by h for p and by h again before dQ and dK: h·column·max|dO| and 2·h·M·p. Below f16's smallest
+// normal number h is an absolute half step instead, of each of the terms.
+static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Rounds rounds) {
   const Shape& s = c.shape;
-  const Magnitudes m = measure(c, exact);
   const double a = m.raw + m.score;
   const double gain = base::keep_gain(c.problem.dropout);
   const double stored = half_ulp(s.dtype);
   const double tiny = s.dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
   const double e = gain * m.d_p, big_m = 2 * e + m.delta;
   const double back = a + 2 * largest(exact.lse);
-  const double rounded_p = bf16_weights ? half_ulp(DType::kBF16) : 0;
+  const double rounded_p = rounds.weights ? half_ulp(s.dtype) : 0;
+  const double rounded = rounds.backward ? stored : 0, step = rounds.backward && s.dtype == DType::kF16 ? 0x1p-25 : 0;
   const double d_s = kU * (4 + back) * big_m + (stored + rounded_p) * e;
+  const double d_s_rounded = d_s + 2 * rounded * big_m;
+  const double keys = static_cast<double>(s.len_kv), rows = static_cast<double>(s.len_q * s.group()), steps = step * (1 + big_m);
   const auto after_store = [&](double floor, const std::vector<double>& result) { return floor + stored * largest(result) + tiny; };
 
   double sharing = 1;  // rows that share an element of the bias
   double bias_stored = 0;
-  if (!c.bias.empty()) {
+  if (c.bias.tensor().count() > 0) {
     const ConstTensor bias = c.bias.tensor();
     sharing = static_cast<double>(s.batch * s.heads_q * s.len_q) / static_cast<double>(bias.shape[0] * bias.shape[1] * bias.shape[2]);
     bias_stored = half_ulp(bias.dtype) * largest(exact.d_bias) + (bias.dtype == DType::kF16 ? 0x1p-25 : 0);
@@ -152,17 +156,19 @@ Floors floors(const Case& c, const Result& exact, bool bf16_weights) {
   f.score_max = kU * (2 + single + a);
   f.lse = kU * (2 + single + a + 2 * largest(exact.lse));
   f.p_max = kU * (4 + single + a + largest(exact.lse));
-  f.d_v = after_store(kU * (2 + back) * largest(c.d_o.values()) * gain * m.column, exact.d_v);
-  f.d_q = after_store(m.scale * largest(c.k.values()) * d_s, exact.d_q);
-  f.d_k = after_store(m.scale * largest(c.q.values()) * m.column * d_s, exact.d_k);
-  const double d_c = m.dot * m.rows * d_s;
+  f.d_v = after_store(((kU * (2 + back) + rounded) * m.column + step * rows) * largest(c.d_o.values()) * gain, exact.d_v);
+  f.d_q = after_store(m.scale * largest(c.k.values()) * (d_s_rounded + keys * steps), exact.d_q);
+  f.d_k = after_store(m.scale * largest(c.q.values()) * (m.column * d_s_rounded + rows * steps), exact.d_k);
+  const double d_c = m.dot * m.rows * (d_s_rounded + keys * steps);
   f.d_scale = m.slopes.rule * d_c + kU * largest(exact.d_scale);
   f.d_log_n_gain = m.slopes.log_n_gain * d_c + kU * largest(exact.d_log_n_gain);
   f.d_log_n_offset = m.slopes.log_n_offset * d_c + kU * largest(exact.d_log_n_offset);
-  f.d_bias = sharing * d_s + bias_stored;
+  f.d_bias = sharing * (d_s + rounded * big_m) + bias_stored;
   f.d_sink = m.rows * d_s + kU * largest(exact.d_sink);
   return f;
 }
+
+Floors floors(const Case& c, const Result& exact, Rounds rounds) { return floors(c, exact, measure(c, exact), rounds); }
 
 namespace {
 
@@ -184,10 +190,14 @@ Distance distance(const std::vector<double>& x, const std::vector<double>& exact
 }  // namespace
 
 Yardstick::Yardstick(const Case& c, Result plain, Result exact)
-    : plain_(std::move(plain)), exact_(std::move(exact)), floors_(floors(c, exact_)), bf16_floors_(floors(c, exact_, true)) {}
+    : plain_(std::move(plain)), exact_(std::move(exact)) {
+  const Magnitudes m = measure(c, exact_);
+  for (const bool weights : {false, true})
+    for (const bool backward : {false, true}) floors_[weights][backward] = floors(c, exact_, m, {weights, backward});
+}
 
 std::string Yardstick::judge(const Result& fast) const {
-  const Floors& f = fast.bf16_weights ? bf16_floors_ : floors_;
+  const Floors& f = floors_[fast.rounded_weights][fast.rounded_backward];
   const struct {
     const char* name;
     std::vector<double> Result::*member;

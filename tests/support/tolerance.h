@@ -16,7 +16,15 @@ struct Floors {
   double d_q, d_k, d_v, d_scale, d_bias, d_sink, d_log_n_gain, d_log_n_offset;
 };
 
-Floors floors(const Case& c, const Result& exact, bool bf16_weights = false);
+/// What a kernel rounds to the storage dtype on the way.
+struct Rounds {
+  bool weights = false;   ///< probabilities, forward
+  bool backward = false;  ///< probabilities and dS, backward
+
+  static Rounds of(const Result& r) { return {r.rounded_weights, r.rounded_backward}; }
+};
+
+Floors floors(const Case& c, const Result& exact, Rounds rounds = {});
 
 /// The error rule for one problem: holds what every kernel's result is compared with.
 class Yardstick {
@@ -33,7 +41,7 @@ class Yardstick {
 
  private:
   Result plain_, exact_;
-  Floors floors_, bf16_floors_;
+  Floors floors_[2][2];  ///< by what is rounded: weights, backward
 };
 
 }  // namespace rootdk::test
