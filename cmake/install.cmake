@@ -25,6 +25,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTA
 install(FILES ${PROJECT_BINARY_DIR}/include/rootdk/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
 install(TARGETS rootdk EXPORT rootdk-targets)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package})
+if(TARGET rootdk_cuda)
+  install(TARGETS rootdk_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 
 foreach(component IN LISTS rootdk_components)
   if(NOT TARGET rootdk_${component})
@@ -41,6 +44,15 @@ endforeach()
 if(TARGET rootdk_command)
   install(TARGETS rootdk_command)
 endif()
+
+# All that `cmake --install` wants, and no tests.
+add_custom_target(rootdk_installed)
+list(TRANSFORM rootdk_components PREPEND rootdk_ OUTPUT_VARIABLE wanted)
+foreach(target rootdk rootdk_cuda rootdk_command ${wanted})
+  if(TARGET ${target})
+    add_dependencies(rootdk_installed ${target})
+  endif()
+endforeach()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/rootdk-config.cmake.in
   ${PROJECT_BINARY_DIR}/rootdk-config.cmake INSTALL_DESTINATION ${package})

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,18 @@ namespace rootdk {
 
 enum class Pass : std::uint8_t { kForward, kBackward };
 
+/// A GPU, as far as plans care: cuda::machine() (rootdk/cuda.h) fills it in.
+struct Gpu {
+  std::string name;
+  int major = 0, minor = 0;  ///< compute capability
+  int multiprocessors = 0;
+};
+
 /// What the machine has. Take Machine::here() and change what you like: fewer threads, fewer instruction sets.
 struct Machine {
   int threads = 1;
   std::vector<std::string> isas;  ///< instruction sets compiled in and supported here, best first: "AVX3", "AVX2", …
+  std::optional<Gpu> gpu = {};    ///< present: plan for it and not for the CPU
 
   /// This machine: OpenMP's thread count (1 inside a parallel region) and every usable instruction set.
   ROOTDK_API static Machine here();
@@ -26,8 +35,9 @@ struct Plan {
   Pass pass = Pass::kForward;
   Problem problem;
   Shape shape;
+  Device device = Device::kCpu; ///< where tensors and workspace lie
 
-  std::string kernel;           ///< "fused" or "reference"
+  std::string kernel;           ///< "fused" or "reference"; on a GPU "hopper" or "plain"
   std::string isa;              ///< of the fused kernel
   int threads = 1;              ///< fewer than the machine's for small problems; never changes a bit of the result
   std::int64_t rows_per_task = 0;  ///< query rows a thread takes at a time

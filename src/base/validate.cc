@@ -41,32 +41,33 @@ void check_reach(std::string_view name, const ConstTensor& t) {
   }
 }
 
-void check_memory(std::string_view name, const ConstTensor& t) {
+void check_memory(std::string_view name, const ConstTensor& t, Device device = Device::kCpu) {
   check_reach(name, t);
   if (t.count() == 0) return;
-  if (t.device != Device::kCpu) refuse("{}: lies on a GPU, but this build of rootdk runs on the CPU only", name);
+  if (t.device != device && device == Device::kCpu) refuse("{}: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)", name);
+  if (t.device != device) refuse("{}: lies on the CPU, but the plan is for a GPU", name);
   if (!t.present()) refuse("{}: data is null, but its shape is {}", name, show(t.shape));
   if (reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(size_of(t.dtype)) != 0)
     refuse("{}: data is not aligned to its {} elements", name, name_of(t.dtype));
 }
 
-void check_tensor(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape) {
+void check_tensor(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape, Device device = Device::kCpu) {
   if (t.dtype != dtype) refuse("{}: dtype is {}, but {} is wanted", name, name_of(t.dtype), name_of(dtype));
   if (t.shape != shape) refuse("{}: shape is {}, but {} is wanted", name, show(t.shape), show(shape));
-  check_memory(name, t);
+  check_memory(name, t, device);
 }
 
-void check_optional(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape) {
-  if (t.present()) check_tensor(name, t, dtype, shape);
+void check_optional(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape, Device device) {
+  if (t.present()) check_tensor(name, t, dtype, shape, device);
 }
 
 // [batch|1, heads_q|1, len_q|1, len_kv|1]
-void check_broadcast(std::string_view name, const ConstTensor& t, const Shape& s) {
+void check_broadcast(std::string_view name, const ConstTensor& t, const Shape& s, Device device) {
   const Extents full = {s.batch, s.heads_q, s.len_q, s.len_kv};
   for (std::size_t axis = 0; axis < 4; ++axis)
     if (t.shape[axis] != full[axis] && t.shape[axis] != 1)
       refuse("{}: shape is {}, but {} is wanted, or 1 to repeat an axis", name, show(t.shape), show(full));
-  check_memory(name, t);
+  check_memory(name, t, device);
 }
 
 void check_per_head(std::string_view name, std::span<const float> values, std::int64_t heads_q) {
@@ -147,7 +148,7 @@ void check_scale(const Scale& scale, const Shape& s) {
       check_number("scale", scale.factor(h, s.dim_qk, {keys, kMaxLength + kMaxOffset}));
 }
 
-void check_mask(const Mask& mask, const Shape& s) {
+void check_mask(const Mask& mask, const Shape& s, Device device) {
   if (mask.window && (mask.window->left < 0 || mask.window->right < 0))
     refuse("mask.window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
   if (mask.diagonal.offset > kMaxOffset || mask.diagonal.offset < -kMaxOffset)
@@ -171,12 +172,12 @@ void check_mask(const Mask& mask, const Shape& s) {
   if (mask.allowed.present()) {
     if (mask.allowed.dtype != DType::kBool)
       refuse("mask.allowed: dtype is {}, but bool is wanted", name_of(mask.allowed.dtype));
-    check_broadcast("mask.allowed", mask.allowed, s);
+    check_broadcast("mask.allowed", mask.allowed, s, device);
   }
   if (mask.bias.present()) {
     if (mask.bias.dtype != DType::kF32 && mask.bias.dtype != s.dtype)
       refuse("mask.bias: dtype is {}, but f32 or {} is wanted", name_of(mask.bias.dtype), name_of(s.dtype));
-    check_broadcast("mask.bias", mask.bias, s);
+    check_broadcast("mask.bias", mask.bias, s, device);
   }
   if (!mask.alibi_slopes.empty()) check_per_head("mask.alibi_slopes", mask.alibi_slopes, s.heads_q);
 }
@@ -220,15 +221,15 @@ void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
     }
 }
 
-void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v) {
-  check_tensor("q", q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
+void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, Device device) {
+  check_tensor("q", q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, device);
   if (problem.paged) {
-    check_tensor("k", k, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_qk});
-    check_tensor("v", v, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_v});
+    check_tensor("k", k, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_qk}, device);
+    check_tensor("v", v, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_v}, device);
     check_pages(*problem.paged, s, k);
   } else {
-    check_tensor("k", k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
-    check_tensor("v", v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+    check_tensor("k", k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, device);
+    check_tensor("v", v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, device);
   }
 }
 
@@ -288,10 +289,10 @@ void check_output(std::string_view name, const Tensor& out, std::string_view inp
   if (!same && overlaps(out, input)) refuse("{}: overlaps {} without being the same", name, input_name);
 }
 
-void check_problem(const Problem& problem, const Shape& s) {
+void check_problem(const Problem& problem, const Shape& s, Device device) {
   check_shape(s);
   check_scale(problem.scale, s);
-  check_mask(problem.mask, s);
+  check_mask(problem.mask, s, device);
   check_key_counts(problem.scale, problem.mask);
   if (problem.soft_cap && !(*problem.soft_cap > 0 && std::isfinite(*problem.soft_cap)))
     refuse("soft_cap: {}, but a finite positive number is wanted (leave it out for none)", *problem.soft_cap);
@@ -307,22 +308,22 @@ void check_problem(const Problem& problem, const Shape& s) {
 }
 
 void check_keys(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k) {
-  check_inputs(problem, s, q, k, k);
+  check_inputs(problem, s, q, k, k, Device::kCpu);
 }
 
-void check_forward(const Problem& problem, const Shape& s, const Inputs& in, const Outputs& out) {
-  check_inputs(problem, s, in.q, in.k, in.v);
+void check_forward(const Problem& problem, const Shape& s, const Inputs& in, const Outputs& out, Device device) {
+  check_inputs(problem, s, in.q, in.k, in.v, device);
   const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
-  check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
-  check_optional("lse", out.lse, row_dtype(s), rows);
+  check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, device);
+  check_optional("lse", out.lse, row_dtype(s), rows, device);
   const RowTensors& r = out.rows;
-  for (const BasicRowTensor& row : kBasicRowTensors) check_optional(row.name, r.*row.tensor, row_dtype(s), rows);
+  for (const BasicRowTensor& row : kBasicRowTensors) check_optional(row.name, r.*row.tensor, row_dtype(s), rows, device);
   for (const FullRowTensor& row : kFullRowTensors) {
     if ((r.*row.tensor).present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", row.name);
-    check_optional(row.name, r.*row.tensor, row_dtype(s), rows);
+    check_optional(row.name, r.*row.tensor, row_dtype(s), rows, device);
   }
   const bool key_mass = problem.stats_options.key_mass;
-  if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1});
+  if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1}, device);
   else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats_options.key_mass is off");
   std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
@@ -331,17 +332,17 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   check_overlap(inputs, outputs);
 }
 
-void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad) {
-  check_inputs(problem, s, in.q, in.k, in.v);
+void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad, Device device) {
+  check_inputs(problem, s, in.q, in.k, in.v, device);
   const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
   const Extents output = {s.batch, s.heads_q, s.len_q, s.dim_v};
-  check_tensor("o", in.o, s.dtype, output);
-  check_tensor("lse", in.lse, row_dtype(s), rows);
-  check_tensor("d_o", in.d_o, s.dtype, output);
-  check_optional("d_lse", in.d_lse, row_dtype(s), rows);
-  check_optional("d_q", grad.d_q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk});
-  check_optional("d_k", grad.d_k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk});
-  check_optional("d_v", grad.d_v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+  check_tensor("o", in.o, s.dtype, output, device);
+  check_tensor("lse", in.lse, row_dtype(s), rows, device);
+  check_tensor("d_o", in.d_o, s.dtype, output, device);
+  check_optional("d_lse", in.d_lse, row_dtype(s), rows, device);
+  check_optional("d_q", grad.d_q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, device);
+  check_optional("d_k", grad.d_k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, device);
+  check_optional("d_v", grad.d_v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, device);
   for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale}, {"d_sink", grad.d_sink},
                                      {"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
     if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
@@ -355,7 +356,7 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
     if (!bias.present()) refuse("d_bias: wanted, but the problem has no bias");
     if (grad.d_bias.dtype != DType::kF32 && grad.d_bias.dtype != bias.dtype)
       refuse("d_bias: dtype is {}, but f32 or {} is wanted", name_of(grad.d_bias.dtype), name_of(bias.dtype));
-    check_tensor("d_bias", grad.d_bias, grad.d_bias.dtype, bias.shape);
+    check_tensor("d_bias", grad.d_bias, grad.d_bias.dtype, bias.shape, device);
   }
   std::vector<Named> inputs = problem_arrays(problem);
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", in.o}, {"lse", in.lse}, {"d_o", in.d_o},

@@ -13,9 +13,10 @@ inline constexpr std::int64_t kMaxOffset = std::int64_t{1} << 29;
 inline constexpr std::int64_t kMaxDim = std::int64_t{1} << 16;
 inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 40;  ///< batch × heads × length
 
-void check_problem(const Problem& problem, const Shape& shape);
-void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs);
-void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients);
+/// `device` is where tensors must lie.
+void check_problem(const Problem& problem, const Shape& shape, Device device = Device::kCpu);
+void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs, Device device = Device::kCpu);
+void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients, Device device = Device::kCpu);
 /// q and k alone.
 void check_keys(const Problem& problem, const Shape& shape, const ConstTensor& q, const ConstTensor& k);
 void check_stats_options(const StatsOptions& options);

@@ -10,10 +10,10 @@
 #include "base/arena.h"
 #include "base/memory_errors.h"
 #include "base/validate.h"
-#include "base/visibility.h"
 #include "cpu/parallel.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
+#include "engine/reduce.h"
 
 namespace rootdk {
 
@@ -42,6 +42,7 @@ class Workspace {
 };
 
 void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
+  if (plan.device != Device::kCpu) throw Error(ErrorCode::kInvalidArgument, "plan: made for a GPU, but the CPU was called (rootdk/cuda.h has forward and backward for GPUs)");
   if (plan.pass != pass)
     throw Error(ErrorCode::kInvalidArgument, pass == Pass::kForward ? "plan: made for backward, but forward was called"
                                                                     : "plan: made for forward, but backward was called");
@@ -53,39 +54,12 @@ void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
   base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
 }
 
-/// Mean over the queries of c².
-double scale_square(const Plan& plan, std::int64_t batch, std::int64_t head) {
-  const auto square = [&](const ScaleRow& row) {
-    const double c = plan.problem.scale.factor(head, plan.shape.dim_qk, row);
-    return c * c;
-  };
-  if (!plan.problem.scale.by_row()) return square({});
-  double sum = 0;
-  for (std::int64_t i = 0; i < plan.shape.len_q; ++i) sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row());
-  return sum / static_cast<double>(plan.shape.len_q);
-}
-
-HeadStats reduce_head(const Plan& plan, const engine::ForwardRecords& records, std::int64_t index) {
-  const auto rows = static_cast<std::size_t>(plan.shape.len_q);
-  const std::size_t first = static_cast<std::size_t>(index) * rows;
-  std::span<const base::FullRecord> full;
-  if (records.full) full = {records.full + first, rows};
-  HeadStats head = base::reduce_rows({records.rows + first, rows}, full, plan.problem.stats_options);
-  if (records.causes) {
-    head.causes = records.causes[index];
-    head.causes.weight = static_cast<double>(plan.shape.len_q);
-    head.causes.scale_square = scale_square(plan, index / plan.shape.heads_q, index % plan.shape.heads_q);
-  }
-  if (records.gaps) head.gaps.counts.assign(records.gaps + index * GapHistogram::kBins, records.gaps + (index + 1) * GapHistogram::kBins);
-  return head;
-}
-
 Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
   if (stats.level == StatsLevel::kNone) return stats;
   const std::int64_t heads = stats.batch * stats.heads;
   stats.per_head.resize(static_cast<std::size_t>(heads));
-  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = reduce_head(plan, records, head); });
+  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head); });
   return stats;
 }
 

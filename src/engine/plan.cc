@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/arena.h"
 #include "base/validate.h"
 #include "base/visibility.h"
 #include "cpu/lanes.h"
+#include "cuda/backend.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 
@@ -131,16 +133,31 @@ std::string statistics(const Problem& p) {
   return text + "\n";
 }
 
+// On a GPU: the backend knows its kernels.
+Plan plan_for_gpu(Plan plan, const Gpu& card) {
+  const gpu::Loaded& loaded = gpu::load_backend();
+  if (!loaded.backend) throw Error(ErrorCode::kInvalidArgument, "machine.gpu: " + loaded.why_not);
+  if (const std::string why = loaded.backend->refusal(plan.problem, plan.shape); !why.empty()) throw Error(ErrorCode::kInvalidArgument, why);
+  const gpu::Choice choice = loaded.backend->choose(plan.problem, plan.shape, plan.pass, card);
+  plan.device = Device::kCuda;
+  plan.kernel = choice.kernel;
+  plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);
+  if (!choice.why_not_faster.empty()) plan.passed_over.push_back("hopper: " + choice.why_not_faster);
+  plan.workspace_bytes = engine::records_bytes(plan) + (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
+  return plan;
+}
+
 }  // namespace
 
 Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Machine& machine) {
-  base::check_problem(problem, shape);
+  base::check_problem(problem, shape, machine.gpu ? Device::kCuda : Device::kCpu);
   if (machine.threads < 1)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("machine.threads: {}, but at least 1 is wanted", machine.threads));
   Plan plan;
   plan.pass = pass;
   plan.problem = problem;
   plan.shape = shape;
+  if (machine.gpu) return plan_for_gpu(std::move(plan), *machine.gpu);
   plan.threads = useful_threads(shape, machine.threads);
   for (const engine::Kernel& kernel : engine::kernel_table()) {
     if (const std::string why = engine::misfit(kernel, shape, machine); !why.empty()) {
@@ -170,7 +187,10 @@ std::string Plan::explain() const {
       "scale {}; {}\n",
       pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv, s.len_q, s.len_kv,
       s.dim_qk, s.dim_v, problem.scale.describe(), features(problem));
-  if (kernel == "reference") {
+  if (device == Device::kCuda) {
+    text += fmt::format("kernel: {} on {}{}\n", kernel, isa,
+                        kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the plain kernel" : " (no tensor cores; slow)");
+  } else if (kernel == "reference") {
     text += fmt::format("kernel: reference (double, a row at a time; slow), up to {} threads\n", threads);
   } else {
     text += fmt::format("kernel: fused, {}; tiles of {} query rows x {} keys; up to {} threads\n", isa, tile_rows, tile_keys, threads);

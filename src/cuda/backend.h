@@ -1,0 +1,40 @@
+// How the engine reaches the CUDA kernels. They live in a library of their own, librootdk_cuda, which is loaded when a GPU is first asked
+// for, so that rootdk itself needs neither driver nor toolkit. Where rootdk was built without nvcc, no_cuda.cc answers.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/call.h"
+
+namespace rootdk::gpu {
+
+/// Which kernel takes a problem on a card: "hopper", or "plain" and why not a faster one.
+struct Choice {
+  std::string kernel, why_not_faster;
+};
+
+/// cuda/cuda.h as a table. Both sides are built together; `size` notices where they were not.
+struct Backend {
+  std::size_t size = sizeof(Backend);
+  std::string (*missing)() = nullptr;
+  Gpu (*current_card)() = nullptr;
+  Choice (*choose)(const Problem& problem, const Shape& shape, Pass pass, const Gpu& card) = nullptr;
+  std::string (*refusal)(const Problem& problem, const Shape& shape) = nullptr;
+  std::size_t (*forward_bytes)(const Plan& plan) = nullptr;
+  std::size_t (*backward_bytes)(const Plan& plan) = nullptr;
+  void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
+  void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
+  void (*to_host)(void* to, const void* from, std::size_t bytes, void* stream) = nullptr;
+};
+
+inline constexpr const char* kBackendSymbol = "rootdk_cuda_backend";
+
+/// The table, or why there is none.
+struct Loaded {
+  const Backend* backend = nullptr;
+  std::string why_not = {};
+};
+const Loaded& load_backend();
+
+}  // namespace rootdk::gpu

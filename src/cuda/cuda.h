@@ -1,0 +1,35 @@
+// The CUDA backend, seen from where it is linked: a library of its own, librootdk_cuda, which the engine loads (cuda/backend.h).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/call.h"
+#include "cuda/backend.h"
+
+namespace rootdk::gpu {
+
+/// Why no GPU can be used here; empty if one can.
+std::string missing();
+
+/// The current device. Throws where missing() is not empty.
+Gpu current_card();
+
+Choice choose(const Problem& problem, const Shape& shape, Pass pass, const Gpu& card);
+
+/// Why no kernel takes a problem; empty if one does.
+std::string refusal(const Problem& problem, const Shape& shape);
+
+/// Bytes of device memory that a call needs.
+std::size_t forward_bytes(const Plan& plan);
+std::size_t backward_bytes(const Plan& plan);
+
+/// As the kernels of the CPU, but that everything lies on the device (the problem's arrays aside) and that work is only enqueued:
+/// no allocation, no waiting. `stream` is a cudaStream_t. Spans of gradients are device memory, too.
+void forward(const base::ForwardCall& call, void* stream);
+void backward(const base::BackwardCall& call, void* stream);
+
+/// Waits for the stream and copies.
+void to_host(void* to, const void* from, std::size_t bytes, void* stream);
+
+}  // namespace rootdk::gpu

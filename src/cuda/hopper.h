@@ -1,0 +1,49 @@
+// The Hopper kernels (sm_90a): wgmma, bulk tensor copies, warps that specialise.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "base/arena.h"
+#include "base/call.h"
+#include "cuda/cuda.h"
+#include "cuda/view.h"
+
+namespace rootdk::gpu {
+
+/// Why the kernel cannot take a problem; empty if it can.
+std::string hopper_misfit(const Problem& problem, const Shape& shape, const Gpu& card);
+
+/// Whether the copy engine can read tensors of these strides.
+bool hopper_takes(const Inputs& in);
+
+struct HopperMemory {
+  float* o = nullptr;        ///< of rows whose keys are split: [splits, batch, heads_q, len_q, dim_v]
+  float4* rows = nullptr;    ///< [splits, batch, heads_q, len_q]: maximum in base 2, sum, raw maximum, visible keys
+  int2* runs = nullptr;      ///< [batch, len_q]: the keys that documents leave
+  int* next_tile = nullptr;  ///< where tiles differ in length
+};
+HopperMemory hopper_memory(const Plan& plan, base::Arena& arena);
+
+void hopper_forward(const ForwardView& view, const base::ForwardCall& call, const HopperMemory& memory, cudaStream_t stream);
+
+/// The same of backward.
+std::string hopper_backward_misfit(const Problem& problem, const Shape& shape, const Gpu& card);
+bool hopper_backward_takes(const BackwardInputs& in);
+
+struct RowTile;
+struct HeadScale;
+struct HopperBackwardMemory {  ///< see BackwardArguments
+  float *lse = nullptr, *delta = nullptr;
+  int2* rows = nullptr;
+  RowTile* tiles = nullptr;
+  int *turns = nullptr, *next_task = nullptr;
+  HeadScale* heads = nullptr;
+  float *d_q = nullptr, *score_squares = nullptr;
+};
+HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena);
+
+void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory, cudaStream_t stream);
+
+}  // namespace rootdk::gpu

@@ -1,0 +1,261 @@
+// The Hopper backward around its main kernel: which problems it takes, what happens to query rows before and after, and the launches.
+#include <algorithm>
+
+#include "cuda/hopper.h"
+#include "cuda/hopper_backward.h"
+#include "cuda/launch.h"
+#include "cuda/plain.h"
+#include "cuda/rows.cuh"
+#include "cuda/tensor_map.h"
+
+namespace rootdk::gpu {
+
+namespace {
+
+constexpr int kWarps = 8;
+
+/// A block per tile of rows of a head; those of head 0 also see what the mask shows.
+template <class T, int kDim>
+__global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 1 : 3) prepare_kernel(const __grid_constant__ BackwardArguments a) {
+  constexpr int kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kEach = 8, kLanes = kDim / kEach, kAtOnce = kWarps * 32 / kLanes;
+  static_assert(kRows <= 32 * kWarps);
+  __shared__ float sums[kRows];
+  __shared__ RowTile tile;
+  const ProblemView& p = a.f.p;
+  const unsigned row_tiles = static_cast<unsigned>(a.row_tiles), heads = static_cast<unsigned>(p.heads_q), head = blockIdx.x / row_tiles;
+  const unsigned m = blockIdx.x % row_tiles, b = head / heads, h = head % heads;
+  const int first = static_cast<int>(m) * kRows, left = min(static_cast<int>(p.len_q) - first, kRows);  // rows that there are
+  const int row = threadIdx.x, part = threadIdx.x % kLanes;
+  if (row == 0) {
+    tile = {0x7fffffff, 0, 0, 0x7fffffff};
+    a.turns[blockIdx.x] = 0;
+    if (blockIdx.x == 0) *a.next_task = 0;
+    if (a.heads && m == 0 && b == 0) {
+      const auto c = static_cast<float>(factor_of(p, h));
+      float largest = 0;
+      for (std::int64_t x = h / p.group * p.group, g = 0; g < p.group; ++g) largest = fmaxf(largest, static_cast<float>(factor_of(p, x + g)));
+      a.heads[h] = {c * 1.4426950408889634f, c / largest, largest};
+    }
+  }
+  struct __align__(16) Eight {
+    T x[kEach];
+  };
+  const T* o = reinterpret_cast<const T*>(a.f.o.data) + at(a.f.o, b, h, first) + part * kEach;
+  const T* d_o = reinterpret_cast<const T*>(a.f.d_o.data) + at(a.f.d_o, b, h, first) + part * kEach;
+  Eight x[kRows / kAtOnce], y[kRows / kAtOnce];
+#pragma unroll
+  for (int n = 0; n < kRows / kAtOnce; ++n) {
+    const int r = n * kAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+    x[n] = y[n] = {};
+    if (r < left && part * kEach < p.dim_v)
+      x[n] = *reinterpret_cast<const Eight*>(o + r * a.f.o.strides[2]), y[n] = *reinterpret_cast<const Eight*>(d_o + r * a.f.d_o.strides[2]);
+  }
+  float lse = -kInfinityF, d_lse = 0;
+  if (row < left) {
+    lse = read(a.f.lse, at(a.f.lse, b, h, first + row));
+    if (a.f.d_lse.data) d_lse = read(a.f.d_lse, at(a.f.d_lse, b, h, first + row));
+  }
+#pragma unroll
+  for (int n = 0; n < kRows / kAtOnce; ++n) {
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) sum = fmaf(widen(x[n].x[e]), widen(y[n].x[e]), sum);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (part == 0) sums[n * kAtOnce + threadIdx.x / kLanes] = sum;
+  }
+  __syncthreads();
+  if (row < kRows) {
+    const std::int64_t place = std::int64_t{blockIdx.x} * kRows + row;
+    a.delta[place] = sums[row] - d_lse;
+    a.lse[place] = lse == -kInfinityF ? lse : -lse * 1.4426950408889634f;
+  }
+  if (h != 0) return;
+  if (row < kRows) {
+    int2 keys = {0, 0};
+    if (row < left) {
+      const QueryRowOf<int> run = visible_keys_as<int>(p, b, first + row);
+      keys = {run.begin, run.end};
+      if (run.begin < run.end) atomicMin(&tile.first_block, run.begin), atomicMax(&tile.last_block, run.end);
+      atomicMax(&tile.max_begin, run.begin), atomicMin(&tile.min_end, run.end);
+    }
+    a.rows[(std::int64_t{b} * row_tiles + m) * kRows + row] = keys;
+  }
+  __syncthreads();
+  if (row != 0) return;
+  const bool any = tile.first_block < tile.last_block;
+  a.tiles[std::int64_t{b} * row_tiles + m] = {any ? tile.first_block / kKeys : 0, any ? (tile.last_block + kKeys - 1) / kKeys : 0, tile.max_begin, tile.min_end};
+}
+
+/// A block per tile of dQ: from the order of the main kernel's registers to rows.
+template <class T, int kDim>
+__global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_constant__ BackwardArguments a, bool sums) {
+  constexpr int kRows = backward_rows(kDim), kEach = kDim / 32, kPitch = kDim + 4;  // four more: what a warp writes at a time is in 32 banks
+  extern __shared__ __align__(16) float values[];  // [kRows][kPitch]
+  const ProblemView& p = a.f.p;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m = static_cast<int>(blockIdx.x % a.row_tiles);
+  const std::int64_t head = blockIdx.x / a.row_tiles, b = head / p.heads_q, h = head % p.heads_q;
+  const RowTile tile = a.tiles[b * a.row_tiles + m];
+  const bool any = tile.first_block < tile.last_block;
+  const float scale = a.heads ? a.heads[h].last : a.scale;
+  const auto* from = reinterpret_cast<const float4*>(a.d_q + std::int64_t{blockIdx.x} * kRows * kDim);
+  // Warpgroup w of the main kernel had, as a 64 × 64, a half of the rows, a half of d, or one after the other two quarters of d.
+  const int w = threadIdx.x / 128, thread = threadIdx.x % 128;
+  const int first_dim = (kDim == 64 ? 0 : kDim / 2 * w) + thread / 32 * 16 + lane / 4, first_row = kDim == 64 ? 64 * w : 0;
+#pragma unroll
+  for (int round = 0; round < kRows * kDim / 8192; ++round) {
+    float4 loaded[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) loaded[j] = any ? from[((2 * round + w) * 8 + j) * 128 + thread] : float4{0, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float* to = values + (first_row + 8 * j + lane % 4 * 2) * kPitch + first_dim + 64 * round;
+      to[0] = loaded[j].x, to[kPitch] = loaded[j].y, to[8] = loaded[j].z, to[kPitch + 8] = loaded[j].w;
+    }
+  }
+  __syncthreads();
+  struct __align__(kEach * sizeof(T)) Pairs {
+    T x[kEach];
+  };
+  struct __align__(kEach >= 4 ? 16 : 8) Floats {
+    float x[kEach];
+  };
+  const View& d_q = a.f.d_q;
+  const auto places = reinterpret_cast<std::uintptr_t>(d_q.data) | static_cast<std::uintptr_t>((d_q.strides[0] | d_q.strides[1] | d_q.strides[2]) * 2);
+  const bool aligned = d_q.strides[3] == 1 && places % (kEach * sizeof(T)) == 0;
+#pragma unroll 2
+  for (int r = warp; r < kRows; r += kWarps) {
+    const std::int64_t i = std::int64_t{m} * kRows + r;
+    if (i >= p.len_q) break;
+    const Floats row = *reinterpret_cast<const Floats*>(values + r * kPitch + lane * kEach);
+    const bool inside = lane * kEach < p.dim_qk;
+    if (a.f.d_q.data && inside) {
+      T* out = reinterpret_cast<T*>(a.f.d_q.data) + at(a.f.d_q, b, h, i, lane * kEach);
+      Pairs narrowed;
+#pragma unroll
+      for (int x = 0; x < kEach; ++x) narrowed.x[x] = narrow<T>(row.x[x] * scale);
+      if (aligned) {
+        *reinterpret_cast<Pairs*>(out) = narrowed;
+      } else {
+#pragma unroll
+        for (int x = 0; x < kEach; ++x) out[x * a.f.d_q.strides[3]] = narrowed.x[x];
+      }
+    }
+    if (!sums) continue;
+    double dot = 0, square = 0;
+#pragma unroll
+    for (int x = 0; x < kEach && inside; ++x) {
+      dot += static_cast<double>(widen(reinterpret_cast<const T*>(a.f.q.data)[at(a.f.q, b, h, i, lane * kEach + x)])) * static_cast<double>(row.x[x]);
+      square += static_cast<double>(row.x[x]) * static_cast<double>(row.x[x]);
+    }
+    dot = warp_sum(dot), square = warp_sum(square);
+    if (lane != 0) continue;
+    const double c = static_cast<float>(factor_of(p, h)), to_own = static_cast<double>(scale) / c;  // dS came with HeadScale::ratio
+    const float lse = read(a.f.lse, at(a.f.lse, b, h, i)), delta = a.delta[std::int64_t{blockIdx.x} * kRows + r];
+    const double sink = p.sink && lse != -kInfinityF ? -static_cast<double>(expf(p.sink[h] - lse) * delta) : 0;
+    double scores = 0;
+    if (a.score_squares && r == 0) {  // those of the whole tile: only heads' sums are wanted
+      const float* parts = a.score_squares + std::int64_t{blockIdx.x} * a.key_tiles * 8;
+      for (int x = tile.first_block * 8; x < tile.last_block * 8; ++x) scores += static_cast<double>(parts[x]);
+    }
+    a.f.rows[head * p.len_q + i] = {dot * to_own, sink, scores, square * static_cast<double>(scale) * static_cast<double>(scale)};
+  }
+}
+
+template <class T, int kDim>
+void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t stream) {
+  const ProblemView& p = a.f.p;
+  const auto row_blocks = static_cast<unsigned>(p.batch * p.heads_q * a.row_tiles);
+  prepare_kernel<T, kDim><<<row_blocks, 32 * kWarps, 0, stream>>>(a);
+  check_launch("hopper backward, rows");
+  const int blocks = std::min(a.tasks, a.ring > 0 ? multiprocessors / a.ring * a.ring : multiprocessors);
+  if constexpr (kDim == 64) hopper_backward_launch_64(a, dtype, blocks, stream);
+  else if constexpr (kDim == 128) hopper_backward_launch_128(a, dtype, blocks, stream);
+  else hopper_backward_launch_256(a, dtype, blocks, stream);
+  const bool sums = a.f.d_scale || a.f.d_sink || a.f.d_log_n_gain || a.f.d_log_n_offset || a.f.stats;
+  if (a.f.d_q.data || sums) {
+    constexpr int kBytes = backward_rows(kDim) * (kDim + 4) * 4;
+    allow_shared(finish_kernel<T, kDim>, kBytes);
+    finish_kernel<T, kDim><<<row_blocks, 32 * kWarps, kBytes, stream>>>(a, sums);
+    check_launch("hopper backward, dQ");
+  }
+  if (sums) plain_head_sums(a.f, stream);
+}
+
+}  // namespace
+
+std::string hopper_backward_misfit(const Problem& problem, const Shape& s, const Gpu& card) {
+  if (card.major != 9) return "is for compute capability 9.0, which " + card.name + " has not";
+  if (s.dtype != DType::kF16 && s.dtype != DType::kBF16) return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
+  if (std::max(s.dim_qk, s.dim_v) > 256 || s.dim_qk % 8 != 0 || s.dim_v % 8 != 0) return "takes dims up to 256 backwards, multiples of 8";
+  if (std::max(s.dim_qk, s.dim_v) > 128 && problem.stats == StatsLevel::kFull) return "does not take full statistics of dims above 128 backwards";
+  const Mask& mask = problem.mask;
+  const std::pair<bool, const char*> unknown[] = {{mask.allowed.present(), "boolean masks"}, {mask.bias.present(), "biases"}, {!mask.alibi_slopes.empty(), "ALiBi"},
+                                                  {problem.soft_cap.has_value(), "a soft-cap"}, {problem.dropout.p > 0, "dropout"}, {problem.paged.has_value(), "pages"},
+                                                  {problem.scale.by_row(), "a scale by length"}};
+  for (const auto& [there, what] : unknown)
+    if (there) return std::string("does not take ") + what + " backwards";
+  for (std::int64_t h = 0; h < s.heads_q; ++h)
+    if (!(problem.scale.factor(h, s.dim_qk) >= 0x1p-100)) return "takes positive scales only";
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 28, kMostTiles = std::int64_t{1} << 24;
+  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest) return "takes lengths and offsets up to 2^28";
+  if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q)) return "takes fewer rows";
+  return {};
+}
+
+bool hopper_backward_takes(const BackwardInputs& in) {
+  for (const ConstTensor* t : {&in.q, &in.k, &in.v, &in.d_o, &in.o})
+    if (!can_map(*t)) return false;
+  return true;
+}
+
+HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena) {
+  const Shape& s = plan.shape;
+  const int dim = backward_dim(s.dim_qk, s.dim_v), rows = backward_rows(dim);
+  const std::int64_t tiles = divide_up(s.len_q, rows), heads = s.batch * s.heads_q;
+  HopperBackwardMemory memory;
+  memory.lse = arena.take<float>(heads * tiles * rows), memory.delta = arena.take<float>(heads * tiles * rows);
+  memory.rows = arena.take<int2>(s.batch * tiles * rows);
+  memory.tiles = arena.take<RowTile>(s.batch * tiles);
+  memory.turns = arena.take<int>(heads * tiles);
+  memory.next_task = arena.take<int>(1);
+  memory.heads = arena.take<HeadScale>(s.heads_q);
+  memory.d_q = arena.take<float>(heads * tiles * rows * dim);
+  if (plan.problem.stats == StatsLevel::kFull) memory.score_squares = arena.take<float>(heads * tiles * divide_up(s.len_kv, backward_keys(dim)) * 8);
+  return memory;
+}
+
+void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory, cudaStream_t stream) {
+  const Shape& s = call.plan.shape;
+  const Mask& mask = call.plan.problem.mask;
+  const int dim = backward_dim(s.dim_qk, s.dim_v), rows = backward_rows(dim);
+  BackwardArguments a;
+  a.f = view;
+  a.q = tensor_map(call.in.q, rows), a.d_o = tensor_map(call.in.d_o, rows);
+  const int keys = backward_keys(dim);
+  a.k = tensor_map(call.in.k, keys), a.v = tensor_map(call.in.v, keys);
+  a.lse = memory.lse, a.delta = memory.delta, a.rows = memory.rows, a.tiles = memory.tiles, a.turns = memory.turns, a.next_task = memory.next_task, a.d_q = memory.d_q;
+  if (view.stats) a.score_squares = memory.score_squares;
+  a.row_tiles = static_cast<int>(divide_up(s.len_q, rows)), a.key_tiles = static_cast<int>(divide_up(s.len_kv, keys));
+  a.tasks = static_cast<int>(a.key_tiles * s.heads_kv * s.batch);
+  int device = 0, multiprocessors = 1;
+  check(cudaGetDevice(&device), "device");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
+  a.turns_alternate = mask.causal && !mask.window && !mask.documents;
+  const bool sees_all = !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty();
+  if (sees_all && a.key_tiles > 1) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
+  // An even number of sets, each as near as can be to one task for every multiprocessor.
+  const std::int64_t pairs = std::max<std::int64_t>(1, (a.tasks + multiprocessors) / (2 * multiprocessors));
+  a.near_heads = a.turns_alternate ? static_cast<int>(divide_up(s.batch * s.heads_kv, 2 * pairs)) : 1;
+  a.scale = static_cast<float>(call.plan.problem.scale.factor(0, s.dim_qk)), a.scale2 = a.scale * 1.4426950408889634f;
+  if (view.p.factor) a.heads = memory.heads;
+  const auto go = [&]<class T>(T) {
+    if (dim == 64) run<T, 64>(a, s.dtype, multiprocessors, stream);
+    else if (dim == 128) run<T, 128>(a, s.dtype, multiprocessors, stream);
+    else run<T, 256>(a, s.dtype, multiprocessors, stream);
+  };
+  if (s.dtype == DType::kBF16) go(__nv_bfloat16{});
+  else go(__half{});
+}
+
+}  // namespace rootdk::gpu

@@ -1,0 +1,358 @@
+// Which problems the Hopper kernel takes, with which tile, and how its parts are put together again.
+#include <algorithm>
+
+#include "cuda/hopper_tiles.h"
+
+namespace rootdk::gpu {
+
+namespace {
+
+constexpr std::int64_t kPackedRows = 64;      ///< queries of all heads of a group, at most, for them to share a tile
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
+
+std::int64_t kernel_dim(const Shape& s) { return padded_dim(std::max(s.dim_qk, s.dim_v)); }
+
+ScoreKind kind_of(const Problem& problem, const Shape& s) {
+  const Mask& mask = problem.mask;
+  if (mask.allowed.present() || mask.bias.present() || !mask.alibi_slopes.empty() || problem.dropout.p > 0 || problem.scale.by_row()) return ScoreKind::kRich;
+  bool alike = true;
+  for (std::int64_t h = 0; h < s.heads_q; ++h) {
+    const double factor = problem.scale.factor(h, s.dim_qk);
+    if (!(factor >= 0x1p-100)) return ScoreKind::kRich;  // the maximum of q·k is not that of the scores
+    alike = alike && factor == problem.scale.factor(0, s.dim_qk);
+  }
+  return !problem.soft_cap ? ScoreKind::kScaled : alike ? ScoreKind::kCapped : ScoreKind::kRich;
+}
+
+bool packs(const Problem& problem, const Shape& s) {
+  if (s.group() * s.len_q > kPackedRows || problem.stats == StatsLevel::kFull) return false;
+  return kernel_dim(s) < 256 || kind_of(problem, s) != ScoreKind::kRich;
+}
+
+/// Lengths alone decide, so that a row has the same bits in any company.
+std::int64_t split_keys(const Shape& s) { return s.len_kv < 32768 ? 512 : 1024; }
+std::int64_t splits(const Problem& problem, const Shape& s) { return packs(problem, s) ? std::max<std::int64_t>(1, divide_up(s.len_kv, split_keys(s))) : 1; }
+
+/// All rows of an item see the same keys.
+bool alike(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents; }
+
+HopperLayout layout_of(const Problem& problem, const Shape& s) {
+  const ScoreKind kind = kind_of(problem, s);
+  if (packs(problem, s)) return kind == ScoreKind::kScaled ? HopperLayout::kPacked : kind == ScoreKind::kCapped ? HopperLayout::kPackedCapped : HopperLayout::kPackedRich;
+  if (problem.stats == StatsLevel::kFull) return HopperLayout::kFull;
+  return kind == ScoreKind::kScaled ? HopperLayout::kWide : kind == ScoreKind::kCapped ? HopperLayout::kCapped : HopperLayout::kRich;
+}
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/// The driver is asked for this one function, so that nothing links to it.
+Encode encoder() {
+  static const Encode found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result), "cuTensorMapEncodeTiled");
+    return reinterpret_cast<Encode>(function);
+  }();
+  return found;
+}
+
+/// How the copy engine sees a tensor: boxes of `rows` rows by 64 elements.
+CUtensorMap map_of(const ConstTensor& t, int rows) {
+  CUtensorMap map;
+  cuuint64_t sizes[4], strides[3];
+  for (std::size_t axis = 0; axis < 4; ++axis) sizes[axis] = static_cast<cuuint64_t>(t.shape[3 - axis]);
+  for (std::size_t axis = 0; axis < 3; ++axis) strides[axis] = static_cast<cuuint64_t>(t.shape[2 - axis] == 1 ? divide_up(t.shape[3], 8) * 8 : t.strides[2 - axis]) * 2;
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
+  const CUresult status = encoder()(&map, t.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, const_cast<void*>(t.data), sizes,
+                                    strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) throw Error(ErrorCode::kInternal, "cuda: a tensor map was refused with status " + std::to_string(static_cast<int>(status)));
+  return map;
+}
+
+/// What rows see of documents, once: a search for each would be too much in the kernel.
+__global__ void find_runs(const __grid_constant__ ProblemView p, int2* runs) {
+  for (std::int64_t x = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < p.batch * p.len_q; x += std::int64_t{gridDim.x} * blockDim.x) {
+    const QueryRow row = visible_keys(p, x / p.len_q, x % p.len_q);
+    runs[x] = {static_cast<int>(row.begin), static_cast<int>(row.end)};
+  }
+}
+
+constexpr int kMostWarps = 16, kPerLane = 8;  ///< 256 elements a warp
+
+/// Rows whose keys were split: a block merges the parts of one, each warp a run of them, in order.
+template <class T>
+__global__ void __launch_bounds__(32 * kMostWarps, 1) combine_kernel(const __grid_constant__ ForwardView f, const float* part_o, const float4* part_rows, int parts, std::int64_t rows) {
+  const ProblemView& p = f.p;
+  __shared__ float maxima[kMostWarps], raw_maxima[kMostWarps], sums[kMostWarps], values[kMostWarps][32 * kPerLane];
+  __shared__ int counts[kMostWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, dim = static_cast<int>(p.dim_v);
+  const std::int64_t index = blockIdx.x, b = index / p.len_q / p.heads_q, h = index / p.len_q % p.heads_q, i = index % p.len_q;
+  next_kernel_wait();
+  float max = -kInfinityF, raw_max = -kInfinityF;
+  int visible = 0;
+  for (int s = threadIdx.x; s < parts; s += blockDim.x) {
+    const float4 row = part_rows[s * rows + index];
+    max = fmaxf(max, row.x), raw_max = fmaxf(raw_max, row.z), visible += __float_as_int(row.w);
+  }
+  max = warp_max(max), raw_max = warp_max(raw_max), visible = warp_sum(visible);
+  if (lane == 0) maxima[warp] = max, raw_maxima[warp] = raw_max, counts[warp] = visible;
+  __syncthreads();
+  for (int w = 0; w < warps; ++w) max = fmaxf(max, maxima[w]), raw_max = fmaxf(raw_max, raw_maxima[w]);
+  const QueryRow run = visible_keys(p, b, i);
+  visible = p.allowed.data || p.bias.data ? 0 : static_cast<int>(run.end - run.begin);
+  for (int w = 0; w < warps && (p.allowed.data || p.bias.data); ++w) visible += counts[w];
+  const float origin = max == -kInfinityF ? 0 : max;
+
+  const int each = (parts + warps - 1) / warps, last = min(parts, (warp + 1) * each);
+  float sum = 0, o[kPerLane] = {};
+#pragma unroll 8
+  for (int s = warp * each; s < last; ++s) {
+    const float4 row = part_rows[s * rows + index];
+    const float weight = exp2_approx(row.x - origin);  // 0 for a part that saw nothing
+    const float* from = part_o + (s * rows + index) * dim;
+    sum = fmaf(row.y, weight, sum);
+#pragma unroll
+    for (int x = 0; x < kPerLane; ++x)
+      if (lane + 32 * x < dim) o[x] = fmaf(from[lane + 32 * x], weight, o[x]);
+  }
+  if (lane == 0) sums[warp] = sum;
+#pragma unroll
+  for (int x = 0; x < kPerLane; ++x) values[warp][lane + 32 * x] = o[x];
+  __syncthreads();
+  sum = 0;
+  for (int w = 0; w < warps; ++w) sum += sums[w];
+
+  const bool as_it_was = p.cap == 0 && !p.bias.data && !p.slopes;
+  const float largest = as_it_was ? raw_max : max == -kInfinityF ? max : max * kLn2;
+  SinkShare total{sum > 0 || isnan(sum) ? largest + logf(sum) : -kInfinityF, 1};
+  if (p.sink) total = with_sink(total.lse, p.sink[h]);
+  const float gain = sum == 0 ? 0 : total.share / sum;
+  bool finite = isfinite(total.lse) || total.lse == -kInfinityF;
+  for (int d = threadIdx.x; d < dim; d += blockDim.x) {
+    float value = 0;
+    for (int w = 0; w < warps; ++w) value += values[w][d];
+    finite = finite && isfinite(value * gain);
+    reinterpret_cast<T*>(f.o.data)[at(f.o, b, h, i, d)] = narrow<T>(value * gain);
+  }
+  finite = __syncthreads_and(finite);
+  if (threadIdx.x != 0) return;
+  write_row(f.lse, b, h, i, total.lse);
+  write_row(f.raw_max, b, h, i, raw_max);
+  write_row(f.score_max, b, h, i, largest);
+  write_row(f.p_max, b, h, i, gain);
+  if (!f.records) return;
+  f.records[index] = {raw_max, largest, gain, total.lse, visible, finite};
+}
+
+constexpr int kSettleThreads = 1024;
+
+/// The kernel only knows in which block of keys a row's maximum is. Finds the key of the row that has the head's, or of all rows where
+/// they are asked for.
+template <class T>
+__global__ void __launch_bounds__(kSettleThreads) settle_argmax(const __grid_constant__ ForwardView f, int block_keys, int rows_at_once) {
+  const ProblemView& p = f.p;
+  const std::int64_t head = blockIdx.x, b = head / p.heads_q, h = head % p.heads_q, first = head * p.len_q;
+  const bool every = f.full_rows[11].data || f.full_rows[12].data;
+  __shared__ double maxima[kSettleThreads];
+  __shared__ int winners[kSettleThreads];
+  if (!every) {  // the lowest query of the largest maximum
+    double max = -__longlong_as_double(0x7ff0000000000000ll);
+    int winner = 0x7fffffff;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < p.len_q; i += kSettleThreads) {
+      const base::RowRecord& row = f.records[first + i];
+      if (row.visible > 0 && row.raw_max > max) max = row.raw_max, winner = i;
+    }
+    maxima[threadIdx.x] = max, winners[threadIdx.x] = winner;
+    for (int half = kSettleThreads / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (static_cast<int>(threadIdx.x) >= half) continue;
+      const double other = maxima[threadIdx.x + half];
+      const int candidate = winners[threadIdx.x + half];
+      if (other > maxima[threadIdx.x] || (other == maxima[threadIdx.x] && candidate < winners[threadIdx.x])) maxima[threadIdx.x] = other, winners[threadIdx.x] = candidate;
+    }
+    __syncthreads();
+  }
+  const int from = every ? static_cast<int>(blockIdx.y) * rows_at_once : winners[0], to = min(from, static_cast<int>(p.len_q) - rows_at_once) + rows_at_once;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ unsigned long long best;
+  for (int i = from; i < to; ++i) {
+    __syncthreads();
+    if (threadIdx.x == 0) best = ~0ull;
+    __syncthreads();
+    if (!is_sampled(p, i)) continue;
+    const QueryRow run = visible_keys(p, b, i);
+    const int start = f.full[first + i].raw.argmax, last = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
+    if (start < 0) continue;
+    for (int j = max(start, static_cast<int>(run.begin)) + warp; j < last; j += kSettleThreads / 32) {
+      const T *q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i), *k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
+      float dot = 0;
+      for (int d = lane; d < p.dim_qk; d += 32) dot = fmaf(widen(q[d * f.q.strides[3]]), widen(k[d * f.k.strides[3]]), dot);
+      dot = warp_sum(dot);
+      if (lane != 0 || isnan(dot)) continue;
+      const unsigned bits = __float_as_uint(dot), order = bits >> 31 ? bits : ~bits & 0x7fffffffu;  // the largest number has the smallest
+      atomicMin(&best, static_cast<unsigned long long>(order) << 32 | static_cast<unsigned>(j));
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) continue;
+    const int key = best == ~0ull ? max(start, static_cast<int>(run.begin)) : static_cast<int>(best & 0xffffffffu);
+    f.full[first + i].raw.argmax = f.full[first + i].score.argmax = key;
+    write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
+  }
+}
+
+/// Tiles differ in how long they take: in what their rows see, or in whether they are sampled.
+bool uneven(const Problem& problem) {
+  const Mask& mask = problem.mask;
+  return mask.causal || mask.window || !mask.key_lengths.empty() || mask.documents || problem.stats_options.sample > 1;
+}
+
+/// Many heads of few tiles: a block that takes all tiles of a head has as much to do as any other.
+bool takes_whole_heads(const Problem& problem, const Shape& s, std::int64_t row_tiles) {
+  const Mask& mask = problem.mask;
+  return (mask.causal || mask.window) && mask.key_lengths.empty() && !mask.documents && row_tiles <= 8 && s.batch * s.heads_q >= 512;
+}
+
+/// Multiprocessors are not equally far from memory: over many rounds of tiles that adds up to more than the counter costs.
+constexpr int kManyRounds = 8;
+
+constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20;  ///< of K and V that stay in the second-level cache, also where each half of it keeps a copy
+
+}  // namespace
+
+std::string hopper_misfit(const Problem& problem, const Shape& s, const Gpu& card) {
+  if (card.major != 9) return "is for compute capability 9.0, which " + card.name + " has not";
+  if (s.dtype != DType::kF16 && s.dtype != DType::kBF16) return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
+  if (std::max(s.dim_qk, s.dim_v) > 256) return "takes dims up to 256";
+  const Mask& mask = problem.mask;
+  if (problem.paged) return "does not take pages";
+  if (problem.stats == StatsLevel::kFull && kind_of(problem, s) != ScoreKind::kScaled)
+    return "takes full statistics of scores that are scaled (by more than zero, alike in all rows of a head) and no more";
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 28;
+  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest) return "takes lengths and offsets up to 2^28";
+  if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q)) return "takes fewer rows";
+  return {};
+}
+
+bool hopper_takes(const Inputs& in) {
+  for (const ConstTensor* t : {&in.q, &in.k, &in.v}) {
+    if (t->count() == 0 || t->strides[3] != 1 || reinterpret_cast<std::uintptr_t>(t->data) % 16 != 0) return false;
+    for (std::size_t axis = 0; axis < 3; ++axis)
+      if (t->shape[axis] > 1 && (t->strides[axis] <= 0 || t->strides[axis] % 8 != 0 || t->strides[axis] >= std::int64_t{1} << 38)) return false;
+  }
+  return true;
+}
+
+HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
+  const Shape& s = plan.shape;
+  const std::int64_t parts = splits(plan.problem, s), rows = s.batch * s.heads_q * s.len_q;
+  HopperMemory memory;
+  if (parts > 1) {
+    memory.o = arena.take<float>(parts * rows * s.dim_v);
+    memory.rows = arena.take<float4>(parts * rows);
+  }
+  if (parts > 1 || uneven(plan.problem)) memory.next_tile = arena.take<int>(1);
+  if (plan.problem.mask.documents) memory.runs = arena.take<int2>(s.batch * s.len_q);
+  return memory;
+}
+
+namespace {
+
+/// Slices of 64 rows that are sampled, where slices are what is sampled.
+void place_samples(HopperArguments& a, const StatsOptions& options, std::int64_t len_q) {
+  if (options.sample <= 1 || options.first_query % kSampleBlock != 0) return;
+  const std::int64_t slices = divide_up(len_q, kSampleBlock), k = options.sample;
+  const std::int64_t first = ((options.sample_offset - options.first_query / kSampleBlock) % k + k) % k;
+  if (first >= slices) return;
+  a.sampled_slices = static_cast<int>((slices - first - 1) / k + 1);
+  a.first_sampled = static_cast<int>(slices) - a.sampled_slices;
+  a.sample = static_cast<int>(k), a.sample_offset = static_cast<int>(first);
+}
+
+RowRule rule_of(const Mask& mask, const Shape& s) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 29;
+  RowRule rule;
+  rule.alike = alike(mask);
+  const Window window = mask.window.value_or(Window{});
+  rule.left = static_cast<int>(std::min(window.left, kFar)), rule.right = static_cast<int>(std::min(window.right, kFar));
+  if (mask.causal) rule.right = std::min(rule.right, 0);
+  if (mask.diagonal.kind == Diagonal::Kind::kBottomRight) rule.offset = static_cast<int>(s.len_kv - s.len_q);
+  else if (mask.diagonal.kind == Diagonal::Kind::kAt) rule.offset = static_cast<int>(mask.diagonal.offset);
+  return rule;
+}
+
+void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayout layout, int blocks, cudaStream_t stream) {
+  const std::int64_t dim = kernel_dim(s);
+  if (kind == ScoreKind::kScaled) {
+    const auto scaled = dim == 64 ? &hopper_scaled<64> : dim == 128 ? &hopper_scaled<128> : &hopper_scaled<256>;
+    return scaled(a, s.dtype, layout, blocks, stream);
+  }
+  const auto rich = dim == 64 ? &hopper_rich<64> : dim == 128 ? &hopper_rich<128> : &hopper_rich<256>;
+  rich(a, s.dtype, layout, kind, blocks, stream);
+}
+
+/// It starts while the kernel before it still runs, and waits there.
+template <class... Parameters, class... Arguments>
+void launch_beside(void (*kernel)(Parameters...), std::int64_t blocks, int threads, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.stream = stream;
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early, config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), "combine");
+}
+
+}  // namespace
+
+void hopper_forward(const ForwardView& view, const base::ForwardCall& call, const HopperMemory& memory, cudaStream_t stream) {
+  const Shape& s = call.plan.shape;
+  const Problem& problem = call.plan.problem;
+  const StatsLevel level = problem.stats;
+  const HopperLayout layout = layout_of(problem, s);
+  const HopperTileSizes tile = hopper_tile(kernel_dim(s), layout);
+  const bool packed = packs(problem, s);
+  HopperArguments a;
+  a.f = view;
+  a.rule = rule_of(problem.mask, s);
+  if (memory.runs) {
+    find_runs<<<grid(divide_up(s.batch * s.len_q, 256)), 256, 0, stream>>>(view.p, memory.runs);
+    check_launch("runs of keys");
+    a.runs = reinterpret_cast<const KeyRun*>(memory.runs);
+  }
+  a.q = map_of(call.in.q, 64), a.k = map_of(call.in.k, tile.keys), a.v = map_of(call.in.v, tile.keys);
+  const std::int64_t parts = splits(problem, s), rows = s.batch * s.heads_q * s.len_q, heads = s.batch * s.heads_q;
+  a.splits = static_cast<int>(parts);
+  if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
+  a.row_tiles = static_cast<int>(packed ? 1 : divide_up(s.len_q, tile.rows));
+  if (level == StatsLevel::kFull) place_samples(a, problem.stats_options, s.len_q);
+  a.near_heads = static_cast<int>(std::clamp<std::int64_t>(kCacheBytes * s.group() / (s.len_kv * (s.dim_qk + s.dim_v) * 2), 1, heads));
+  a.tiles = static_cast<int>(packed ? parts * s.heads_kv * s.batch : a.row_tiles * heads);
+  int device = 0, multiprocessors = 1;
+  check(cudaGetDevice(&device), "device");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
+  const int blocks = std::min(a.tiles, multiprocessors * tile.blocks);  // they stay and take tile after tile
+  a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
+  for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
+  a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
+  if (a.whole_heads) a.near_heads = 1;
+  else if (!packed || a.tiles >= kManyRounds * blocks) a.next_tile = memory.next_tile;
+  if (a.next_tile) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
+  launch(a, s, kind_of(problem, s), layout, blocks, stream);
+  if (parts > 1) {
+    const auto combine = s.dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
+    launch_beside(combine, rows, parts > 32 ? 512 : 128, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
+  }
+  if (level == StatsLevel::kFull && view.full) {
+    const bool every = view.full_rows[11].data || view.full_rows[12].data;
+    const std::int64_t rows_at_once = every ? std::max<std::int64_t>(64, divide_up(s.len_q, 65535)) : 1;
+    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(every ? divide_up(s.len_q, rows_at_once) : 1));
+    const auto settle = s.dtype == DType::kBF16 ? settle_argmax<__nv_bfloat16> : settle_argmax<__half>;
+    settle<<<grid, kSettleThreads, 0, stream>>>(view, tile.keys, static_cast<int>(rows_at_once));
+    check_launch("argmax");
+  }
+}
+
+}  // namespace rootdk::gpu

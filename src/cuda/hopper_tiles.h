@@ -1,0 +1,119 @@
+// The tiles of the Hopper kernel, one translation unit for each head size so that they compile side by side.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/hopper_forward.cuh"
+
+namespace rootdk::gpu {
+
+enum class HopperLayout {
+  kWide,    ///< many keys a block
+  kCapped,  ///< a soft-cap
+  kRich,    ///< rich scores need registers, as do full statistics: fewer keys
+  kFull,
+  kPacked,  ///< few queries: two blocks per multiprocessor, to keep memory busy
+  kPackedCapped,
+  kPackedRich,
+};
+
+template <int kDim>
+struct HopperTiles;
+//                                 dim groups keys stages blocks registers: producer, consumer
+template <>
+struct HopperTiles<64> {
+  using Wide = HopperTile<64, 3, 128, 2, 1, 32, 160>;
+  using Capped = HopperTile<64, 3, 96, 2, 1, 56, 152>;
+  using Full = HopperTile<64, 3, 96, 2, 1, 32, 160>;
+  using Rich = HopperTile<64, 2, 96, 2, 1, 40, 232>;
+  using Packed = HopperTile<64, 1, 128, 3, 2, 40, 216>;
+  using PackedRich = HopperTile<64, 1, 64, 3, 2, 40, 216>;
+};
+template <>
+struct HopperTiles<128> {
+  using Wide = HopperTile<128, 2, 176, 2, 1, 40, 232>;
+  using Capped = HopperTile<128, 2, 128, 2, 1, 40, 232>;
+  using Full = Capped;
+  using Rich = HopperTile<128, 2, 96, 2, 1, 40, 232>;
+  using Packed = HopperTile<128, 1, 64, 3, 2, 40, 216>;
+  using PackedRich = Packed;
+};
+template <>
+struct HopperTiles<256> {
+  using Wide = HopperTile<256, 2, 80, 2, 1, 40, 232>;
+  using Capped = HopperTile<256, 2, 64, 2, 1, 40, 232>;
+  using Full = HopperTile<256, 2, 48, 2, 1, 40, 232>;
+  using Rich = HopperTile<256, 2, 32, 2, 1, 40, 232>;
+  using Packed = HopperTile<256, 1, 64, 2, 1, 40, 240>;
+  using PackedRich = void;  ///< too many registers: rows are not packed then
+};
+
+/// The tile of a layout, as a value: f(Tile{}).
+template <int kDim, class F>
+auto with_tile(HopperLayout layout, const F& f) {
+  using Tiles = HopperTiles<kDim>;
+  switch (layout) {
+    case HopperLayout::kCapped: return f(typename Tiles::Capped{});
+    case HopperLayout::kRich: return f(typename Tiles::Rich{});
+    case HopperLayout::kFull: return f(typename Tiles::Full{});
+    case HopperLayout::kPacked: return f(typename Tiles::Packed{});
+    case HopperLayout::kPackedCapped: return f(typename Tiles::Packed{});
+    case HopperLayout::kPackedRich:
+      if constexpr (!std::is_void_v<typename Tiles::PackedRich>) return f(typename Tiles::PackedRich{});
+      [[fallthrough]];
+    default: return f(typename Tiles::Wide{});
+  }
+}
+
+struct HopperTileSizes {
+  int rows, keys, blocks;  ///< blocks: at a time on a multiprocessor
+};
+
+/// The head size that a kernel is compiled for and that holds `dim`: the copy engine fills up with zeros.
+inline std::int64_t padded_dim(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
+
+inline HopperTileSizes hopper_tile(std::int64_t dim, HopperLayout layout) {
+  const auto sizes = []<class Tile>(Tile) { return HopperTileSizes{Tile::kRows, Tile::kKeys, Tile::kBlocks}; };
+  return dim == 64 ? with_tile<64>(layout, sizes) : dim == 128 ? with_tile<128>(layout, sizes) : with_tile<256>(layout, sizes);
+}
+
+/// Scaled scores, with statistics; scores that are more than scaled, without full ones.
+template <int kDim>
+void hopper_scaled(const HopperArguments& a, DType dtype, HopperLayout layout, int blocks, cudaStream_t stream);
+template <int kDim>
+void hopper_rich(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, int blocks, cudaStream_t stream);
+
+template <class F>
+void with_type(DType dtype, const F& f) {
+  if (dtype == DType::kBF16) f(__nv_bfloat16{});
+  else f(__half{});
+}
+
+#define ROOTDK_HOPPER_SCALED(DIM)                                                                                                          \
+  template <>                                                                                                                             \
+  void hopper_scaled<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, int blocks, cudaStream_t stream) {                      \
+    using Tiles = HopperTiles<DIM>;                                                                                                        \
+    constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                                                      \
+    with_type(dtype, [&]<class T>(T) {                                                                                                     \
+      switch (layout) {                                                                                                                    \
+        case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, blocks, stream);                                 \
+        case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, blocks, stream);                                  \
+        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, blocks, stream);                             \
+      }                                                                                                                                    \
+    });                                                                                                                                    \
+  }
+
+#define ROOTDK_HOPPER_RICH(DIM)                                                                                                            \
+  template <>                                                                                                                             \
+  void hopper_rich<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, int blocks, cudaStream_t stream) {        \
+    using Tiles = HopperTiles<DIM>;                                                                                                        \
+    with_type(dtype, [&]<class T>(T) {                                                                                                      \
+      if (layout == HopperLayout::kPackedCapped) return hopper_launch<Tiles::Packed, T, false, ScoreKind::kCapped>(a, blocks, stream);     \
+      if constexpr (!std::is_void_v<Tiles::PackedRich>)                                                                                    \
+        if (layout == HopperLayout::kPackedRich) return hopper_launch<Tiles::PackedRich, T, false, ScoreKind::kRich>(a, blocks, stream);   \
+      if (kind == ScoreKind::kCapped) return hopper_launch<Tiles::Capped, T, false, ScoreKind::kCapped>(a, blocks, stream);                   \
+      hopper_launch<Tiles::Rich, T, false, ScoreKind::kRich>(a, blocks, stream);                                                              \
+    });                                                                                                                                   \
+  }
+
+}  // namespace rootdk::gpu

@@ -1,0 +1,16 @@
+// How the copy engine sees a tensor.
+#pragma once
+
+#include <cuda.h>
+
+#include "rootdk/tensor.h"
+
+namespace rootdk::gpu {
+
+/// Whether it can read this one at all.
+bool can_map(const ConstTensor& t);
+
+/// Boxes of `rows` rows by 64 elements, swizzled by 128 bytes.
+CUtensorMap tensor_map(const ConstTensor& t, int rows);
+
+}  // namespace rootdk::gpu

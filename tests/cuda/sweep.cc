@@ -1,0 +1,300 @@
+// The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
+// Std and CUDA only, so that it builds where nothing but the toolkit is installed.
+//
+//   sweep [PROBLEMS [FIRST-SEED [first]]]      first: the first part only, for tools under which the rest would take too long
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/cuda.h"
+#include "cuda/run_on_device.h"
+#include "support/rng.h"
+#include "support/tolerance.h"
+
+namespace rootdk::test {
+namespace {
+
+std::mutex gpu, report;
+int failures = 0, problems = 0, on_hopper = 0, back_on_hopper = 0, heads_compared = 0;
+
+void fail(std::uint64_t seed, const std::string& what, const Case& c) {
+  const std::lock_guard lock(report);
+  if (++failures > 20) return;
+  const Shape& s = c.shape;
+  std::printf("FAILED seed %llu (%s, batch %lld, heads %lld/%lld, %lld x %lld, dims %lld %lld, %s): %s\n", static_cast<unsigned long long>(seed), name_of(s.dtype),
+              static_cast<long long>(s.batch), static_cast<long long>(s.heads_q), static_cast<long long>(s.heads_kv), static_cast<long long>(s.len_q),
+              static_cast<long long>(s.len_kv), static_cast<long long>(s.dim_qk), static_cast<long long>(s.dim_v), chosen_kernel(c).c_str(), what.c_str());
+}
+
+Result on_device(const Case& c, const DeviceOptions& options = {}) {
+  const std::lock_guard lock(gpu);
+  return run_on_device(c, options);
+}
+
+/// A host function cannot run on a GPU; everything else can.
+std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits = {}) {
+  auto c = random_case(seed, limits);
+  c->problem.transform = {};
+  return c;
+}
+
+/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them.
+void make_fast(Case& c, std::uint64_t seed) {
+  Rng rng(seed ^ 0xFA57);
+  Shape& s = c.shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
+  if (rng.chance(0.3)) s.dim_qk = 8 * rng.integer(1, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);  // padded
+  s.batch = rng.integer(1, 2);
+  s.heads_kv = rng.integer(1, 2);
+  s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 5));
+  s.len_kv = rng.log_integer(1, 900);
+  s.len_q = rng.chance(0.3) ? rng.integer(1, 8) : rng.chance(0.4) ? s.len_kv : rng.log_integer(1, 500);
+  if (rng.chance(0.1)) s.len_q = rng.integer(1, 3), s.len_kv = rng.integer(1000, 6000);
+  const auto layout = [&] { return rng.chance(0.5) ? Layout::kRowMajor : Layout::kTokensFirst; };
+  Problem& p = c.problem;
+  p = {};
+  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(), c.q_starts.clear(), c.kv_starts.clear();
+  c.table.clear(), c.allowed = {}, c.bias = {};
+  if (rng.chance(0.3)) p.scale = Scale::constant(rng.uniform());
+  if (rng.chance(0.1)) p.scale = Scale::constant(rng.chance(0.3) ? 0 : -rng.uniform());
+  if (rng.chance(0.2)) {
+    p.scale.rule = Scale::Rule::kPerHead;
+    for (std::int64_t h = 0; h < s.heads_q; ++h) c.scale.push_back(static_cast<float>(0.01 + 0.5 * rng.uniform()));
+  }
+  if (rng.chance(0.4)) p.mask.causal = true;
+  if (rng.chance(0.2)) p.mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1, rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
+  if (rng.chance(0.2))
+    for (std::int64_t b = 0; b < s.batch; ++b) c.key_lengths.push_back(rng.integer(0, s.len_kv));
+  if (rng.chance(0.15)) {
+    p.mask.documents = Documents{};
+    c.q_starts = {0, rng.integer(0, s.len_q), s.len_q}, c.kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
+  }
+  if (rng.chance(0.2)) p.mask.diagonal = Diagonal::top_left();
+  if (rng.chance(0.1)) p.mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv));
+  if (rng.chance(0.2))
+    for (std::int64_t h = 0; h < s.heads_q; ++h) c.sink.push_back(static_cast<float>(rng.normal()));
+  if (rng.chance(0.15)) p.soft_cap = static_cast<float>(1 + 30 * rng.uniform());
+  if (rng.chance(0.1))
+    for (std::int64_t h = 0; h < s.heads_q; ++h) c.slopes.push_back(static_cast<float>(0.3 * rng.uniform()));
+  const Extents pairs = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.2) ? 1 : s.len_q, rng.chance(0.2) ? 1 : s.len_kv};
+  if (rng.chance(0.1)) {
+    c.allowed = Buffer(DType::kBool, pairs, layout());
+    for (std::int64_t b = 0; b < pairs[0]; ++b)
+      for (std::int64_t h = 0; h < pairs[1]; ++h)
+        for (std::int64_t i = 0; i < pairs[2]; ++i)
+          for (std::int64_t j = 0; j < pairs[3]; ++j) c.allowed.set(b, h, i, j, rng.chance(0.7) ? 1 : 0);
+  }
+  if (rng.chance(0.1)) {
+    c.bias = Buffer(rng.chance(0.5) ? DType::kF32 : s.dtype, pairs, layout());
+    c.bias.fill_normal(rng, 1);
+  }
+  if (rng.chance(0.1) && c.allowed.empty()) p.scale = rng.chance(0.5) ? p.scale.with_entropy_invariance() : p.scale.with_ssmax(rng.normal() / 2, rng.normal());
+  if (rng.chance(0.1)) p.dropout = {static_cast<float>(0.9 * rng.uniform()), rng.next()};
+  c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, layout());
+  c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, layout());
+  c.v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, layout());
+  c.d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, layout());
+  c.d_lse = {};
+  if (rng.chance(0.2)) {
+    c.d_lse = Buffer(DType::kF32, {s.batch, s.heads_q, s.len_q, 1});
+    c.d_lse.fill_normal(rng, 1);
+  }
+  c.q.fill_normal(rng, rng.chance(0.8) ? 1 : 3);
+  for (Buffer* buffer : {&c.k, &c.v, &c.d_o}) buffer->fill_normal(rng, 1);
+  c.out_layout = layout();
+  c.link();
+}
+
+void sweep(std::uint64_t seed, bool fast) {
+  const auto c = device_case(seed);
+  if (fast) make_fast(*c, seed);
+  const Yardstick yardstick(*c, run_plainly(*c), run_exactly(*c));
+  const Result result = on_device(*c);
+  const std::string wrong = yardstick.judge(result);
+  if (!wrong.empty()) fail(seed, wrong, *c);
+  const std::lock_guard lock(report);
+  ++problems;
+  if (chosen_kernel(*c) == "hopper") ++on_hopper;
+  if (result.rounded_backward) ++back_on_hopper;
+}
+
+constexpr double kU = 0x1p-24;
+
+/// Where two numbers are further apart than rounding explains: tests/stats_full_test.cc has the derivation of the bounds.
+struct Compare {
+  std::string out;
+  void close(double fast, double exact, double allowed, const char* what) {
+    if (std::isnan(exact) ? std::isnan(fast) : std::fabs(fast - exact) <= allowed) return;
+    char line[160];
+    std::snprintf(line, sizeof line, "%s: %.9g, exactly %.9g, allowed %.3g; ", what, fast, exact, allowed);
+    out += line;
+  }
+  void spread(const Spread& fast, const Spread& exact, double score, double relative, const char* what) {
+    if (fast.pairs != exact.pairs || fast.within_degrees != exact.within_degrees) out += std::string(what) + ": other pairs; ";
+    if (exact.pairs == 0) return;
+    const auto n = static_cast<double>(exact.pairs);
+    const auto bound = [&](double m2) { return 2 * score * std::sqrt(m2 * n) + n * score * score + relative * m2; };
+    close(fast.mean, exact.mean, score + relative * std::max(std::fabs(exact.min), std::fabs(exact.max)), what);
+    close(fast.min, exact.min, score, what);
+    close(fast.max, exact.max, score, what);
+    close(fast.m2, exact.m2, bound(exact.m2), what);
+    close(fast.within_m2, exact.within_m2, bound(exact.within_m2), what);
+  }
+};
+
+void full_statistics(std::uint64_t seed, bool fast_sizes) {
+  const auto c = device_case(seed);
+  if (fast_sizes) make_fast(*c, seed);
+  if (c->shape.len_q == 0) return;
+  Rng rng(seed ^ 0x57A75);
+  c->problem.stats = StatsLevel::kFull;
+  if (rng.chance(0.3)) c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
+  c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5);
+  const Result exact = run_exactly(*c), fast = on_device(*c);
+  const Floors floor = floors(*c, exact, Rounds::of(fast));
+  const double n = static_cast<double>(c->shape.len_kv), rows = static_cast<double>(c->shape.len_q), log_n = std::log(std::max(2.0, n));
+  Compare compare;
+  if (!fast.guards_intact) compare.out += "wrote outside an output; ";
+  for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
+    const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
+    if (x.rows_not_finite || y.rows_not_finite) continue;
+    if (x.rows_counted != y.rows_counted || x.rows_sampled != y.rows_sampled || x.rows_masked != y.rows_masked) compare.out += "other rows; ";
+    compare.spread(x.raw, y.raw, 2 * floor.raw_max, 8 * (n + rows) * kU, "raw");
+    compare.spread(x.score, y.score, 2 * floor.score_max, 8 * (n + rows) * kU, "score");
+    const double relative = 4 * floor.score_max + 8 * n * kU;
+    compare.close(x.softmax.entropy, y.softmax.entropy, relative * (log_n + 1), "entropy");
+    compare.close(x.softmax.sum_p2, y.softmax.sum_p2, 3 * relative * y.softmax.sum_p2, "sum_p2");
+    compare.close(x.softmax.sum_p3, y.softmax.sum_p3, 4 * relative * y.softmax.sum_p3, "sum_p3");
+    compare.close(x.softmax.trace_j, y.softmax.trace_j, 3 * relative, "trace_j");
+    compare.close(x.softmax.frobenius_j, y.softmax.frobenius_j, 12 * relative, "frobenius_j");
+    compare.close(x.softmax.sink_mass, y.softmax.sink_mass, relative, "sink_mass");
+    // Sums of squares of exactly converted numbers, in double: only the order differs.
+    for (double Causes::*cause : {&Causes::q_square, &Causes::k_variance, &Causes::key_mean_square, &Causes::scale_square})
+      compare.close(x.causes.*cause, y.causes.*cause, 1e-9 * (1 + y.causes.*cause), "causes");
+    // A gap moves by two roundings of scores, so single keys change bins; the number of keys does not.
+    double gaps_x = 0, gaps_y = 0;
+    for (const auto count : x.gaps.counts) gaps_x += static_cast<double>(count);
+    for (const auto count : y.gaps.counts) gaps_y += static_cast<double>(count);
+    compare.close(gaps_x, gaps_y, 0, "gaps");
+    const double relative_mass = 4 * floor.score_max + 4 * floor.lse + 8 * kU;
+    const auto len_kv = static_cast<std::size_t>(c->shape.len_kv);
+    for (std::size_t j = 0; j < len_kv && !fast.key_mass.empty(); ++j)
+      compare.close(fast.key_mass[h * len_kv + j], exact.key_mass[h * len_kv + j], relative_mass * rows + kU, "key_mass");
+    ++heads_compared;
+  }
+  // Norms of what the sweep holds against the reference element by element: | ‖x‖ − ‖y‖ | ≤ ‖x − y‖ ≤ √count · the largest error.
+  const double q_count = rows * static_cast<double>(c->shape.dim_qk), k_count = n * static_cast<double>(c->shape.dim_qk), v_count = n * static_cast<double>(c->shape.dim_v);
+  for (std::size_t h = 0; h < fast.gradient_stats.per_head.size(); ++h) {
+    const HeadGradients &x = fast.gradient_stats.per_head[h], &y = exact.gradient_stats.per_head[h];
+    compare.close(std::sqrt(x.d_scores), std::sqrt(y.d_scores), std::sqrt(rows * n) * floor.d_bias, "norm of dS");
+    compare.close(std::sqrt(x.d_q), std::sqrt(y.d_q), std::sqrt(q_count) * floor.d_q, "norm of dQ");
+    compare.close(std::sqrt(x.d_k), std::sqrt(y.d_k), std::sqrt(k_count) * floor.d_k, "norm of dK");
+    compare.close(std::sqrt(x.d_v), std::sqrt(y.d_v), std::sqrt(v_count) * floor.d_v, "norm of dV");
+  }
+  for (std::size_t t = 0; t < exact.rows.size(); ++t)
+    for (std::size_t i = 0; i < exact.rows[t].size(); ++i)
+      if (std::isnan(exact.rows[t][i]) != std::isnan(fast.rows[t][i])) {
+        compare.out += "a row tensor is NaN in other rows; ";
+        t = exact.rows.size() - 1;
+        break;
+      }
+  if (!compare.out.empty()) fail(seed, compare.out, *c);
+}
+
+/// The same bits again, alone in a batch, and replayed from a captured graph.
+void same_bits(std::uint64_t seed, bool fast) {
+  const auto c = device_case(seed);
+  if (fast) make_fast(*c, seed);
+  const Result once = on_device(*c);
+  if (!once.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
+  if (!once.same_as(on_device(*c, {.graph = true}))) fail(seed, "a replayed graph has other bits", *c);
+  if (!fast && chosen_kernel(*c) != "plain") return;  // another layout may mean another kernel
+  const auto alone = c->item(0);
+  alone->out_layout = c->out_layout;
+  const Result first = on_device(*alone, {.backward = false});
+  for (std::size_t x = 0; x < first.o.size(); ++x)
+    if (!(first.o[x] == once.o[x] || (std::isnan(first.o[x]) && std::isnan(once.o[x])))) {
+      fail(seed, "alone has other bits than in a batch", *c);
+      break;
+    }
+}
+
+/// Lengths of many tiles, where the double reference would take hours: the fast backward against the plain kernel's. Rounding p and dS to the storage
+/// dtype, and the results of both, leaves each term off by a relative half ulp four times at most, whatever its sign, so that errors cancel
+/// as the terms do.
+void long_rows(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  make_fast(*c, seed);
+  Rng rng(seed ^ 0x10C6);
+  Shape& s = c->shape;
+  s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
+  s.batch = 1, s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * rng.integer(1, 2);
+  s.len_kv = rng.integer(1000, 40000), s.len_q = rng.chance(0.5) ? rng.integer(1000, 6000) : std::min<std::int64_t>(s.len_kv, 8000);
+  Problem& p = c->problem;
+  p = {};
+  c->key_lengths.clear(), c->q_starts.clear(), c->kv_starts.clear(), c->scale.clear(), c->sink.clear();
+  c->slopes.clear(), c->table.clear(), c->allowed = {}, c->bias = {};
+  if (rng.chance(0.4)) p.mask.causal = true;
+  if (rng.chance(0.2)) p.mask.window = Window{rng.integer(0, 3000), rng.integer(0, 3000)};
+  if (rng.chance(0.15)) c->key_lengths.push_back(rng.integer(0, s.len_kv));
+  if (rng.chance(0.2)) p.mask.documents = Documents{}, c->q_starts = {0, rng.integer(0, s.len_q), s.len_q}, c->kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
+  c->q = Buffer(s.dtype, {1, s.heads_q, s.len_q, s.dim_qk}, Layout::kRowMajor), c->d_o = Buffer(s.dtype, {1, s.heads_q, s.len_q, s.dim_v}, Layout::kRowMajor);
+  c->k = Buffer(s.dtype, {1, s.heads_kv, s.len_kv, s.dim_qk}, Layout::kRowMajor), c->v = Buffer(s.dtype, {1, s.heads_kv, s.len_kv, s.dim_v}, Layout::kRowMajor);
+  for (Buffer* buffer : {&c->q, &c->k, &c->v, &c->d_o}) buffer->fill_normal(rng, 1);
+  c->d_lse = {};
+  c->link();
+  const Result fast = on_device(*c), plain = on_device(*c, {.back_kernel = "plain"});
+  if (!fast.rounded_backward) fail(seed, "not the fast backward", *c);
+  if (!fast.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
+  const double allowed = 4 * (s.dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11);
+  for (const auto member : {&Result::d_q, &Result::d_k, &Result::d_v}) {
+    double error = 0, norm = 0;
+    for (std::size_t x = 0; x < (plain.*member).size(); ++x) {
+      const double y = (plain.*member)[x], difference = (fast.*member)[x] - y;
+      error += difference * difference, norm += y * y;
+    }
+    char line[96];
+    std::snprintf(line, sizeof line, "%s is off by %.2g of its norm", member == &Result::d_q ? "d_q" : member == &Result::d_k ? "d_k" : "d_v", std::sqrt(error / norm));
+    if (!(error <= allowed * allowed * norm)) fail(seed, line, *c);
+  }
+}
+
+void in_parallel(const char* name, int count, std::uint64_t first, const std::function<void(std::uint64_t)>& test) {
+  const int before = failures;
+#pragma omp parallel for schedule(dynamic)
+  for (int x = 0; x < count; ++x)
+    if (failures <= 20) test(first + static_cast<std::uint64_t>(x));
+  std::printf("%-45s %5d problems, %d failures\n", name, count, failures - before);
+  std::fflush(stdout);
+}
+
+int main(int count, std::uint64_t first, bool first_part_only) {
+  if (const std::string why = gpu::missing(); !why.empty()) {
+    std::printf("SKIPPED: %s\n", why.c_str());
+    return 77;
+  }
+  const Gpu card = gpu::current_card();
+  std::printf("%s, sm_%d%d, %d multiprocessors\n", card.name.c_str(), card.major, card.minor, card.multiprocessors);
+  in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, false); });
+  if (first_part_only) return failures == 0 ? 0 : 1;
+  in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000, [](std::uint64_t seed) { sweep(seed, true); });
+  in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
+  in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
+  in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
+  in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000, [](std::uint64_t seed) { same_bits(seed, true); });
+  in_parallel("long rows, backward", count / 80, first + 600000, long_rows);
+  std::printf("%d swept (%d by the Hopper kernel, %d backwards), %d heads' statistics, %d failures\n", problems, on_hopper, back_on_hopper, heads_compared, failures);
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace rootdk::test
+
+int main(int argc, char** argv) {
+  return rootdk::test::main(argc > 1 ? std::atoi(argv[1]) : 1600, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0, argc > 3 && std::string(argv[3]) == "first");
+}
