@@ -26,8 +26,11 @@ double Reader::decoded(std::string_view name) const {
   const json& node = member(name);
   if (node.is_number()) return node.get<double>();
   if (node.is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (node == "inf") return kInfinity;
-  if (node == "-inf") return -kInfinity;
+  if (node.is_string()) {  // not compared with a literal: the library would make a node of that where it must not throw
+    const auto& text = node.get_ref<const std::string&>();
+    if (text == "inf") return kInfinity;
+    if (text == "-inf") return -kInfinity;
+  }
   base::refuse("{}: {}, but a number, null (not a number), \"inf\" or \"-inf\" is wanted", at(name).path(), in_short(node));
 }
 
