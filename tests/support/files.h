@@ -60,6 +60,9 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Empty where there is no such file.
+inline std::string read_if_there(const std::filesystem::path& path) { return std::filesystem::exists(path) ? read_file(path) : std::string(); }
+
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -58,8 +58,8 @@ Finished Process::wait() {
   int status = 0;
   waitpid(id_, &status, 0);
   id_ = -1;
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(folder_ / "out"),
-          read_file(folder_ / "err")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_if_there(folder_ / "out"),
+          read_if_there(folder_ / "err")};
 }
 
 }  // namespace rootdk::test
