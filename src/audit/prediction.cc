@@ -14,8 +14,8 @@ namespace {
 
 // Between nodes, a polynomial through eight of them. H, ln Σp² and ln p_max are smooth over ln σ, though they turn quickly where the head begins
 // to freeze: a step of 0.2 keeps them within 1e-3 of the quadrature (tests/audit_heads_test.cc).
-constexpr double kStep = 0.2;
-constexpr std::int64_t kPoints = 8;
+constexpr double kTableStep = 0.2;
+constexpr std::int64_t kTablePoints = 8;
 // Beyond, nothing changes that anybody could see: all keys get the same, or one takes all.
 constexpr double kLeast = 0.01, kMost = 1e6;
 
@@ -47,23 +47,23 @@ std::vector<RowSpread> spread_of_rows(double effective_rank) {
 PredictionTable::PredictionTable(double keys, double least, double most) : keys_(keys) {
   const double low = std::clamp(least, kLeast, kMost), high = std::clamp(most, kLeast, kMost);
   if (!(low <= high)) return;
-  first_ = static_cast<std::int64_t>(std::floor(std::log(low) / kStep)) - kPoints / 2 + 1;
-  const auto last = static_cast<std::int64_t>(std::floor(std::log(high) / kStep)) + kPoints / 2;
+  first_ = static_cast<std::int64_t>(std::floor(std::log(low) / kTableStep)) - kTablePoints / 2 + 1;
+  const auto last = static_cast<std::int64_t>(std::floor(std::log(high) / kTableStep)) + kTablePoints / 2;
   nodes_.resize(static_cast<std::size_t>(last - first_ + 1));
   cpu::parallel_tasks(last - first_ + 1, omp_get_max_threads(), [&](std::int64_t i, int) {
-    nodes_[static_cast<std::size_t>(i)] = node_at(std::exp(static_cast<double>(first_ + i) * kStep), keys_);
+    nodes_[static_cast<std::size_t>(i)] = node_at(std::exp(static_cast<double>(first_ + i) * kTableStep), keys_);
   });
 }
 
 Prediction PredictionTable::of_row(double sigma) const {
   if (sigma < kLeast) return {std::log(keys_), 1 / keys_, 1 / keys_};
-  const double x = std::log(std::min(sigma, kMost)) / kStep - static_cast<double>(first_);
+  const double x = std::log(std::min(sigma, kMost)) / kTableStep - static_cast<double>(first_);
   const auto size = static_cast<std::int64_t>(nodes_.size());
-  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kPoints / 2 + 1, std::int64_t{0}, std::max<std::int64_t>(0, size - kPoints));
+  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kTablePoints / 2 + 1, std::int64_t{0}, std::max<std::int64_t>(0, size - kTablePoints));
   Prediction out;
-  for (std::int64_t i = begin; i < std::min(begin + kPoints, size); ++i) {
+  for (std::int64_t i = begin; i < std::min(begin + kTablePoints, size); ++i) {
     double weight = 1;
-    for (std::int64_t j = begin; j < std::min(begin + kPoints, size); ++j)
+    for (std::int64_t j = begin; j < std::min(begin + kTablePoints, size); ++j)
       if (j != i) weight *= (x - static_cast<double>(j)) / static_cast<double>(i - j);
     const Prediction& node = nodes_[static_cast<std::size_t>(i)];
     out.entropy += weight * node.entropy;
