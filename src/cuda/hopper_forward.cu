@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cuda/hopper_tiles.h"
+#include "cuda/tensor_map.h"
 
 namespace rootdk::gpu {
 
@@ -41,34 +42,6 @@ HopperLayout layout_of(const Problem& problem, const Shape& s) {
   if (packs(problem, s)) return kind == ScoreKind::kScaled ? HopperLayout::kPacked : kind == ScoreKind::kCapped ? HopperLayout::kPackedCapped : HopperLayout::kPackedRich;
   if (problem.stats == StatsLevel::kFull) return HopperLayout::kFull;
   return kind == ScoreKind::kScaled ? HopperLayout::kWide : kind == ScoreKind::kCapped ? HopperLayout::kCapped : HopperLayout::kRich;
-}
-
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
-                            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/// The driver is asked for this one function, so that nothing links to it.
-Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result), "cuTensorMapEncodeTiled");
-    return reinterpret_cast<Encode>(function);
-  }();
-  return found;
-}
-
-/// How the copy engine sees a tensor: boxes of `rows` rows by 64 elements.
-CUtensorMap map_of(const ConstTensor& t, int rows) {
-  CUtensorMap map;
-  cuuint64_t sizes[4], strides[3];
-  for (std::size_t axis = 0; axis < 4; ++axis) sizes[axis] = static_cast<cuuint64_t>(t.shape[3 - axis]);
-  for (std::size_t axis = 0; axis < 3; ++axis) strides[axis] = static_cast<cuuint64_t>(t.shape[2 - axis] == 1 ? divide_up(t.shape[3], 8) * 8 : t.strides[2 - axis]) * 2;
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = encoder()(&map, t.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, const_cast<void*>(t.data), sizes,
-                                    strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) throw Error(ErrorCode::kInternal, "cuda: a tensor map was refused with status " + std::to_string(static_cast<int>(status)));
-  return map;
 }
 
 /// What rows see of documents, once: a search for each would be too much in the kernel.
@@ -236,14 +209,7 @@ std::string hopper_misfit(const Problem& problem, const Shape& s, const Gpu& car
   return {};
 }
 
-bool hopper_takes(const Inputs& in) {
-  for (const ConstTensor* t : {&in.q, &in.k, &in.v}) {
-    if (t->count() == 0 || t->strides[3] != 1 || reinterpret_cast<std::uintptr_t>(t->data) % 16 != 0) return false;
-    for (std::size_t axis = 0; axis < 3; ++axis)
-      if (t->shape[axis] > 1 && (t->strides[axis] <= 0 || t->strides[axis] % 8 != 0 || t->strides[axis] >= std::int64_t{1} << 38)) return false;
-  }
-  return true;
-}
+bool hopper_takes(const Inputs& in) { return can_map(in.q) && can_map(in.k) && can_map(in.v); }
 
 HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
@@ -322,7 +288,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     check_launch("runs of keys");
     a.runs = reinterpret_cast<const KeyRun*>(memory.runs);
   }
-  a.q = map_of(call.in.q, 64), a.k = map_of(call.in.k, tile.keys), a.v = map_of(call.in.v, tile.keys);
+  a.q = tensor_map(call.in.q, 64), a.k = tensor_map(call.in.k, tile.keys), a.v = tensor_map(call.in.v, tile.keys);
   const std::int64_t parts = splits(problem, s), rows = s.batch * s.heads_q * s.len_q, heads = s.batch * s.heads_q;
   a.splits = static_cast<int>(parts);
   if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
