@@ -31,7 +31,7 @@ ROOTDK_API GaussianSoftmax gaussian_softmax(double sigma, double keys, std::int6
 ROOTDK_API double gaussian_p_max(double sigma, double keys);
 ROOTDK_API double gaussian_p_max(double sigma, double keys, std::int64_t dim_qk);
 
-/// Of one σ, within 1e-4, in a third of the time: for tables and pictures.
+/// Of one σ, within 1e-4, on a coarser lattice: for tables and pictures.
 struct RoughSoftmax {
   double entropy = 0, sum_p2 = 0, p_max = 0;
 };
