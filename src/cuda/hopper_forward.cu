@@ -9,6 +9,7 @@ namespace rootdk::gpu {
 namespace {
 
 constexpr std::int64_t kPackedRows = 64;      ///< queries of all heads of a group, at most, for them to share a tile
+constexpr std::int64_t kShortRows = 1024;     ///< queries at dim 64, at most, for the tile of short rows: measured
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
 
 std::int64_t kernel_dim(const Shape& s) { return padded_dim(std::max(s.dim_qk, s.dim_v)); }
@@ -37,11 +38,17 @@ std::int64_t splits(const Problem& problem, const Shape& s) { return packs(probl
 /// All rows of an item see the same keys.
 bool alike(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents; }
 
+/// Of rows that full statistics do not look at.
+HopperLayout plain_layout(const Problem& problem, const Shape& s) {
+  const ScoreKind kind = kind_of(problem, s);
+  if (kind != ScoreKind::kScaled) return kind == ScoreKind::kCapped ? HopperLayout::kCapped : HopperLayout::kRich;
+  return kernel_dim(s) == 64 && s.len_q <= kShortRows ? HopperLayout::kShort : HopperLayout::kWide;
+}
+
 HopperLayout layout_of(const Problem& problem, const Shape& s) {
   const ScoreKind kind = kind_of(problem, s);
   if (packs(problem, s)) return kind == ScoreKind::kScaled ? HopperLayout::kPacked : kind == ScoreKind::kCapped ? HopperLayout::kPackedCapped : HopperLayout::kPackedRich;
-  if (problem.stats == StatsLevel::kFull) return HopperLayout::kFull;
-  return kind == ScoreKind::kScaled ? HopperLayout::kWide : kind == ScoreKind::kCapped ? HopperLayout::kCapped : HopperLayout::kRich;
+  return problem.stats == StatsLevel::kFull ? HopperLayout::kFull : plain_layout(problem, s);
 }
 
 /// What rows see of documents, once: a search for each would be too much in the kernel.
@@ -219,22 +226,25 @@ HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
     memory.o = arena.take<float>(parts * rows * s.dim_v);
     memory.rows = arena.take<float4>(parts * rows);
   }
-  if (parts > 1 || uneven(plan.problem)) memory.next_tile = arena.take<int>(1);
+  if (parts > 1 || uneven(plan.problem)) memory.next_tile = arena.take<int>(2);
   if (plan.problem.mask.documents) memory.runs = arena.take<int2>(s.batch * s.len_q);
   return memory;
 }
 
 namespace {
 
-/// Slices of 64 rows that are sampled, where slices are what is sampled.
-void place_samples(HopperArguments& a, const StatsOptions& options, std::int64_t len_q) {
-  if (options.sample <= 1 || options.first_query % kSampleBlock != 0) return;
-  const std::int64_t slices = divide_up(len_q, kSampleBlock), k = options.sample;
-  const std::int64_t first = ((options.sample_offset - options.first_query / kSampleBlock) % k + k) % k;
-  if (first >= slices) return;
-  a.sampled_slices = static_cast<int>((slices - first - 1) / k + 1);
-  a.first_sampled = static_cast<int>(slices) - a.sampled_slices;
-  a.sample = static_cast<int>(k), a.sample_offset = static_cast<int>(first);
+/// The slices of 64 rows that full statistics look at, where slices are what is sampled.
+SliceRule sampled_slices(const StatsOptions& options) {
+  const std::int64_t period = options.sample;
+  if (period <= 1 || options.first_query % kSampleBlock != 0 || period > std::int64_t{1} << 20) return {};
+  const std::int64_t first = ((options.sample_offset - options.first_query / kSampleBlock) % period + period) % period;
+  return {SliceRule::kEvery, static_cast<int>(period), static_cast<int>(first)};
+}
+
+/// How many of a head's slices there are by a rule.
+std::int64_t count(const SliceRule& rule, std::int64_t slices) {
+  const std::int64_t every = rule.first < slices ? (slices - rule.first - 1) / rule.period + 1 : 0;
+  return rule.kind == SliceRule::kAll ? slices : rule.kind == SliceRule::kEvery ? every : slices - every;
 }
 
 RowRule rule_of(const Mask& mask, const Shape& s) {
@@ -259,27 +269,12 @@ void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayo
   rich(a, s.dtype, layout, kind, blocks, stream);
 }
 
-/// It starts while the kernel before it still runs, and waits there.
-template <class... Parameters, class... Arguments>
-void launch_beside(void (*kernel)(Parameters...), std::int64_t blocks, int threads, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.stream = stream;
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early, config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), "combine");
-}
-
 }  // namespace
 
 void hopper_forward(const ForwardView& view, const base::ForwardCall& call, const HopperMemory& memory, cudaStream_t stream) {
   const Shape& s = call.plan.shape;
   const Problem& problem = call.plan.problem;
-  const StatsLevel level = problem.stats;
-  const HopperLayout layout = layout_of(problem, s);
-  const HopperTileSizes tile = hopper_tile(kernel_dim(s), layout);
-  const bool packed = packs(problem, s);
+  const bool full = problem.stats == StatsLevel::kFull, packed = packs(problem, s);
   HopperArguments a;
   a.f = view;
   a.rule = rule_of(problem.mask, s);
@@ -288,30 +283,42 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     check_launch("runs of keys");
     a.runs = reinterpret_cast<const KeyRun*>(memory.runs);
   }
-  a.q = tensor_map(call.in.q, 64), a.k = tensor_map(call.in.k, tile.keys), a.v = tensor_map(call.in.v, tile.keys);
   const std::int64_t parts = splits(problem, s), rows = s.batch * s.heads_q * s.len_q, heads = s.batch * s.heads_q;
   a.splits = static_cast<int>(parts);
   if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
-  a.row_tiles = static_cast<int>(packed ? 1 : divide_up(s.len_q, tile.rows));
-  if (level == StatsLevel::kFull) place_samples(a, problem.stats_options, s.len_q);
-  a.near_heads = static_cast<int>(std::clamp<std::int64_t>(kCacheBytes * s.group() / (s.len_kv * (s.dim_qk + s.dim_v) * 2), 1, heads));
-  a.tiles = static_cast<int>(packed ? parts * s.heads_kv * s.batch : a.row_tiles * heads);
+  a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
+  for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
+  if (memory.next_tile) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
-  const int blocks = std::min(a.tiles, multiprocessors * tile.blocks);  // they stay and take tile after tile
-  a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
-  for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
-  a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
-  if (a.whole_heads) a.near_heads = 1;
-  else if (!packed || a.tiles >= kManyRounds * blocks) a.next_tile = memory.next_tile;
-  if (a.next_tile) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
-  launch(a, s, kind_of(problem, s), layout, blocks, stream);
+
+  const auto launch_slices = [&](const SliceRule& slices, HopperLayout layout, int* next_tile) {
+    const HopperTileSizes tile = hopper_tile(kernel_dim(s), layout);
+    a.slices = slices;
+    a.q = tensor_map(call.in.q, 64), a.k = tensor_map(call.in.k, tile.keys), a.v = tensor_map(call.in.v, tile.keys);
+    a.row_tiles = static_cast<int>(packed ? 1 : divide_up(count(slices, divide_up(s.len_q, 64)) * 64, tile.rows));
+    a.tiles = static_cast<int>(packed ? parts * s.heads_kv * s.batch : a.row_tiles * heads);
+    a.near_heads = static_cast<int>(std::clamp<std::int64_t>(kCacheBytes * s.group() / (s.len_kv * (s.dim_qk + s.dim_v) * 2), 1, heads));
+    const int blocks = std::min(a.tiles, multiprocessors * tile.blocks);  // they stay and take tile after tile
+    a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
+    a.next_tile = nullptr;
+    if (a.whole_heads) a.near_heads = 1;
+    else if (!packed || a.tiles >= kManyRounds * blocks) a.next_tile = next_tile;
+    if (blocks > 0) launch(a, s, kind_of(problem, s), layout, blocks, stream);
+    return tile;
+  };
+  const SliceRule sampled = full && !a.full_rows ? sampled_slices(problem.stats_options) : SliceRule{};
+  const HopperTileSizes tile = launch_slices(sampled, layout_of(problem, s), memory.next_tile);
+  if (sampled.kind == SliceRule::kEvery) {
+    a.beside = true;
+    launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1);
+  }
   if (parts > 1) {
     const auto combine = s.dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
-    launch_beside(combine, rows, parts > 32 ? 512 : 128, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
+    launch_beside(combine, rows, parts > 32 ? 512 : 128, 0, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
   }
-  if (level == StatsLevel::kFull && view.full) {
+  if (full && view.full) {
     const bool every = view.full_rows[11].data || view.full_rows[12].data;
     const std::int64_t rows_at_once = every ? std::max<std::int64_t>(64, divide_up(s.len_q, 65535)) : 1;
     const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(every ? divide_up(s.len_q, rows_at_once) : 1));

@@ -1,14 +1,19 @@
-// Forward on Hopper. A block owns 64 query rows per consumer warpgroup; one producer warp copies K and V in rings of two or three stages,
-// the consumers multiply, and each hides its softmax under the other's products.
+// Forward on Hopper. A block owns 64 query rows per consumer warpgroup; one producer warp copies K and V in rings of stages, the consumers
+// multiply, and while one has weights to compute the others have products.
 //
-//   S(n) = Q·Kᵀ(n) and O += P(n−1)·V(n−1) are issued together; softmax(n) runs while the second is still in flight.
+//   S(n) = Q·Kᵀ(n) and O += P(n−1)·V(n−1) are issued together; softmax(n) may run while the second is still in flight.
 //   P is packed only after that product has ended: its registers are the product's input.
 //
 // Blocks stay and take tile after tile; the producer runs ahead into the next tile's keys while the last one's rows are written, and each
-// warpgroup gets its next queries as soon as it has done with the old ones.
+// warpgroup gets its next queries as soon as it has done with the old ones. Warpgroups wait for keys and never for each other: taking turns
+// at the tensor cores was slower. A last block of few keys is multiplied in a narrower product of its own.
 // Masks that leave each row a run of keys cost a pass over the scores of the tiles at the ends of a run, found a warp at a time.
 // Few queries (decoding): the rows of all heads that read one key head are packed into one tile, and the keys are split among blocks.
+//
+// What limits it on an H200 is power: with fewer instructions for each score the card clocks higher.
 #pragma once
+
+#include <type_traits>
 
 #include "cuda/hopper_scores.cuh"
 #include "cuda/hopper_softmax.cuh"
@@ -21,6 +26,16 @@ namespace rootdk::gpu {
 /// What lies between q·k and softmax: a scale above zero; that and a soft-cap; anything.
 enum class ScoreKind { kScaled, kCapped, kRich };
 
+/// Keys of a block, as a type.
+template <int kWidth>
+using Width = std::integral_constant<int, kWidth>;
+
+/// The scale of a row's head.
+template <class Tile>
+__device__ __forceinline__ float scale_of_head(const HopperArguments& a, const Work& work, int h) {
+  return Tile::kPacked ? static_cast<float>(factor_of(a.f.p, h)) : work.c;
+}
+
 /// A row's sums of weights times values as they are: another kernel merges the parts of a row whose keys were split.
 template <class Tile, ScoreKind kKind>
 __device__ __forceinline__ void write_parts(const HopperArguments& a, const Work& work, const float (&o)[Tile::kDim / 2], const RowPair& rows, const RichPair& rich,
@@ -30,7 +45,7 @@ __device__ __forceinline__ void write_parts(const HopperArguments& a, const Work
   const int thread = thread_again() % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4, dim = static_cast<int>(p.dim_v);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const PlacedRow place = place_row<Tile, false>(a, work, row + 8 * r);
+    const PlacedRow place = place_row<Tile>(a, work, row + 8 * r);
     const float sum = quad_sum(rows.sum[r]), max = rows.max[r];
     float raw_max = max;
     int visible = 0;
@@ -55,17 +70,18 @@ __device__ __forceinline__ void write_parts(const HopperArguments& a, const Work
   }
 }
 
-/// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values. What is known of a row is worked
-/// out by one lane of its four: code that runs once a tile costs what it takes to fetch it.
-template <class Tile, class T, bool kFull, bool kLook, ScoreKind kKind>
+/// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values, which `settle` makes relative to
+/// the maximum, as all else is. What is known of a row is worked out by one lane of its four: code that runs once a tile costs what it takes
+/// to fetch it.
+template <class Tile, class T, bool kFull, ScoreKind kKind>
 __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work& work, int group, const float (&o)[Tile::kDim / 2], const RowPair& rows, FullPair& full,
-                                           const RichPair& rich, const float (&scale2)[2]) {
+                                           const RichPair& rich, const float (&scale2)[2], const float (&settle)[2]) {
   constexpr int kDim = Tile::kDim;
   const ForwardView& f = a.f;
   const ProblemView& p = f.p;
   const int thread = thread_again() % 128, lane = thread % 32, quad = lane & ~3, mine = lane & 1;  // lanes 0 and 2 of a quarter have its first row
-  const PlacedRow place = place_row<Tile, kFull>(a, work, group * 64 + thread / 32 * 16 + lane / 4 + 8 * mine);
-  const std::int64_t b = work.batch, h = place.real ? place.h : 0, i = place.real ? place.i : 0;
+  const PlacedRow place = place_row<Tile>(a, work, group * 64 + thread / 32 * 16 + lane / 4 + 8 * mine);
+  const std::int64_t b = work.batch, h = Tile::kPacked && !place.real ? 0 : place.h, i = place.real ? place.i : 0;
 
   const float sums[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
   const float sum = (mine ? sums[1] : sums[0]), max = mine ? rows.max[1] : rows.max[0];
@@ -76,45 +92,53 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
     const int seen[2] = {quad_sum(rich.visible[0]), quad_sum(rich.visible[1])};
     raw_max = (mine ? raw[1] : raw[0]), score_max = max, visible = (mine ? seen[1] : seen[0]);
   } else {
-    const float c = static_cast<float>(factor_of(p, h));
+    const float c = scale_of_head<Tile>(a, work, static_cast<int>(h));
     raw_max = score_max = max == -kInfinityF ? max : max * c;
     if constexpr (kKind == ScoreKind::kCapped) origin = capped(max * (c / p.cap)) * scale2[0], score_max = max == -kInfinityF ? max : origin * kLn2;
   }
-  SinkShare total{sum > 0 || isnan(sum) ? score_max + logf(sum) : -kInfinityF, 1};
+  SinkShare total{sum > 0 || isnan(sum) ? score_max + __logf(sum) : -kInfinityF, 1};  // sum is 1 or more: the hardware's logarithm is off by 1e-7
   if (p.sink) total = with_sink(total.lse, p.sink[h]);
-  const float my_gain = sum == 0 ? 0 : total.share / sum;
-  const float gain[2] = {__shfl_sync(~0u, my_gain, quad), __shfl_sync(~0u, my_gain, quad + 1)};
+  const float my_gain = sum == 0 ? 0 : __fdividef(total.share, sum);
+  const float gain[2] = {__shfl_sync(~0u, my_gain, quad) * settle[0], __shfl_sync(~0u, my_gain, quad + 1) * settle[1]};
 
-  T* my_out = reinterpret_cast<T*>(f.o.data) + at(f.o, b, h, i);
+  T* my_out = reinterpret_cast<T*>(f.o.data) + (Tile::kPacked ? at(f.o, b, h, i) : work.o_at + i * f.o.strides[2]);
   const int dim = static_cast<int>(p.dim_v), my_room = place.real ? dim : 0;
   float nothing[2] = {0, 0};  // stay 0 unless something is not finite
+  const auto write_out = [&](const auto& store) {  // store(the first of four columns, how many there are from it on, the columns)
+    const int odd = lane & 1, column = 8 * odd + 2 * (lane & 2);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r)) + 8 * (lane % 4) * f.o.strides[3];
-    const int room = __shfl_sync(~0u, my_room, quad + r) - 8 * (lane % 4);
-    const bool aligned = f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0 && dim % 8 == 0;
+    for (int r = 0; r < 2; ++r) {
+      T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r)) + column * f.o.strides[3];
+      const int room = __shfl_sync(~0u, my_room, quad + r) - column;
 #pragma unroll
-    for (int j = 0; j < kDim / 8; j += 4) {
-      std::uint32_t pairs[4];
+      for (int j = 0; j < kDim / 8; j += 2) {
+        std::uint32_t pairs[2];
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const float low = o[4 * (j + x) + 2 * r] * gain[r], high = o[4 * (j + x) + 2 * r + 1] * gain[r];
-        nothing[r] = fmaf(low, 0.0f, fmaf(high, 0.0f, nothing[r]));
-        pairs[x] = pack2<T>(low, high);
-      }
-      quad_transpose(pairs);  // from a pair of each of four groups of columns to one group of eight columns
-      if (aligned) {
-        if (8 * j < room) *reinterpret_cast<uint4*>(out + 8 * j) = {pairs[0], pairs[1], pairs[2], pairs[3]};
-      } else {
-        auto* to = reinterpret_cast<std::uint16_t*>(out) + 8 * j * f.o.strides[3];
-#pragma unroll
-        for (int x = 0; x < 8; ++x, to += f.o.strides[3])
-          if (8 * j + x < room) *to = static_cast<std::uint16_t>(pairs[x / 2] >> 16 * (x % 2));
+        for (int x = 0; x < 2; ++x) {
+          const float low = o[4 * (j + x) + 2 * r] * gain[r], high = o[4 * (j + x) + 2 * r + 1] * gain[r];
+          nothing[r] = fmaf(low, 0.0f, fmaf(high, 0.0f, nothing[r]));
+          pairs[x] = pack2<T>(low, high);
+        }
+        // Two columns in each of two groups of eight become four columns in one of them: even lanes have the first, odd ones the second.
+        const std::uint32_t other = __shfl_xor_sync(~0u, odd ? pairs[0] : pairs[1], 1);
+        store(out + 8 * j * f.o.strides[3], room - 8 * j, odd ? other : pairs[0], odd ? pairs[1] : other);
       }
     }
+  };
+  if (__all_sync(~0u, f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(my_out) % 8 == 0 && dim % 4 == 0)) {
+    write_out([](T* to, int room, std::uint32_t first, std::uint32_t second) {
+      if (room > 0) *reinterpret_cast<uint2*>(to) = {first, second};
+    });
+  } else {
+    write_out([&](T* to, int room, std::uint32_t first, std::uint32_t second) {
+      auto* at = reinterpret_cast<std::uint16_t*>(to);
+#pragma unroll
+      for (int x = 0; x < 4; ++x, at += f.o.strides[3])
+        if (x < room) *at = static_cast<std::uint16_t>((x < 2 ? first : second) >> 16 * (x % 2));
+    });
   }
   const unsigned good[2] = {__ballot_sync(~0u, nothing[0] == 0), __ballot_sync(~0u, nothing[1] == 0)};
-  if constexpr (kLook) {
+  if constexpr (kFull) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       for (float* x : {&full.t[r], &full.sum2[r], &full.sum3[r], &full.first[r], &full.second[r]}) *x = quad_sum(*x);
@@ -124,18 +148,18 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if (lane % 4 > 1 || !place.real) return;
   const bool finite = (isfinite(total.lse) || total.lse == -kInfinityF) && ((mine ? good[1] : good[0]) >> quad & 15) == 15;
   if (kKind != ScoreKind::kRich || !(p.allowed.data || p.bias.data)) {
-    const KeyRun run = visible_run(a, work.batch, place.i);
+    const KeyRun run = visible_run(a, work, place.i);
     visible = run.end - run.begin;
   }
-  write_row(f.lse, b, h, i, total.lse);
+  if (f.lse.data) write(f.lse, Tile::kPacked ? at(f.lse, b, h, i) : work.lse_at + i * f.lse.strides[2], total.lse);
   if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, my_gain);
   if (!f.records) return;
-  const std::int64_t index = (b * p.heads_q + h) * p.len_q + i;
+  const std::int64_t index = (Tile::kPacked ? b * p.heads_q + h : std::int64_t{work.head_index}) * static_cast<int>(p.len_q) + i;
   f.records[index] = {raw_max, score_max, my_gain, total.lse, visible, finite};
   if constexpr (!kFull) return;
   base::FullRecord record = {};
-  const bool sampled = kLook && (p.sample == 1 || a.sampled_slices > 0 || is_sampled(p, i));
-  if constexpr (kLook) {
+  const bool sampled = is_sampled(p, i);
+  if constexpr (kFull) {
     if (sampled) {
       FullPair one = full;
       if (mine) one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1], one.second[0] = full.second[1], one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
@@ -145,12 +169,11 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if (a.full_rows) write_full_rows(f, b, h, i, sampled, visible, record);
 }
 
-/// One tile in a consumer warpgroup: its rows through all their blocks of keys. `ring` is the tile's first place in the rings. kFull: full
-/// statistics are wanted; kLook: of one of these rows.
-template <class Tile, class T, bool kFull, bool kLook, ScoreKind kKind>
-__device__ __forceinline__ void consume(const HopperArguments& a, const HopperShared<Tile>& shared, const Work& work, int group, int ring) {
+/// One tile in a consumer warpgroup: its rows through all their blocks of keys. `ring` is the tile's first place in the rings.
+template <class Tile, class T, bool kFull, ScoreKind kKind>
+__device__ __forceinline__ void consume(const HopperArguments& a, const HopperShared<Tile>& shared, const Work& work, int group, int round, int ring) {
   constexpr int kKeys = Tile::kKeys, kDim = Tile::kDim, kStages = Tile::kStages, kGroups = Tile::kGroups;
-  static_assert(!kLook || kKind == ScoreKind::kScaled);
+  static_assert(!kFull || kKind == ScoreKind::kScaled);
   const ProblemView& p = a.f.p;
   const int thread = thread_again() % 128, row = group * 64 + thread / 32 * 16 + thread % 32 / 4;
 
@@ -159,21 +182,20 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
   RichPair rich;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const PlacedRow place = place_row<Tile, kFull>(a, work, row + 8 * r);
+    const PlacedRow place = place_row<Tile>(a, work, row + 8 * r);
     begin[r] = 0, end[r] = 0x7fffffff;  // padding needs no mask
     float c = 1;
     if constexpr (kKind == ScoreKind::kRich) rich.h[r] = -1, rich.i[r] = 0, rich.visible[r] = 0, rich.raw_max[r] = -kInfinityF, rich.position[r] = 0, rich.slope[r] = 0, rich.c[r] = 1;
     if (place.real) {
-      const KeyRun run = visible_run(a, work.batch, place.i);
+      const KeyRun run = visible_run(a, work, place.i);
       begin[r] = run.begin, end[r] = run.end;
       if constexpr (kKind == ScoreKind::kRich) {
         const QueryRow keys = visible_keys(p, work.batch, place.i);
         rich.h[r] = place.h, rich.i[r] = place.i, rich.position[r] = static_cast<int>(keys.position);
         rich.c[r] = static_cast<float>(scale_of(p, place.h, keys));
         if (p.slopes) rich.slope[r] = p.slopes[place.h];
-        rich.allowed[r] = at(p.allowed, work.batch, place.h, place.i), rich.bias[r] = at(p.bias, work.batch, place.h, place.i);
       } else {
-        c = static_cast<float>(factor_of(p, place.h));
+        c = scale_of_head<Tile>(a, work, place.h);
       }
     }
     scale2[r] = c * kLog2E;
@@ -190,69 +212,69 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
   for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    rows.max[r] = -kInfinityF, rows.sum[r] = 0;
+    rows.max[r] = rows.base[r] = -kInfinityF, rows.sum[r] = 0;
     full.t[r] = full.sum2[r] = full.sum3[r] = full.first[r] = full.second[r] = full.count[r] = 0;
     full.min[r] = kInfinityF, full.max_block[r] = -1;
   }
-  const std::uint64_t first_q = operand(shared.q + group * 64 * kDim * 2);
-  const auto scores = [&](float(&s)[kKeys / 2], std::uint32_t k) {
+  const int place_q = same_in_warp(RingPlace<Tile::kQueries>{round}.stage() * kGroups + group);
+  const std::uint64_t first_q = operand(shared.q + place_q * 64 * kDim * 2);
+  const std::uint32_t empty_q = shared.empty_q + 8 * place_q;
+  const auto scores = [&]<int N>(float(&s)[N], std::uint32_t k) {
     const std::uint64_t first_k = operand(k);  // addresses within are added: in units of 16 bytes, in the low bits
 #pragma unroll
     for (int x = 0; x < kDim / 16; ++x) {
       const int panel = x / 4, offset = x % 4 * 32;
-      Scores<kKeys, T>::mma(s, first_q + (panel * 64 * 128 + offset) / 16, first_k + (panel * kKeys * 128 + offset) / 16, x != 0);
+      Scores<2 * N, T>::mma(s, first_q + (panel * 64 * 128 + offset) / 16, first_k + (panel * kKeys * 128 + offset) / 16, x != 0);
     }
     products_commit();
   };
-  const auto values = [&](std::uint32_t v) {
+  const auto values = [&]<int kWidth>(Width<kWidth>, std::uint32_t v) {
     const std::uint64_t first_v = operand(v, kKeys * 128);
 #pragma unroll
-    for (int x = 0; x < kKeys / 16; ++x) Values<kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
+    for (int x = 0; x < kWidth / 16; ++x) Values<kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
     products_commit();
   };
-  const auto softmax = [&](float(&s)[kKeys / 2], int first_key, bool first) {
-    const bool masked = first_key < warp_begin || first_key + kKeys > warp_end;
+  const auto softmax = [&]<int N>(float(&s)[N], int first_key, bool first) {  // whether o is to be multiplied by shrink
+    const bool masked = first_key < warp_begin || first_key + 2 * N > warp_end;
     if constexpr (kKind == ScoreKind::kRich) {
-      transform(p, s, rich, masked, begin, end, first_key);
-      softmax_step(s, rows, shrink, scale2);
+      transform(p, s, rich, work.batch, masked, begin, end, first_key);
+      const bool moved = softmax_step<false>(s, rows, shrink, scale2);
       if (p.dropout) drop(p, s, rich, work.batch, first_key);
-      return;
+      return moved;
     }
     if (masked) hide(s, begin, end, first_key);
-    if constexpr (kLook) {
-      if (first || masked) softmax_step_full<kKeys / 2, true>(s, rows, full, shrink, scale2, first_key);  // one way for the first: less code
-      else softmax_step_full<kKeys / 2, false>(s, rows, full, shrink, scale2, first_key);
+    if constexpr (kFull) {
+      if (first || masked) return softmax_step_full<N, true>(s, rows, full, shrink, scale2, first_key);  // one way for the first: less code
+      return softmax_step_full<N, false>(s, rows, full, shrink, scale2, first_key);
     } else if constexpr (kKind == ScoreKind::kCapped) {
-      softmax_step_capped(s, rows, shrink, scale2[0], inner, masked, begin, end, first_key);
+      return softmax_step_capped(s, rows, shrink, scale2[0], inner, masked, begin, end, first_key);
     } else {
-      softmax_step(s, rows, shrink, scale2);
+      return softmax_step<true>(s, rows, shrink, scale2);
     }
   };
-  // Blocks of keys that no row of this warpgroup sees. Warpgroups multiply in turn; a turn without anything to multiply is passed on, and
-  // before the block is waited for: the others need it to get there.
-  const auto pass_over = [&](int place, int count, int turns) {
+  const auto multiply = [&](const float(&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) o[i] *= factor[i / 2 % 2];
+  };
+  // Blocks of keys that no row of this warpgroup sees. They are waited for all the same: a barrier's parity tells a block only from the next
+  // one in its stage.
+  const auto pass_over = [&](int place, int count) {
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-      if (kGroups > 1 && n < turns) named_sync(2 + group, 256), named_arrive(2 + (group + 1) % kGroups, 256);
       const RingPlace<kStages> at{place + n};
-      if (thread == 0) {
-        // Not before the stage's last use has ended for all, else this counts for that one.
-        barrier_wait(shared.empty_k + 8 * at.stage(), at.parity() ^ 1);
-        barrier_arrive(shared.empty_k + 8 * at.stage());
-        barrier_wait(shared.empty_v + 8 * at.stage(), at.parity() ^ 1);
-        barrier_arrive(shared.empty_v + 8 * at.stage());
-      }
-      __syncwarp();
+      barrier_wait(shared.full_k + 8 * at.stage(), at.parity());
+      barrier_wait(shared.full_v + 8 * at.stage(), at.parity());
+      if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * at.stage()), barrier_arrive(shared.empty_v + 8 * at.stage());
     }
   };
 
   const int blocks = same_in_warp(work.group_last[group] - work.group_first[group]), first_key = work.group_first[group] * kKeys;
   {
     const int before = work.group_first[group] - work.first_block;
-    pass_over(ring, before, before);
+    pass_over(ring, before);
     ring = same_in_warp(ring + before);
   }
-  if (blocks == 0) barrier_arrive(shared.empty_q + 8 * group);
+  if (blocks == 0) barrier_arrive(empty_q);
   if (blocks > 0) {
     {
       const RingPlace<kStages> k{ring};
@@ -263,54 +285,71 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       scores(s, shared.k + k.stage() * Tile::kStageBytes);
       products_wait<0>();
       hold(s);
-      if (thread == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
-      if (blocks == 1) barrier_arrive(shared.empty_q + 8 * group);
+      if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
+      if (blocks == 1) barrier_arrive(empty_q);
       softmax(s, first_key, true);
       pack<T>(s, weights);
     }
-#pragma unroll 1
-    for (int n = 1; n < blocks; ++n) {
+    const auto step = [&]<int kWidth>(Width<kWidth>, int n) {
       const RingPlace<kStages> k{ring + n}, v{ring + n - 1};
-      float s[kKeys / 2];
+      float s[kWidth / 2];
       barrier_wait(shared.full_k + 8 * k.stage(), k.parity());
       barrier_wait(shared.full_v + 8 * v.stage(), v.parity());
-      if constexpr (kGroups > 1) named_sync(2 + group, 256);
       hold(weights), hold(o), hold(s);
       products_begin();
       scores(s, shared.k + k.stage() * Tile::kStageBytes);
-      values(shared.v + v.stage() * Tile::kStageBytes);
-      if constexpr (kGroups > 1) named_arrive(2 + (group + 1) % kGroups, 256);
+      values(Width<kKeys>{}, shared.v + v.stage() * Tile::kStageBytes);
       products_wait<1>();
       hold(s);
-      if (thread == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
-      if (n == blocks - 1) barrier_arrive(shared.empty_q + 8 * group);
-      softmax(s, first_key + n * kKeys, false);
+      if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
+      if (n == blocks - 1) barrier_arrive(empty_q);
+      const bool moved = softmax(s, first_key + n * kKeys, false);
       products_wait<0>();
       hold(o);
-      if (thread == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
+      if (thread % 32 == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
       pack<T>(s, weights);
-#pragma unroll
-      for (int i = 0; i < kDim / 2; ++i) o[i] *= shrink[i / 2 % 2];
+      if (moved) multiply(shrink);
+    };
+    const auto last_values = [&]<int kWidth>(Width<kWidth> width) {
+      const RingPlace<kStages> v{ring + blocks - 1};
+      barrier_wait(shared.full_v + 8 * v.stage(), v.parity());
+      hold(weights), hold(o);
+      products_begin();
+      values(width, shared.v + v.stage() * Tile::kStageBytes);
+      products_wait<0>();
+      hold(o);
+      if (thread % 32 == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
+    };
+    const bool tail = Tile::kTail > 0 && same_in_warp(work.tails >> group & 1);
+    const int whole = tail ? blocks - 1 : blocks;
+#pragma unroll 1
+    for (int n = 1; n < whole; ++n) step(Width<kKeys>{}, n);
+    if constexpr (Tile::kTail > 0) {
+      if (tail) step(Width<Tile::kTail>{}, blocks - 1), last_values(Width<Tile::kTail>{});
+      else last_values(Width<kKeys>{});
+    } else {
+      last_values(Width<kKeys>{});
     }
-    const RingPlace<kStages> v{ring + blocks - 1};
-    barrier_wait(shared.full_v + 8 * v.stage(), v.parity());
-    hold(weights), hold(o);
-    products_begin();
-    values(shared.v + v.stage() * Tile::kStageBytes);
-    products_wait<0>();
-    hold(o);
-    if (thread == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
   }
-  {
-    const int after = work.last_block - work.group_last[group];
-    pass_over(ring + blocks, after, blocks > 0 ? after : after - 1);
+  pass_over(ring + blocks, work.last_block - work.group_last[group]);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {  // from here on relative to the maximum
+    float step = (rows.base[r] - rows.max[r]) * scale2[r];
+    if constexpr (kKind == ScoreKind::kCapped) step = capped_origin(rows.base[r], scale2[r], inner) - capped_origin(rows.max[r], scale2[r], inner);
+    if (rows.max[r] == -kInfinityF) step = 0;
+    if constexpr (kFull) shift_full(full, r, rows.sum[r], step);
+    shrink[r] = exp2_approx(step), rows.sum[r] *= shrink[r];
   }
-  if (Tile::kPacked && a.part_o) write_parts<Tile, kKind>(a, work, o, rows, rich, scale2);
-  else write_rows<Tile, T, kFull, kLook, kKind>(a, work, group, o, rows, full, rich, scale2);
+  if (Tile::kPacked && a.part_o) {
+    multiply(shrink);
+    write_parts<Tile, kKind>(a, work, o, rows, rich, scale2);
+  } else {
+    write_rows<Tile, T, kFull, kKind>(a, work, group, o, rows, full, rich, scale2, shrink);
+  }
 }
 
 /// The producer warp: tile after tile, Q of each warpgroup once it is free, K and V as their stages become free.
-template <class Tile, bool kFull>
+template <class Tile>
 __device__ __forceinline__ void produce(const HopperArguments& a, const HopperShared<Tile>& shared, Work* slots) {
   constexpr int kKeys = Tile::kKeys, kStages = Tile::kStages, kDim = Tile::kDim;
   const bool leader = threadIdx.x % 32 == 0;
@@ -327,7 +366,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
       slot = index < a.tiles ? place_work<Tile>(a, index) : Work{};
     }
     __syncwarp();
-    if (slot.index >= 0) find_blocks<Tile, kFull>(a, slot);
+    if (slot.index >= 0) find_blocks<Tile>(a, slot);
     __syncwarp();
   };
 
@@ -346,12 +385,14 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
     };
     const bool some = work.index >= 0 && work.first_block < work.last_block;
     const auto give_queries = [&](int g) {
-      barrier_wait(shared.empty_q + 8 * g, (round & 1) ^ 1);
-      if (!some || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(shared.full_q + 8 * g);
-      barrier_expect(shared.full_q + 8 * g, Tile::kQueryBytes / Tile::kGroups);
-      const int first_row = slice_of<kFull>(a, work.row_tile * Tile::kGroups + g) * 64;
-      for (int panel = 0; panel < Tile::kPanels; ++panel)
-        copy_box(shared.q + g * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, first_row, work.head, work.batch, shared.full_q + 8 * g);
+      const RingPlace<Tile::kQueries> queries{round};
+      const int place = queries.stage() * Tile::kGroups + g;
+      const std::uint32_t full = shared.full_q + 8 * place;
+      barrier_wait(shared.empty_q + 8 * place, queries.parity() ^ 1);
+      if (!some || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
+      barrier_expect(full, Tile::kQueryBytes / Tile::kGroups);
+      const int first_row = a.slices(work.row_tile * Tile::kGroups + g) * 64;
+      for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, first_row, work.head, work.batch, full);
     };
     int block = work.first_block;
     const int last = work.last_block, full = min(last, block + kStages);
@@ -366,7 +407,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
       if (Tile::kPacked) give_queries(0);
     }
     __syncwarp();
-    if (work.index < 0) return;
+    if (work.index < 0) break;
     write_work(round + 1);  // the rings are full: there is time
     if (leader) {
 #pragma unroll 1
@@ -374,6 +415,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
     }
     __syncwarp();
   }
+  if (a.beside) next_kernel_wait();
 }
 
 /// Packed rows are gathered by hand, in the layout that the copy engine would have made. Rows of padding are zero, from the first tile on.
@@ -385,7 +427,7 @@ __device__ __forceinline__ void gather_queries(const HopperArguments& a, const H
     const int r = x / kChunks, chunk = x % kChunks;
     uint4 value = {0, 0, 0, 0};
     if (r < rows && chunk * 8 < dim) {
-      const PlacedRow place = place_row<Tile, false>(a, work, r);
+      const PlacedRow place = place_row<Tile>(a, work, r);
       const T* from = reinterpret_cast<const T*>(a.f.q.data) + at(a.f.q, work.batch, place.h, place.i) + chunk * 8;
       if (chunk * 8 + 8 <= dim) {
         value = *reinterpret_cast<const uint4*>(from);
@@ -410,44 +452,34 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
   const int warpgroup = same_in_warp(threadIdx.x / 128);
 
   if (threadIdx.x == 0) {
-    for (int g = 0; g < kGroups; ++g) barrier_init(shared.full_q + 8 * g, 1), barrier_init(shared.empty_q + 8 * g, 128);
+    for (int g = 0; g < Tile::kQueries * kGroups; ++g) barrier_init(shared.full_q + 8 * g, 1), barrier_init(shared.empty_q + 8 * g, 128);
     for (int x = 0; x < kStages; ++x) {
       barrier_init(shared.full_k + 8 * x, 1), barrier_init(shared.full_v + 8 * x, 1);
-      barrier_init(shared.empty_k + 8 * x, kGroups), barrier_init(shared.empty_v + 8 * x, kGroups);
+      barrier_init(shared.empty_k + 8 * x, 4 * kGroups), barrier_init(shared.empty_v + 8 * x, 4 * kGroups);
     }
     asm volatile("fence.mbarrier_init.release.cluster;");
   }
   __syncthreads();
-  if (Tile::kPacked && a.part_o) next_kernel_start();
+  if (kFull || (Tile::kPacked && a.part_o)) next_kernel_start();
 
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Tile::kProducerRegisters));
-    if (threadIdx.x < 32) produce<Tile, kFull>(a, shared, slots);
+    if (threadIdx.x < 32) produce<Tile>(a, shared, slots);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Tile::kConsumerRegisters));
     const int group = warpgroup - 1;
-    if constexpr (kGroups > 1)
-      if (group == 0) named_arrive(2, 256);
     int ring = 0;
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      barrier_wait(shared.full_q + 8 * group, round & 1);
+      const RingPlace<Tile::kQueries> queries{round};
+      barrier_wait(shared.full_q + 8 * (queries.stage() * kGroups + group), queries.parity());
       const Work& work = slots[round % Tile::kSlots];
       if (work.index < 0) return;
       if constexpr (Tile::kPacked) {
         gather_queries<Tile, T>(a, shared, work, round == 0);
         named_sync(8 + group, 128);
       }
-      if constexpr (kFull) {
-        // Fixed blocks of 64 queries are sampled, and 64 rows touch two at most; a warpgroup without one takes the cheaper loop.
-        const int slice = work.row_tile * kGroups + group;
-        bool look = a.f.p.sample == 1 || (slice >= a.first_sampled && a.sampled_slices > 0);
-        if (!look && a.sampled_slices == 0) look = is_sampled(a.f.p, std::int64_t{slice} * 64) || is_sampled(a.f.p, std::int64_t{slice} * 64 + 63);
-        if (look) consume<Tile, T, true, true, kKind>(a, shared, work, group, ring);
-        else consume<Tile, T, true, false, kKind>(a, shared, work, group, ring);
-      } else {
-        consume<Tile, T, false, false, kKind>(a, shared, work, group, ring);
-      }
+      consume<Tile, T, kFull, kKind>(a, shared, work, group, round, ring);
       ring += work.last_block - work.first_block;
     }
   }
@@ -456,6 +488,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
 template <class Tile, class T, bool kFull, ScoreKind kKind>
 void hopper_launch(const HopperArguments& a, int blocks, cudaStream_t stream) {
   allow_shared(hopper_kernel<Tile, T, kFull, kKind>, Tile::kBytes);
+  if (a.beside) return launch_beside(hopper_kernel<Tile, T, kFull, kKind>, blocks, Tile::kThreads, Tile::kBytes, stream, a);
   hopper_kernel<Tile, T, kFull, kKind><<<static_cast<unsigned>(blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
   check_launch("hopper forward");
 }

@@ -11,8 +11,7 @@ struct RichPair {
   float c[2], slope[2];
   float raw_max[2];
   int position[2], visible[2];
-  std::int64_t allowed[2], bias[2];  ///< offsets of the row's first key
-  int h[2], i[2];                    ///< h: −1 of padding
+  int h[2], i[2];  ///< h: −1 of padding
 };
 
 /// f(value, row of the pair, key).
@@ -26,17 +25,17 @@ __device__ __forceinline__ void each_score(float (&s)[N], int first_key, const F
 }
 
 template <int N>
-__device__ __forceinline__ void transform(const ProblemView& p, float (&s)[N], RichPair& rich, bool masked, const int (&begin)[2], const int (&end)[2], int first_key) {
+__device__ __forceinline__ void transform(const ProblemView& p, float (&s)[N], RichPair& rich, int batch, bool masked, const int (&begin)[2], const int (&end)[2], int first_key) {
   each_score(s, first_key, [&](float& x, int r, int) { x *= rich.c[r]; });
   if (masked) hide(s, begin, end, first_key);
   // Padding rows see keys that are not there: only real ones read arrays.
   if (p.allowed.data)
     each_score(s, first_key, [&](float& x, int r, int key) {
-      if (x != -kInfinityF && rich.h[r] >= 0 && p.allowed.data[rich.allowed[r] + key * p.allowed.strides[3]] == 0) x = -kInfinityF;
+      if (x != -kInfinityF && rich.h[r] >= 0 && p.allowed.data[at(p.allowed, batch, rich.h[r], rich.i[r]) + key * p.allowed.strides[3]] == 0) x = -kInfinityF;
     });
   if (p.bias.data)
     each_score(s, first_key, [&](float& x, int r, int key) {
-      if (x != -kInfinityF && rich.h[r] >= 0 && read(p.bias, rich.bias[r] + key * p.bias.strides[3]) == -kInfinityF) x = -kInfinityF;
+      if (x != -kInfinityF && rich.h[r] >= 0 && read(p.bias, at(p.bias, batch, rich.h[r], rich.i[r]) + key * p.bias.strides[3]) == -kInfinityF) x = -kInfinityF;
     });
   if (p.allowed.data || p.bias.data) each_score(s, first_key, [&](float& x, int r, int) { rich.visible[r] += x != -kInfinityF; });
   each_score(s, first_key, [&](float& x, int r, int) { rich.raw_max[r] = fmaxf(rich.raw_max[r], x); });
@@ -47,7 +46,7 @@ __device__ __forceinline__ void transform(const ProblemView& p, float (&s)[N], R
   if (p.slopes) each_score(s, first_key, [&](float& x, int r, int key) { x = fmaf(-rich.slope[r], fabsf(static_cast<float>(rich.position[r] - key)), x); });
   if (p.bias.data)
     each_score(s, first_key, [&](float& x, int r, int key) {
-      if (x != -kInfinityF && rich.h[r] >= 0) x += read(p.bias, rich.bias[r] + key * p.bias.strides[3]);
+      if (x != -kInfinityF && rich.h[r] >= 0) x += read(p.bias, at(p.bias, batch, rich.h[r], rich.i[r]) + key * p.bias.strides[3]);
     });
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ std::uint32_t pack2<__half>(float low, float high) {
 }
 
 template <class T, int N>
-__device__ __forceinline__ void pack(const float (&s)[N], std::uint32_t (&p)[N / 2]) {
+__device__ __forceinline__ void pack(const float (&s)[N], std::uint32_t* p) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) p[i] = pack2<T>(s[2 * i], s[2 * i + 1]);
 }
@@ -65,15 +65,21 @@ __device__ __forceinline__ void quad_transpose(std::uint32_t (&x)[4]) {
 }
 
 /// Maxima agree across the quarter, sums are the thread's own until the end.
+///
+/// Weights are relative to `base`, a maximum that was: it follows the true one only once that is 2^kSlack times as heavy, which after the
+/// first block hardly ever happens, so that what was added up before seldom has to be multiplied. Sums of such weights are as exact as others;
+/// settle() makes them relative to the maximum in the end.
 struct RowPair {
-  float max[2], sum[2];  ///< max: of what softmax_step is given
+  float max[2], base[2], sum[2];  ///< max and base: of what softmax_step is given
 };
+
+inline constexpr float kSlack = 8;  ///< 2^8 times 2^8 such weights stay in the range of f16
 
 /// What full statistics add; all in units of gap, relative to the maximum so far.
 struct FullPair {
   float t[2], sum2[2], sum3[2];          ///< Σ w·gap, Σ w², Σ w³
   float first[2], second[2], count[2];   ///< Σ gap, Σ gap², how many
-  float min[2];                          ///< of gap + origin
+  float min[2];                          ///< of the scores as they come
   int max_block[2];                      ///< first key of the block that the maximum is in
 };
 
@@ -105,10 +111,45 @@ __device__ __forceinline__ void new_maxima(const float (&s)[N], const RowPair& r
   for (int r = 0; r < 2; ++r) out[r] = quad_max(fmaxf(max[r][0], max[r][1]));
 }
 
+/// The same in half as many steps. Above zero the bits of floats are in the order of the floats, so three at a time can be compared as
+/// integers; where that will not do (nothing above zero, or a NaN, which is passed over) one by one.
+template <int N>
+__device__ __forceinline__ void new_maxima_by_bits(const float (&s)[N], const RowPair& rows, float (&out)[2]) {
+  int top[2][2] = {{__float_as_int(rows.max[0]), __float_as_int(rows.max[0])}, {__float_as_int(rows.max[1]), __float_as_int(rows.max[1])}};
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) top[r][j % 2] = __vimax3_s32(top[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
+  const int most[2] = {max(top[0][0], top[0][1]), max(top[1][0], top[1][1])};
+  if (__any_sync(~0u, max(static_cast<unsigned>(most[0]), static_cast<unsigned>(most[1])) > 0x7f800000u)) return new_maxima(s, rows, out);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) out[r] = quad_max(__int_as_float(most[r]));
+}
+
+/// Where weights count from, in base 2: 0 while nothing has been seen, so that they are 0 and not NaN.
+__device__ __forceinline__ float origin_of(float base, float scale2) { return base == -kInfinityF ? 0 : base * scale2; }
+
+/// Moves the base of rows whose maximum has gone too far, all in a warp at once if any: `shrink` is what all that was added up before is to
+/// be multiplied by. Returns whether there is anything to do.
+__device__ __forceinline__ bool move_base(RowPair& rows, const float (&max)[2], float (&shrink)[2], const float (&scale2)[2]) {
+  bool far = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) rows.max[r] = max[r], far = far || (max[r] - rows.base[r]) * scale2[r] > kSlack;
+  if (!__any_sync(~0u, far)) return false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    shrink[r] = 1;
+    if (!((max[r] - rows.base[r]) * scale2[r] > kSlack)) continue;
+    shrink[r] = exp2_approx((rows.base[r] - max[r]) * scale2[r]);
+    rows.base[r] = max[r], rows.sum[r] *= shrink[r];
+  }
+  return true;
+}
+
 /// Weights relative to `origin`, in place of exponents.
 template <int N>
-__device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const float (&shrink)[2], const float (&scale2)[2], const float (&origin)[2]) {
-  float sum[2][2] = {{rows.sum[0] * shrink[0], 0}, {rows.sum[1] * shrink[1], 0}};
+__device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const float (&scale2)[2], const float (&origin)[2]) {
+  float sum[2][2] = {{rows.sum[0], 0}, {rows.sum[1], 0}};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
@@ -121,18 +162,16 @@ __device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const
   for (int r = 0; r < 2; ++r) rows.sum[r] = sum[r][0] + sum[r][1];
 }
 
-/// Scores become weights; `shrink` is what everything before is multiplied by.
-template <int N>
-__device__ __forceinline__ void softmax_step(float (&s)[N], RowPair& rows, float (&shrink)[2], const float (&scale2)[2]) {
-  float max[2], origin[2];
-  new_maxima(s, rows, max);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    origin[r] = max[r] == -kInfinityF ? 0 : max[r] * scale2[r];  // nothing seen yet: weights are 0, not NaN
-    shrink[r] = exp2_approx(fmaf(rows.max[r], scale2[r], -origin[r]));
-    rows.max[r] = max[r];
-  }
-  exponentiate(s, rows, shrink, scale2, origin);
+/// Scores become weights. Returns whether everything before is to be multiplied by `shrink`.
+template <bool kByBits, int N>
+__device__ __forceinline__ bool softmax_step(float (&s)[N], RowPair& rows, float (&shrink)[2], const float (&scale2)[2]) {
+  float max[2];
+  if constexpr (kByBits) new_maxima_by_bits(s, rows, max);
+  else new_maxima(s, rows, max);
+  const bool moved = move_base(rows, max, shrink, scale2);
+  const float origin[2] = {origin_of(rows.base[0], scale2[0]), origin_of(rows.base[1], scale2[1])};
+  exponentiate(s, rows, scale2, origin);
+  return moved;
 }
 
 /// tanh, off by some 1e-7: two special functions. The hardware's own tanh is off by 5e-4, which a cap multiplies.
@@ -141,25 +180,32 @@ __device__ __forceinline__ float capped(float x) { return 1 - __fdividef(2.0f, 1
 /// tanh(x) / x in x², for |x| ≤ ½: minimax, off by a relative 5.4e-07 at most.
 inline constexpr float kTanhOverX[4] = {0.999999463558197f, -0.33326318860054016f, 0.13190296292304993f, -0.04440220072865486f};
 
-/// The same under a soft-cap, which is monotone: the maximum is found before it. scale2 is cap · log₂e, `inner` c / cap, of both rows. Where all
-/// scores of a warp are small against the cap, a polynomial does; else tanh takes two more special functions for each.
+/// Where weights under a soft-cap count from, in base 2. scale2 is cap · log₂e, `inner` c / cap.
+__device__ __forceinline__ float capped_origin(float base, float scale2, float inner) { return capped(base * inner) * scale2; }
+
+/// softmax_step under a soft-cap, which is monotone: the maximum is found before it. Where all scores of a warp are small against the cap, a
+/// polynomial does; else tanh takes two more special functions for each.
 template <int N>
-__device__ __forceinline__ void softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2, float inner, bool masked, const int (&begin)[2],
+__device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2, float inner, bool masked, const int (&begin)[2],
                                                     const int (&end)[2], int first_key) {
   float max[2], origin[2], peak[2] = {0, 0};
   new_maxima(s, rows, max);
 #pragma unroll
   for (int j = 0; j < N; ++j) peak[j % 2] = fmaxf(peak[j % 2], fabsf(s[j]));
+  bool moved = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    origin[r] = capped(max[r] * inner) * scale2;
-    shrink[r] = rows.max[r] == max[r] ? 1 : exp2_approx(fmaf(capped(rows.max[r] * inner), scale2, -origin[r]));
-    rows.max[r] = max[r];
+    rows.max[r] = max[r], origin[r] = capped_origin(rows.base[r], scale2, inner), shrink[r] = 1;
+    const float top = capped_origin(max[r], scale2, inner);
+    if (!(top - origin[r] > kSlack)) continue;
+    shrink[r] = exp2_approx(origin[r] - top), moved = true;
+    rows.base[r] = max[r], rows.sum[r] *= shrink[r], origin[r] = top;
   }
+  moved = __any_sync(~0u, moved);
   if (__all_sync(~0u, fmaxf(peak[0], peak[1]) * inner <= 0.5f)) {
     const float unit = scale2 * inner, square = inner * inner;
     const float a0 = kTanhOverX[0] * unit, a1 = kTanhOverX[1] * unit * square, a2 = kTanhOverX[2] * unit * square * square, a3 = kTanhOverX[3] * unit * square * square * square;
-    float sum[2][2] = {{rows.sum[0] * shrink[0], 0}, {rows.sum[1] * shrink[1], 0}};
+    float sum[2][2] = {{rows.sum[0], 0}, {rows.sum[1], 0}};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float u = s[j] * s[j], w = exp2_approx(fmaf(s[j], fmaf(fmaf(fmaf(a3, u, a2), u, a1), u, a0), -origin[j / 2 % 2]));
@@ -168,63 +214,79 @@ __device__ __forceinline__ void softmax_step_capped(float (&s)[N], RowPair& rows
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) rows.sum[r] = sum[r][0] + sum[r][1];
-    return;
+    return moved;
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) s[j] = capped(s[j] * inner);
   if (masked) hide(s, begin, end, first_key);
   const float scales[2] = {scale2, scale2};
-  exponentiate(s, rows, shrink, scales, origin);
+  exponentiate(s, rows, scales, origin);
+  return moved;
 }
 
-/// The same with full statistics: six more additions and half a comparison for each score.
+/// What full statistics have added up, once weights are 2^step of what they were, and gaps are larger by `step`.
+__device__ __forceinline__ void shift_full(FullPair& full, int r, float sum, float step) {
+  const float a = exp2_approx(step), moved = step == -kInfinityF ? 0 : step;
+  full.t[r] = a * fmaf(moved, sum, full.t[r]);
+  full.sum2[r] *= a * a, full.sum3[r] *= a * a * a;
+  full.second[r] = fmaf(moved, fmaf(2.0f, full.first[r], full.count[r] * moved), full.second[r]);
+  full.first[r] = fmaf(full.count[r], moved, full.first[r]);
+}
+
+/// The smallest score of a row that a thread has, as new_maxima: below zero the larger bits are those of the smaller number.
+template <int N>
+__device__ __forceinline__ float lowest(const float (&s)[N], int r) {
+  unsigned low = 0;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) low = __vimax3_u32(low, __float_as_uint(s[4 * j + 2 * r]), __float_as_uint(s[4 * j + 2 * r + 1]));
+  if (low - 0x80000000u <= 0x7f800000u) return __uint_as_float(low);
+  float min = kInfinityF;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) min = fminf(min, fminf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  return min;
+}
+
+/// softmax_step with full statistics: six more additions and half a comparison for each score.
 template <int N, bool kMasked>
-__device__ __forceinline__ void softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, float (&shrink)[2], const float (&scale2)[2], int first_key) {
-  float max[2], origin[2];
-  unsigned low[2] = {0, 0};  // bits of the smallest gap: below zero the larger number has the larger magnitude, so the larger bits
-  new_maxima(s, rows, max);
+__device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, float (&shrink)[2], const float (&scale2)[2], int first_key) {
+  float max[2];
+  new_maxima_by_bits(s, rows, max);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float old_max = rows.max[r];
-    origin[r] = max[r] == -kInfinityF ? 0 : max[r] * scale2[r];
-    const float step = fmaf(old_max, scale2[r], -origin[r]), a = exp2_approx(step), moved = old_max == -kInfinityF ? 0 : step;
-    shrink[r] = a;
-    rows.max[r] = max[r];
-    full.t[r] = a * fmaf(moved, rows.sum[r], full.t[r]);
-    full.sum2[r] *= a * a, full.sum3[r] *= a * a * a;
-    full.second[r] = fmaf(moved, fmaf(2.0f, full.first[r], full.count[r] * moved), full.second[r]);
-    full.first[r] = fmaf(full.count[r], moved, full.first[r]);
-    if (max[r] > old_max) full.max_block[r] = first_key;
-    rows.sum[r] *= a;
-    if constexpr (!kMasked) full.count[r] += N / 2;
+    if (max[r] > rows.max[r]) full.max_block[r] = first_key;
+    if constexpr (!kMasked) full.min[r] = fminf(full.min[r], lowest(s, r));
   }
+  const float old_base[2] = {rows.base[0], rows.base[1]}, old_sum[2] = {rows.sum[0], rows.sum[1]};
+  const bool moved = move_base(rows, max, shrink, scale2);
+  if (moved) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (rows.base[r] != old_base[r]) shift_full(full, r, old_sum[r], (old_base[r] - rows.base[r]) * scale2[r]);
+  }
+  if constexpr (!kMasked) full.count[0] += N / 2, full.count[1] += N / 2;
+  const float origin[2] = {origin_of(rows.base[0], scale2[0]), origin_of(rows.base[1], scale2[1])};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float gap[2], w[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float x = s[4 * j + 2 * r + e];
-        gap[e] = fmaf(x, scale2[r], -origin[r]), w[e] = exp2_approx(gap[e]);
-        if constexpr (kMasked) {
-          const bool seen = x != -kInfinityF;
-          gap[e] = seen ? gap[e] : 0;
-          full.count[r] += seen ? 1 : 0;
-        }
-        rows.sum[r] += w[e];
-        full.t[r] = fmaf(w[e], gap[e], full.t[r]);
-        full.first[r] += gap[e];
-        full.second[r] = fmaf(gap[e], gap[e], full.second[r]);
-        const float square = w[e] * w[e];
-        full.sum2[r] += square;
-        full.sum3[r] = fmaf(square, w[e], full.sum3[r]);
-        s[4 * j + 2 * r + e] = w[e];
+    for (int x = 0; x < 4; ++x) {
+      const int r = x / 2;
+      float gap = fmaf(s[4 * j + x], scale2[r], -origin[r]);
+      const float w = exp2_approx(gap), square = w * w;
+      if constexpr (kMasked) {
+        const bool seen = s[4 * j + x] != -kInfinityF;
+        if (seen) full.min[r] = fminf(full.min[r], s[4 * j + x]);
+        gap = seen ? gap : 0;
+        full.count[r] += seen ? 1 : 0;
       }
-      low[r] = __vimax3_u32(low[r], __float_as_uint(gap[0]), __float_as_uint(gap[1]));
+      rows.sum[r] += w;
+      full.t[r] = fmaf(w, gap, full.t[r]);
+      full.first[r] += gap;
+      full.second[r] = fmaf(gap, gap, full.second[r]);
+      full.sum2[r] += square;
+      full.sum3[r] = fmaf(square, w, full.sum3[r]);
+      s[4 * j + x] = w;
     }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) full.min[r] = fminf(full.min[r], origin[r] + __uint_as_float(low[r]));
+  return moved;
 }
 
 /// A row's full statistics, once its thread has the sums of the quarter. `origin` and the sums are of base 2.
@@ -235,7 +297,7 @@ __device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, co
     const double mean = static_cast<double>(full.first[r]) / n;
     record.raw.mean = ln2 * (static_cast<double>(origin) + mean);
     record.raw.m2 = ln2 * ln2 * fmax(0.0, static_cast<double>(full.second[r]) - static_cast<double>(full.first[r]) * mean);
-    record.raw.min = ln2 * static_cast<double>(full.min[r]);
+    record.raw.min = static_cast<double>(full.min[r] * static_cast<float>(factor_of(p, h)));
     record.raw.argmax = full.max_block[r];  // settle_argmax finds the key
   }
   record.score = record.raw;

@@ -11,28 +11,45 @@ namespace rootdk::gpu {
 
 /// What differs between instantiations. A block has 64 query rows for each consumer warpgroup. Registers: all warpgroups together have 64 K;
 /// what the producer gives up the consumers get.
-template <int kDim_, int kGroups_, int kKeys_, int kStages_, int kBlocks_, int kProducerRegisters_, int kConsumerRegisters_>
+template <int kDim_, int kGroups_, int kKeys_, int kStages_, int kBlocks_, int kProducerRegisters_, int kConsumerRegisters_, int kTail_ = 0, int kQueries_ = 1>
 struct HopperTile {
   static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr int kTail = kTail_;  ///< a last block with no more keys than this is multiplied apart, in this width; 0: as any other
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1), kPanels = kDim / 64;
   static constexpr int kQueryBytes = kRows * kDim * 2, kStageBytes = kKeys * kDim * 2;
+  static constexpr int kQueries = kQueries_;  ///< tiles whose queries there is room for
   static constexpr bool kPacked = kGroups == 1;  ///< rows are (head of the group, query), and keys may be split
-  static constexpr int kBarriers = 2 * kGroups + 4 * kStages;
-  static constexpr int kSlots = 4, kSlotBytes = 64;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
+  static constexpr int kBarriers = 2 * kQueries * kGroups + 4 * kStages;
+  static_assert(kQueries <= 2);
+  static constexpr int kSlots = 4, kSlotBytes = 104;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
   // A warpgroup that asks for more than the block was launched with waits for ever.
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= (kGroups + 1) * (65536 / (kThreads * kBlocks) / 8 * 8));
-  static constexpr int kBytes = kQueryBytes + 2 * kStages * kStageBytes + kBarriers * 8 + kSlots * kSlotBytes;
+  static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kStageBytes + kBarriers * 8 + kSlots * kSlotBytes;
 };
 
 /// Structural masks of a problem without documents, in int32: a row i sees [i + offset − left, i + offset + right] of the keys there are.
 struct RowRule {
-  bool alike = true;  ///< all rows of an item see the same keys
+  bool alike = true;  ///< all rows of an item see the same keys; left and right are then too large to matter
   int offset = 0, left = 0, right = 0;
 };
 
 struct KeyRun {
   int begin, end;
+};
+
+/// Slices of 64 rows that a launch has of a head: all, or every so many from one on, or all but those. Where full statistics are sampled,
+/// the slices that they look at and the others are launches of their own, each with the tile that suits it.
+struct SliceRule {
+  enum Kind { kAll, kEvery, kOthers } kind = kAll;
+  int period = 1, first = 0;
+
+  __host__ __device__ int operator()(int n) const {
+    if (kind == kAll) return n;
+    if (kind == kEvery) return first + n * period;
+    const int whole = n / (period - 1), within = n - whole * (period - 1);
+    return whole * period + within + (within >= first);
+  }
 };
 
 struct HopperArguments {
@@ -46,15 +63,15 @@ struct HopperArguments {
   int row_tiles = 1;    ///< of one head
   int near_heads = 1;   ///< heads whose K and V fit the cache together: their tiles come one after another
   bool whole_heads = false;  ///< a block takes all tiles of a head
-  int sampled_slices = 0, first_sampled = 0;  ///< slices of 64 rows that full statistics look at, put last so that they share tiles; 0: rows as they come
-  int sample = 1, sample_offset = 0;
+  SliceRule slices;
+  bool beside = false;  ///< started beside the kernel before it, whose end is waited for in the end
   bool rows = false, full_rows = false;  ///< statistics by row are wanted
   int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, blocks take the next one when they are free
   float* part_o = nullptr;
   float4* part_rows = nullptr;  ///< maximum in base 2, sum, raw maximum, visible keys
 };
 
-inline constexpr int kMostGroups = 3;
+inline constexpr int kMostGroups = 4;
 
 /// One tile of rows, and the blocks of keys that they see.
 struct Work {
@@ -62,6 +79,11 @@ struct Work {
   int batch = 0, head = 0, kv_head = 0, row_tile = 0, split = 0;  ///< head: of the keys where rows are packed
   int first_block = 0, last_block = 0;
   int group_first[kMostGroups] = {}, group_last[kMostGroups] = {};  ///< of each warpgroup's rows
+  int tails = 0;  ///< bit g: the last of several blocks of warpgroup g is a tail
+  int keys = 0, offset = 0;  ///< of the item: how many there are, and where the diagonal is
+  float c = 0;               ///< the head's scale; this and what follows not where rows are packed
+  int head_index = 0;        ///< of all heads of all items
+  std::int64_t o_at = 0, lse_at = 0;  ///< where the head's rows begin
 };
 
 template <class Tile>
@@ -69,9 +91,9 @@ struct HopperShared {
   std::uint32_t q, k, v, full_q, empty_q, full_k, full_v, empty_k, empty_v;
 
   __device__ explicit HopperShared(std::uint32_t base) {
-    q = base, k = q + Tile::kQueryBytes, v = k + Tile::kStages * Tile::kStageBytes;
-    full_q = v + Tile::kStages * Tile::kStageBytes, empty_q = full_q + 8 * Tile::kGroups;
-    full_k = empty_q + 8 * Tile::kGroups, full_v = full_k + 8 * Tile::kStages, empty_k = full_v + 8 * Tile::kStages, empty_v = empty_k + 8 * Tile::kStages;
+    q = base, k = q + Tile::kQueries * Tile::kQueryBytes, v = k + Tile::kStages * Tile::kStageBytes;
+    full_q = v + Tile::kStages * Tile::kStageBytes, empty_q = full_q + 8 * Tile::kQueries * Tile::kGroups;
+    full_k = empty_q + 8 * Tile::kQueries * Tile::kGroups, full_v = full_k + 8 * Tile::kStages, empty_k = full_v + 8 * Tile::kStages, empty_v = empty_k + 8 * Tile::kStages;
   }
 };
 
@@ -84,28 +106,10 @@ struct RingPlace {
 };
 
 /// The keys that structural masks leave a row.
-__device__ __forceinline__ KeyRun visible_run(const HopperArguments& a, int b, int i) {
-  const ProblemView& p = a.f.p;
-  const RowRule& rule = a.rule;
-  if (a.runs) return a.runs[b * p.len_q + i];
-  int keys = static_cast<int>(p.len_kv), offset = rule.offset;
-  if (p.key_lengths) {
-    const int length = static_cast<int>(p.key_lengths[b]);
-    keys = min(keys, length);
-    if (p.diagonal == Diagonal::Kind::kLastKey) offset = length - static_cast<int>(p.len_q);
-  }
-  if (rule.alike) return {0, keys};
-  const int begin = max(0, i + offset - rule.left), end = min(keys, i + offset + rule.right + 1);
+__device__ __forceinline__ KeyRun visible_run(const HopperArguments& a, const Work& work, int i) {
+  if (a.runs) return a.runs[work.batch * a.f.p.len_q + i];
+  const int begin = max(0, i + work.offset - a.rule.left), end = min(work.keys, i + work.offset + a.rule.right + 1);
   return begin < end ? KeyRun{begin, end} : KeyRun{0, 0};
-}
-
-/// Which 64 rows of a head a warpgroup has: sampled slices last, and last tiles come first.
-template <bool kFull>
-__device__ __forceinline__ int slice_of(const HopperArguments& a, int n) {
-  if (!kFull || a.sampled_slices == 0) return n;
-  if (n >= a.first_sampled) return a.sample_offset + (n - a.first_sampled) * a.sample;
-  const int period = n / (a.sample - 1), within = n - period * (a.sample - 1);
-  return period * a.sample + within + (within >= a.sample_offset);
 }
 
 /// Where a row of the tile lies in the problem; `real` is false for padding.
@@ -114,60 +118,71 @@ struct PlacedRow {
   bool real;
 };
 
-template <class Tile, bool kFull>
+template <class Tile>
 __device__ __forceinline__ PlacedRow place_row(const HopperArguments& a, const Work& work, int row) {
   const int len_q = static_cast<int>(a.f.p.len_q);
   if constexpr (Tile::kPacked) {
     const int group = static_cast<int>(a.f.p.group), g = row / len_q;
     return {work.head * group + g, row - g * len_q, g < group};
   }
-  const int i = slice_of<kFull>(a, work.row_tile * Tile::kGroups + row / 64) * 64 + row % 64;
+  const int i = a.slices(work.row_tile * Tile::kGroups + row / 64) * 64 + row % 64;
   return {work.head, i, i < len_q};
 }
 
 /// Tiles in the order in which they are taken: of the heads that share the cache the longest rows of a causal mask first.
 template <class Tile>
 __device__ __forceinline__ Work place_work(const HopperArguments& a, int index) {
-  const int heads = static_cast<int>(Tile::kPacked ? a.f.p.heads_kv : a.f.p.heads_q);
+  const ProblemView& p = a.f.p;
+  const int heads = static_cast<int>(Tile::kPacked ? p.heads_kv : p.heads_q);
   Work work;
   work.index = index;
   if constexpr (Tile::kPacked) {
     work.split = index % a.splits;
     work.head = work.kv_head = index / a.splits % heads, work.batch = index / a.splits / heads;
-    return work;
+  } else {
+    const int all = static_cast<int>(p.batch) * heads, per_group = a.row_tiles * a.near_heads, group = index / per_group, rest = index % per_group;
+    const int near = min(a.near_heads, all - group * a.near_heads), head = group * a.near_heads + rest % near;
+    work.row_tile = a.row_tiles - 1 - rest / near;
+    work.head = head % heads, work.batch = head / heads;
+    work.kv_head = work.head / static_cast<int>(p.group);
+    work.c = static_cast<float>(factor_of(p, work.head));
+    work.head_index = head, work.o_at = at(a.f.o, work.batch, work.head, 0), work.lse_at = at(a.f.lse, work.batch, work.head, 0);
   }
-  const int all = static_cast<int>(a.f.p.batch) * heads, per_group = a.row_tiles * a.near_heads, group = index / per_group, rest = index % per_group;
-  const int near = min(a.near_heads, all - group * a.near_heads), head = group * a.near_heads + rest % near;
-  work.row_tile = a.row_tiles - 1 - rest / near;
-  work.head = head % heads, work.batch = head / heads;
-  work.kv_head = work.head / static_cast<int>(a.f.p.group);
+  work.keys = static_cast<int>(p.len_kv), work.offset = a.rule.offset;
+  if (p.key_lengths) {
+    const int length = static_cast<int>(p.key_lengths[work.batch]);
+    work.keys = min(work.keys, length);
+    if (p.diagonal == Diagonal::Kind::kLastKey) work.offset = length - static_cast<int>(p.len_q);
+  }
   return work;
 }
 
 /// Which blocks of keys the rows of a tile see: a warp's work, whose first lane writes it down.
-template <class Tile, bool kFull>
+template <class Tile>
 __device__ __forceinline__ void find_blocks(const HopperArguments& a, Work& work) {
   const int lane = threadIdx.x % 32;
   const int split_first = Tile::kPacked && a.split_keys > 0 ? work.split * a.split_keys : 0;
   const int split_last = Tile::kPacked && a.split_keys > 0 ? split_first + a.split_keys : 0x7fffffff;
-  int first = 0x7fffffff, last = 0;
+  int first = 0x7fffffff, last = 0, tails = 0;
 #pragma unroll 1
   for (int g = 0; g < Tile::kGroups; ++g) {
     int group_first = 0x7fffffff, group_last = 0;
 #pragma unroll 1
     for (int row = 64 * g + lane; row < 64 * g + 64; row += a.rule.alike ? 64 : 32) {  // where rows are alike one does
-      const PlacedRow place = place_row<Tile, kFull>(a, work, row);
+      const PlacedRow place = place_row<Tile>(a, work, row);
       if (!place.real) continue;
-      const KeyRun run = visible_run(a, work.batch, place.i);
+      const KeyRun run = visible_run(a, work, place.i);
       if (run.begin < run.end) group_first = min(group_first, max(run.begin, split_first)), group_last = max(group_last, min(run.end, split_last));
     }
-    group_first = __reduce_min_sync(~0u, group_first) / Tile::kKeys, group_last = (__reduce_max_sync(~0u, group_last) + Tile::kKeys - 1) / Tile::kKeys;
+    const int end = __reduce_max_sync(~0u, group_last);
+    group_first = __reduce_min_sync(~0u, group_first) / Tile::kKeys, group_last = (end + Tile::kKeys - 1) / Tile::kKeys;
+    if (Tile::kTail > 0 && group_last - group_first > 1 && end - (group_last - 1) * Tile::kKeys <= Tile::kTail) tails |= 1 << g;
     if (group_first < group_last) first = min(first, group_first), last = max(last, group_last);
     if (lane == 0) work.group_first[g] = group_first, work.group_last[g] = group_last;
   }
   if (lane != 0) return;
   if (first >= last) first = last = 0;
-  work.first_block = first, work.last_block = last;
+  work.first_block = first, work.last_block = last, work.tails = tails;
   for (int g = 0; g < Tile::kGroups; ++g)
     if (work.group_first[g] >= work.group_last[g]) work.group_first[g] = work.group_last[g] = first;
 }

@@ -9,6 +9,7 @@ namespace rootdk::gpu {
 
 enum class HopperLayout {
   kWide,    ///< many keys a block
+  kShort,   ///< rows that see few keys: many rows, and queries ahead, since tiles come and go
   kCapped,  ///< a soft-cap
   kRich,    ///< rich scores need registers, as do full statistics: fewer keys
   kFull,
@@ -19,31 +20,34 @@ enum class HopperLayout {
 
 template <int kDim>
 struct HopperTiles;
-//                                 dim groups keys stages blocks registers: producer, consumer
+//                                 dim groups keys stages blocks registers: producer, consumer; keys of a tail, tiles of queries
 template <>
 struct HopperTiles<64> {
-  using Wide = HopperTile<64, 3, 128, 2, 1, 32, 160>;
+  using Wide = HopperTile<64, 3, 128, 2, 1, 32, 160, 64>;
+  using Short = HopperTile<64, 4, 64, 8, 1, 32, 112, 0, 2>;
   using Capped = HopperTile<64, 3, 96, 2, 1, 56, 152>;
-  using Full = HopperTile<64, 3, 96, 2, 1, 32, 160>;
+  using Full = HopperTile<64, 3, 80, 2, 1, 32, 160>;
   using Rich = HopperTile<64, 2, 96, 2, 1, 40, 232>;
   using Packed = HopperTile<64, 1, 128, 3, 2, 40, 216>;
   using PackedRich = HopperTile<64, 1, 64, 3, 2, 40, 216>;
 };
 template <>
 struct HopperTiles<128> {
-  using Wide = HopperTile<128, 2, 176, 2, 1, 40, 232>;
+  using Wide = HopperTile<128, 2, 176, 2, 1, 40, 232, 64>;
+  using Short = void;
   using Capped = HopperTile<128, 2, 128, 2, 1, 40, 232>;
   using Full = Capped;
-  using Rich = HopperTile<128, 2, 96, 2, 1, 40, 232>;
+  using Rich = HopperTile<128, 2, 80, 2, 1, 40, 232>;
   using Packed = HopperTile<128, 1, 64, 3, 2, 40, 216>;
   using PackedRich = Packed;
 };
 template <>
 struct HopperTiles<256> {
   using Wide = HopperTile<256, 2, 80, 2, 1, 40, 232>;
+  using Short = void;
   using Capped = HopperTile<256, 2, 64, 2, 1, 40, 232>;
   using Full = HopperTile<256, 2, 48, 2, 1, 40, 232>;
-  using Rich = HopperTile<256, 2, 32, 2, 1, 40, 232>;
+  using Rich = HopperTile<256, 2, 16, 2, 1, 40, 232>;
   using Packed = HopperTile<256, 1, 64, 2, 1, 40, 240>;
   using PackedRich = void;  ///< too many registers: rows are not packed then
 };
@@ -53,6 +57,9 @@ template <int kDim, class F>
 auto with_tile(HopperLayout layout, const F& f) {
   using Tiles = HopperTiles<kDim>;
   switch (layout) {
+    case HopperLayout::kShort:
+      if constexpr (!std::is_void_v<typename Tiles::Short>) return f(typename Tiles::Short{});
+      else return f(typename Tiles::Wide{});
     case HopperLayout::kCapped: return f(typename Tiles::Capped{});
     case HopperLayout::kRich: return f(typename Tiles::Rich{});
     case HopperLayout::kFull: return f(typename Tiles::Full{});
@@ -96,9 +103,12 @@ void with_type(DType dtype, const F& f) {
     constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                                                      \
     with_type(dtype, [&]<class T>(T) {                                                                                                     \
       switch (layout) {                                                                                                                    \
+        case HopperLayout::kShort:                                                                                                         \
+          if constexpr (!std::is_void_v<Tiles::Short>) return hopper_launch<Tiles::Short, T, false, kScaled>(a, blocks, stream);           \
+          [[fallthrough]];                                                                                                                 \
         case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, blocks, stream);                                 \
         case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, blocks, stream);                                  \
-        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, blocks, stream);                             \
+        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, blocks, stream);                                                \
       }                                                                                                                                    \
     });                                                                                                                                    \
   }

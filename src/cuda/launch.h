@@ -28,6 +28,18 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
+template <class... Parameters, class... Arguments>
+void launch_beside(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early, config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), "launch beside a kernel");
+}
+
 /// Blocks for so many tasks; kernels stride over the rest.
 inline unsigned grid(std::int64_t tasks) { return static_cast<unsigned>(tasks < 1 ? 1 : tasks > (1 << 22) ? 1 << 22 : tasks); }
 

@@ -41,6 +41,8 @@ namespace rootdk::gpu {
 #define ROOTDK_F13 "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111])
 #define ROOTDK_F14 "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
 #define ROOTDK_F15 "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+#define ROOTDK_PS1 ROOTDK_P0
+#define ROOTDK_FS1 ROOTDK_F0
 #define ROOTDK_PS2 ROOTDK_P0 ", " ROOTDK_P1
 #define ROOTDK_FS2 ROOTDK_F0, ROOTDK_F1
 #define ROOTDK_PS3 ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2
@@ -87,6 +89,7 @@ struct Values;
     }                                                                                                                                  \
   };
 
+ROOTDK_SCORES(16, 1, 8, 9, 10, __nv_bfloat16, "bf16")
 ROOTDK_SCORES(32, 2, 16, 17, 18, __nv_bfloat16, "bf16")
 ROOTDK_SCORES(48, 3, 24, 25, 26, __nv_bfloat16, "bf16")
 ROOTDK_SCORES(64, 4, 32, 33, 34, __nv_bfloat16, "bf16")
@@ -97,6 +100,7 @@ ROOTDK_SCORES(176, 11, 88, 89, 90, __nv_bfloat16, "bf16")
 ROOTDK_VALUES(64, 4, 32, 33, 34, 35, 36, 37, __nv_bfloat16, "bf16")
 ROOTDK_VALUES(128, 8, 64, 65, 66, 67, 68, 69, __nv_bfloat16, "bf16")
 ROOTDK_VALUES(256, 16, 128, 129, 130, 131, 132, 133, __nv_bfloat16, "bf16")
+ROOTDK_SCORES(16, 1, 8, 9, 10, __half, "f16")
 ROOTDK_SCORES(32, 2, 16, 17, 18, __half, "f16")
 ROOTDK_SCORES(48, 3, 24, 25, 26, __half, "f16")
 ROOTDK_SCORES(64, 4, 32, 33, 34, __half, "f16")
