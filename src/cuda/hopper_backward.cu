@@ -99,9 +99,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
   const bool any = tile.first_block < tile.last_block;
   const float scale = a.heads ? a.heads[h].last : a.scale;
   const auto* from = reinterpret_cast<const float4*>(a.d_q + std::int64_t{blockIdx.x} * kRows * kDim);
-  // Warpgroup w of the main kernel had, as a 64 × 64, a half of the rows, a half of d, or one after the other two quarters of d.
-  const int w = threadIdx.x / 128, thread = threadIdx.x % 128;
-  const int first_dim = (kDim == 64 ? 0 : kDim / 2 * w) + thread / 32 * 16 + lane / 4, first_row = kDim == 64 ? 64 * w : 0;
+  // Warpgroup w of the main kernel had, as 64 of d × 64 rows, a half of the rows or of d; the kernel of rows has them as rows × d.
+  const int w = threadIdx.x / 128, thread = threadIdx.x % 128, eight = thread / 32 * 16 + lane / 4, two = lane % 4 * 2;
 #pragma unroll
   for (int round = 0; round < kRows * kDim / 8192; ++round) {
     float4 loaded[8];
@@ -109,8 +108,13 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
     for (int j = 0; j < 8; ++j) loaded[j] = any ? from[((2 * round + w) * 8 + j) * 128 + thread] : float4{0, 0, 0, 0};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      float* to = values + (first_row + 8 * j + lane % 4 * 2) * kPitch + first_dim + 64 * round;
-      to[0] = loaded[j].x, to[kPitch] = loaded[j].y, to[8] = loaded[j].z, to[kPitch + 8] = loaded[j].w;
+      if constexpr (kDim == 256) {
+        float* to = values + eight * kPitch + (2 * round + w) * 64 + 8 * j + two;
+        *reinterpret_cast<float2*>(to) = {loaded[j].x, loaded[j].y}, *reinterpret_cast<float2*>(to + 8 * kPitch) = {loaded[j].z, loaded[j].w};
+      } else {
+        float* to = values + ((kDim == 64 ? 64 * w : 0) + 8 * j + two) * kPitch + (kDim == 64 ? 0 : 64 * w) + eight;
+        to[0] = loaded[j].x, to[kPitch] = loaded[j].y, to[8] = loaded[j].z, to[kPitch + 8] = loaded[j].w;
+      }
     }
   }
   __syncthreads();
@@ -174,6 +178,7 @@ void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t st
   else hopper_backward_launch_256(a, dtype, blocks, stream);
   const bool sums = a.f.d_scale || a.f.d_sink || a.f.d_log_n_gain || a.f.d_log_n_offset || a.f.stats;
   if (a.f.d_q.data || sums) {
+    if constexpr (kDim == 256) hopper_backward_launch_rows(a, dtype, stream);
     constexpr int kBytes = backward_rows(kDim) * (kDim + 4) * 4;
     allow_shared(finish_kernel<T, kDim>, kBytes);
     finish_kernel<T, kDim><<<row_blocks, 32 * kWarps, kBytes, stream>>>(a, sums);
@@ -241,9 +246,10 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
-  a.turns_alternate = mask.causal && !mask.window && !mask.documents;
+  a.first_keys_first = dim == 256;
+  a.turns_alternate = dim != 256 && mask.causal && !mask.window && !mask.documents;
   const bool sees_all = !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty();
-  if (sees_all && a.key_tiles > 1) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
+  if (sees_all && a.key_tiles > 1 && dim != 256) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
   // An even number of sets, each as near as can be to one task for every multiprocessor.
   const std::int64_t pairs = std::max<std::int64_t>(1, (a.tasks + multiprocessors) / (2 * multiprocessors));
   a.near_heads = a.turns_alternate ? static_cast<int>(divide_up(s.batch * s.heads_kv, 2 * pairs)) : 1;

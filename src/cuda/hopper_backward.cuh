@@ -199,9 +199,9 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
   const std::uint32_t base = shared_address(memory);
   if (threadIdx.x == 0) {
     for (const int barrier : {T_::kFullK, T_::kFullV}) barrier_init(base + barrier, 1);
-    for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, 2);
-    for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, 2);
-    for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, 2);
+    for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, T_::kReleases);
+    for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, T_::kReleases);
+    for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, T_::kReleases);
     for (int x = 0; x < 2; ++x) barrier_init(base + T_::kFullDQ + 8 * x, 4), barrier_init(base + T_::kEmptyDQ + 8 * x, 1);
     asm volatile("fence.mbarrier_init.release.cluster;");
     reinterpret_cast<Task*>(memory + T_::kTask)->parity = 0;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T_::kProducerRegisters));
     if (threadIdx.x < 32) produce<T_>(a, memory);
-    else if (threadIdx.x == 32) add_queries<T_>(a, memory);
+    else if (!T_::kWide && threadIdx.x == 32) add_queries<T_>(a, memory);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T_::kConsumerRegisters));
     const int group = __shfl_sync(~0u, warpgroup - 1, 0);  // told to be the same in a warp

@@ -2,6 +2,7 @@
 //
 //   prepare   of each query row: −LSE in base 2, D = dO·O − dLSE, and which keys it sees; of each tile of rows, which tiles of keys
 //   main      a block owns 128 keys (64 at dim 256): dK and dV stay in its registers, dQ leaves tile by tile into an f32 sum, in a fixed order
+//   rows      dim 256 only, where main leaves dQ out: a block owns 128 query rows
 //   finish    dQ in the caller's type, and the sums along rows
 #pragma once
 
@@ -43,13 +44,14 @@ struct BackwardArguments {
   int2* rows = nullptr;      ///< begin and end of a row's keys, [batch, row_tiles, rows]
   RowTile* tiles = nullptr;  ///< [batch, row_tiles]
   int* turns = nullptr;      ///< how many have added to a tile of dQ, [batch, heads_q, row_tiles]
-  float* d_q = nullptr;      ///< without the scale, [batch, heads_q, row_tiles, rows × dim], in the order of the main kernel's registers
+  float* d_q = nullptr;      ///< without the scale, [batch, heads_q, row_tiles, rows × dim], in the order of the registers that it comes from
   float* score_squares = nullptr;  ///< for statistics: the sum of dS² of each warp's part of a tile, [batch, heads_q, row_tiles, key_tiles, 8]
   int* next_task = nullptr;
   int row_tiles = 0, key_tiles = 0, tasks = 0;
   int near_heads = 1;        ///< heads whose tasks are taken together
   bool turns_alternate = false;  ///< see place_task
   int ring = 0;                  ///< likewise; 0 for none
+  bool first_keys_first = false;  ///< likewise
   float scale = 1, scale2 = 1;  ///< of all heads: HeadScale::last and scale2
   HeadScale* heads = nullptr;   ///< or of each
 };
@@ -57,5 +59,6 @@ struct BackwardArguments {
 void hopper_backward_launch_64(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
 void hopper_backward_launch_128(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
 void hopper_backward_launch_256(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
+void hopper_backward_launch_rows(const BackwardArguments& a, DType dtype, cudaStream_t stream);
 
 }  // namespace rootdk::gpu

@@ -13,11 +13,12 @@ template <int kDim_>
 struct Tile {
   static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384, kPanels = kDim / 64;
   static constexpr bool kWide = kDim == 256;
-  static constexpr int kQueryStages = kWide ? 2 : 3, kGradStages = kWide ? 1 : 2;  ///< of Q, which the next scores need before dK is done with the last; of dO
+  static constexpr int kQueryStages = kWide ? 2 : 3, kGradStages = 2;  ///< of Q, which the next scores need before dK is done with the last; of dO
   static constexpr bool kKeepsWeights = kRows == 64;  ///< in f32 until dS is made of them; else there is room for the rounded ones only
   static constexpr int kProducerRegisters = kDim == 64 ? 40 : 24, kConsumerRegisters = kDim == 64 ? 232 : 240;
-  static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kKeys * kRows * 2, kSumBytes = kRows * kDim * 4;
-  static constexpr int kPartBytes = 64 * 64 * 4, kRounds = kSumBytes / (2 * kPartBytes);  ///< each warpgroup hands over 64 × 64 of dQᵀ, once or twice a step
+  static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kKeys * kRows * 2;
+  static constexpr int kPartBytes = kWide ? 0 : 64 * 64 * 4;  ///< each warpgroup hands over 64 × 64 of dQᵀ
+  static constexpr int kReleases = kWide ? 8 : 2;             ///< that free a place of a ring: of warps, or of warpgroups
 
   // Offsets in shared memory
   static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kQueryStages * kRowBytes, kDS = kDO + kGradStages * kRowBytes;
@@ -62,13 +63,15 @@ struct Turn {
 ///
 /// Without a mask all see everything, and there is no such order. Then `ring` blocks start together, spread over the rows, and go round: the first at a
 /// tile is the one that starts there. They wait for each other, so all must be running: the launch sees to that.
+///
+/// Above dim 128 nothing is added up, and the longest tasks of a causal mask simply come first.
 __device__ __forceinline__ Task place_task(const BackwardArguments& a, int index) {
   const int heads = static_cast<int>(a.f.p.heads_kv);
   if (a.ring > 0) return {index, index / a.key_tiles / heads, index / a.key_tiles % heads, index % a.key_tiles, 0, 0, false, 0};
   const int all = static_cast<int>(a.f.p.batch) * heads, per_set = a.key_tiles * a.near_heads;
   const int set = index / per_set, rest = index % per_set, near = min(a.near_heads, all - set * a.near_heads), head = set * a.near_heads + rest % near;
   Task task{index, head / heads, head % heads, rest / near, 0, 0, a.turns_alternate && set % 2 == 1, 0};
-  if (!task.backwards) task.key_tile = a.key_tiles - 1 - task.key_tile;
+  if (!task.backwards && !a.first_keys_first) task.key_tile = a.key_tiles - 1 - task.key_tile;
   return task;
 }
 
@@ -206,27 +209,24 @@ __device__ __forceinline__ void add_queries(const BackwardArguments& a, std::uin
   constexpr int kPart = T_::kPartBytes;
   const std::uint32_t base = shared_address(memory);
   for (std::uint32_t odd = 0;; odd ^= 1) {
-    barrier_wait(base + T_::kFullDQ, T_::kRounds == 1 ? odd : 0);
+    barrier_wait(base + T_::kFullDQ, odd);
     const Turn turn = *reinterpret_cast<const Turn*>(memory + T_::kTurn + 8 * odd);
     if (turn.tile < 0) return;
-    float* to = a.d_q + std::int64_t{turn.tile} * (T_::kSumBytes / 4);
+    float* to = a.d_q + std::int64_t{turn.tile} * (2 * kPart / 4);
     if (turn.turn > 0) {
       while (load_acquire(a.turns + turn.tile) != turn.turn) {}
       fence_global();
     }
-    // All of the first warpgroup, then all of the second: that one has its turn at the tensor cores when the first has handed everything over.
 #pragma unroll
-    for (int w = 0; w < 2; ++w)
-#pragma unroll
-      for (int round = 0; round < T_::kRounds; ++round) {
-        if (w + round > 0) barrier_wait(base + T_::kFullDQ + 8 * w, T_::kRounds == 1 ? odd : round);
-        float* part = to + (2 * round + w) * (kPart / 4);
-        if (turn.turn > 0) add_run(part, base + T_::kDQ + w * kPart, kPart);
-        else write_run(part, base + T_::kDQ + w * kPart, kPart);
-        runs_commit();
-        runs_wait_read<0>();
-        barrier_arrive(base + T_::kEmptyDQ + 8 * w);
-      }
+    for (int w = 0; w < 2; ++w) {
+      if (w > 0) barrier_wait(base + T_::kFullDQ + 8 * w, odd);
+      float* part = to + w * (kPart / 4);
+      if (turn.turn > 0) add_run(part, base + T_::kDQ + w * kPart, kPart);
+      else write_run(part, base + T_::kDQ + w * kPart, kPart);
+      runs_commit();
+      runs_wait_read<0>();
+      barrier_arrive(base + T_::kEmptyDQ + 8 * w);
+    }
     runs_wait();
     fence_global();
     store_release(a.turns + turn.tile, turn.turn + 1);

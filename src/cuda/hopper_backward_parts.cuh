@@ -49,6 +49,12 @@ __device__ __forceinline__ void write_keys(const BackwardArguments& a, const Vie
   }
 }
 
+/// A warp no longer reads what a barrier of the producer guards.
+__device__ __forceinline__ void release(std::uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
 /// threadIdx.x, read where it is needed: what is computed from it need not stay in a register.
 __device__ __forceinline__ std::uint32_t thread_again() {
   std::uint32_t x;

@@ -1,7 +1,7 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
 // Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first]]]      first: the first part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | backward | few | long]]]      one part only, for tools under which the rest would take too long
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -42,13 +42,32 @@ std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits =
   return c;
 }
 
-/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them.
-void make_fast(Case& c, std::uint64_t seed) {
+/// A problem without masks or anything else.
+void clear(Case& c) {
+  c.problem = {};
+  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(), c.q_starts.clear(), c.kv_starts.clear();
+  c.table.clear(), c.allowed = {}, c.bias = {}, c.d_lse = {};
+}
+
+/// Tensors of the case's shape.
+void fill(Case& c, Rng& rng) {
+  const Shape& s = c.shape;
+  c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, Layout::kRowMajor), c.d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, Layout::kRowMajor);
+  c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, Layout::kRowMajor), c.v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, Layout::kRowMajor);
+  for (Buffer* buffer : {&c.q, &c.k, &c.v, &c.d_o}) buffer->fill_normal(rng, 1);
+  c.link();
+}
+
+/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them. `backward`: only what the fast
+/// backward takes too, which of what is drawn otherwise would be less than half.
+void make_fast(Case& c, std::uint64_t seed, bool backward = false) {
   Rng rng(seed ^ 0xFA57);
+  const auto chance = [&](double p) { return rng.chance(p) && !backward; };  // of what the fast backward does not take
   Shape& s = c.shape;
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
   if (rng.chance(0.3)) s.dim_qk = 8 * rng.integer(1, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);  // padded
+  if (backward && rng.chance(0.3)) s.dim_qk = 8 * rng.integer(17, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);
   s.batch = rng.integer(1, 2);
   s.heads_kv = rng.integer(1, 2);
   s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 5));
@@ -57,11 +76,9 @@ void make_fast(Case& c, std::uint64_t seed) {
   if (rng.chance(0.1)) s.len_q = rng.integer(1, 3), s.len_kv = rng.integer(1000, 6000);
   const auto layout = [&] { return rng.chance(0.5) ? Layout::kRowMajor : Layout::kTokensFirst; };
   Problem& p = c.problem;
-  p = {};
-  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(), c.q_starts.clear(), c.kv_starts.clear();
-  c.table.clear(), c.allowed = {}, c.bias = {};
+  clear(c);
   if (rng.chance(0.3)) p.scale = Scale::constant(rng.uniform());
-  if (rng.chance(0.1)) p.scale = Scale::constant(rng.chance(0.3) ? 0 : -rng.uniform());
+  if (chance(0.1)) p.scale = Scale::constant(rng.chance(0.3) ? 0 : -rng.uniform());
   if (rng.chance(0.2)) {
     p.scale.rule = Scale::Rule::kPerHead;
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.scale.push_back(static_cast<float>(0.01 + 0.5 * rng.uniform()));
@@ -78,23 +95,23 @@ void make_fast(Case& c, std::uint64_t seed) {
   if (rng.chance(0.1)) p.mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv));
   if (rng.chance(0.2))
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.sink.push_back(static_cast<float>(rng.normal()));
-  if (rng.chance(0.15)) p.soft_cap = static_cast<float>(1 + 30 * rng.uniform());
-  if (rng.chance(0.1))
+  if (chance(0.15)) p.soft_cap = static_cast<float>(1 + 30 * rng.uniform());
+  if (chance(0.1))
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.slopes.push_back(static_cast<float>(0.3 * rng.uniform()));
   const Extents pairs = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.2) ? 1 : s.len_q, rng.chance(0.2) ? 1 : s.len_kv};
-  if (rng.chance(0.1)) {
+  if (chance(0.1)) {
     c.allowed = Buffer(DType::kBool, pairs, layout());
     for (std::int64_t b = 0; b < pairs[0]; ++b)
       for (std::int64_t h = 0; h < pairs[1]; ++h)
         for (std::int64_t i = 0; i < pairs[2]; ++i)
           for (std::int64_t j = 0; j < pairs[3]; ++j) c.allowed.set(b, h, i, j, rng.chance(0.7) ? 1 : 0);
   }
-  if (rng.chance(0.1)) {
+  if (chance(0.1)) {
     c.bias = Buffer(rng.chance(0.5) ? DType::kF32 : s.dtype, pairs, layout());
     c.bias.fill_normal(rng, 1);
   }
-  if (rng.chance(0.1) && c.allowed.empty()) p.scale = rng.chance(0.5) ? p.scale.with_entropy_invariance() : p.scale.with_ssmax(rng.normal() / 2, rng.normal());
-  if (rng.chance(0.1)) p.dropout = {static_cast<float>(0.9 * rng.uniform()), rng.next()};
+  if (chance(0.1) && c.allowed.empty()) p.scale = rng.chance(0.5) ? p.scale.with_entropy_invariance() : p.scale.with_ssmax(rng.normal() / 2, rng.normal());
+  if (chance(0.1)) p.dropout = {static_cast<float>(0.9 * rng.uniform()), rng.next()};
   c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, layout());
   c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, layout());
   c.v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, layout());
@@ -110,13 +127,32 @@ void make_fast(Case& c, std::uint64_t seed) {
   c.link();
 }
 
-void sweep(std::uint64_t seed, bool fast) {
+/// What the sanitizers go through, of which they can do little: every dim of the fast backward, causal and not, of several tiles; every other six with more tiles of
+/// keys than a card has multiprocessors, so that a block has more than one.
+void make_few(Case& c, std::uint64_t seed) {
+  Rng rng(seed);
+  const bool many = seed / 6 % 2 == 1;
+  Shape& s = c.shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = std::int64_t{64} << seed % 3;
+  s.batch = 1, s.heads_kv = many ? 80 : 1, s.heads_q = s.heads_kv * 2;
+  s.len_q = s.len_kv = many ? rng.integer(129, 140) : rng.integer(300, 400);
+  clear(c);
+  c.problem.mask.causal = seed / 3 % 2 == 1;
+  fill(c, rng);
+}
+
+enum class Sizes { kAny, kFast, kFastBackward, kFew };
+
+void sweep(std::uint64_t seed, Sizes sizes) {
   const auto c = device_case(seed);
-  if (fast) make_fast(*c, seed);
+  if (sizes == Sizes::kFew) make_few(*c, seed);
+  else if (sizes != Sizes::kAny) make_fast(*c, seed, sizes == Sizes::kFastBackward);
   const Yardstick yardstick(*c, run_plainly(*c), run_exactly(*c));
   const Result result = on_device(*c);
   const std::string wrong = yardstick.judge(result);
   if (!wrong.empty()) fail(seed, wrong, *c);
+  if ((sizes == Sizes::kFastBackward || sizes == Sizes::kFew) && !result.rounded_backward) fail(seed, "not the fast backward", *c);
   const std::lock_guard lock(report);
   ++problems;
   if (chosen_kernel(*c) == "hopper") ++on_hopper;
@@ -236,18 +272,12 @@ void long_rows(std::uint64_t seed) {
   s.batch = 1, s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * rng.integer(1, 2);
   s.len_kv = rng.integer(1000, 40000), s.len_q = rng.chance(0.5) ? rng.integer(1000, 6000) : std::min<std::int64_t>(s.len_kv, 8000);
   Problem& p = c->problem;
-  p = {};
-  c->key_lengths.clear(), c->q_starts.clear(), c->kv_starts.clear(), c->scale.clear(), c->sink.clear();
-  c->slopes.clear(), c->table.clear(), c->allowed = {}, c->bias = {};
+  clear(*c);
   if (rng.chance(0.4)) p.mask.causal = true;
   if (rng.chance(0.2)) p.mask.window = Window{rng.integer(0, 3000), rng.integer(0, 3000)};
   if (rng.chance(0.15)) c->key_lengths.push_back(rng.integer(0, s.len_kv));
   if (rng.chance(0.2)) p.mask.documents = Documents{}, c->q_starts = {0, rng.integer(0, s.len_q), s.len_q}, c->kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
-  c->q = Buffer(s.dtype, {1, s.heads_q, s.len_q, s.dim_qk}, Layout::kRowMajor), c->d_o = Buffer(s.dtype, {1, s.heads_q, s.len_q, s.dim_v}, Layout::kRowMajor);
-  c->k = Buffer(s.dtype, {1, s.heads_kv, s.len_kv, s.dim_qk}, Layout::kRowMajor), c->v = Buffer(s.dtype, {1, s.heads_kv, s.len_kv, s.dim_v}, Layout::kRowMajor);
-  for (Buffer* buffer : {&c->q, &c->k, &c->v, &c->d_o}) buffer->fill_normal(rng, 1);
-  c->d_lse = {};
-  c->link();
+  fill(*c, rng);
   const Result fast = on_device(*c), plain = on_device(*c, {.back_kernel = "plain"});
   if (!fast.rounded_backward) fail(seed, "not the fast backward", *c);
   if (!fast.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
@@ -273,16 +303,27 @@ void in_parallel(const char* name, int count, std::uint64_t first, const std::fu
   std::fflush(stdout);
 }
 
-int main(int count, std::uint64_t first, bool first_part_only) {
+int main(int count, std::uint64_t first, const std::string& only) {
   if (const std::string why = gpu::missing(); !why.empty()) {
     std::printf("SKIPPED: %s\n", why.c_str());
     return 77;
   }
   const Gpu card = gpu::current_card();
   std::printf("%s, sm_%d%d, %d multiprocessors\n", card.name.c_str(), card.major, card.minor, card.multiprocessors);
-  in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, false); });
-  if (first_part_only) return failures == 0 ? 0 : 1;
-  in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000, [](std::uint64_t seed) { sweep(seed, true); });
+  const auto backward = [&](int problems) {
+    in_parallel("sweep, the fast backward", problems, first + 700000, [](std::uint64_t seed) { sweep(seed, Sizes::kFastBackward); });
+  };
+  if (!only.empty()) {
+    if (only == "first") in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
+    else if (only == "backward") backward(count);
+    else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
+    else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
+    else std::printf("no such part: %s\n", only.c_str()), ++failures;
+    return failures == 0 ? 0 : 1;
+  }
+  in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
+  in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000, [](std::uint64_t seed) { sweep(seed, Sizes::kFast); });
+  backward(count / 4);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
@@ -296,5 +337,5 @@ int main(int count, std::uint64_t first, bool first_part_only) {
 }  // namespace rootdk::test
 
 int main(int argc, char** argv) {
-  return rootdk::test::main(argc > 1 ? std::atoi(argv[1]) : 1600, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0, argc > 3 && std::string(argv[3]) == "first");
+  return rootdk::test::main(argc > 1 ? std::atoi(argv[1]) : 1600, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0, argc > 3 ? argv[3] : "");
 }

@@ -1,0 +1,189 @@
+// dQ of dims above 128 on Hopper, apart from dK and dV: a block owns 128 query rows, 64 for each of two warpgroups, and goes through the keys that they
+// see. It computes scores and dP again, two products in seven, and in turn adds nothing up in memory: the order of the sums is that of the keys.
+//
+//   in flight   meanwhile
+//   S           –
+//   dP          P = exp2(S·c − LSE)
+//   –           dS = P∘(dP − D), in registers
+//   dQ          S and dP of the next keys are issued
+#pragma once
+
+#include "cuda/hopper_backward_parts.cuh"
+#include "cuda/launch.h"
+
+namespace rootdk::gpu::back {
+
+template <int kDim_>
+struct RowsTile {
+  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kPanels = kDim / 64, kThreads = 384;  ///< rows: of a warpgroup
+  static constexpr int kRowBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2, kKeyStages = 2;  ///< of K, which dQ needs longer than the scores do; one of V
+
+  // Offsets in shared memory
+  static constexpr int kQ = 0, kDO = kQ + 2 * kRowBytes, kK = kDO + 2 * kRowBytes, kV = kK + kKeyStages * kKeyBytes;
+  static constexpr int kFullQ = kV + kKeyBytes, kFullK = kFullQ + 16, kEmptyK = kFullK + 8 * kKeyStages, kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
+  static constexpr int kBytes = kEmptyV + 8;
+  static_assert(kRows == 64 && kBytes <= 232448);
+};
+
+/// The rows of a block: of a head, two tiles as `prepare` has them, or the last one alone.
+struct OwnedRows {
+  int batch, head, first_tile, tiles;
+  int first_block, last_block;  ///< of keys
+
+  __device__ __forceinline__ OwnedRows(const BackwardArguments& a, int index) {
+    const int pairs = (a.row_tiles + 1) / 2, heads = static_cast<int>(a.f.p.heads_q);
+    first_tile = 2 * (pairs - 1 - index % pairs);  // below a causal mask the longest first
+    batch = index / pairs / heads, head = index / pairs % heads;
+    tiles = min(2, a.row_tiles - first_tile);
+    const RowTile* sees = a.tiles + batch * a.row_tiles + first_tile;
+    first_block = sees[0].first_block, last_block = sees[0].last_block;
+    if (tiles == 2 && sees[1].first_block < sees[1].last_block) {
+      const bool any = first_block < last_block;
+      first_block = any ? min(first_block, sees[1].first_block) : sees[1].first_block;
+      last_block = any ? max(last_block, sees[1].last_block) : sees[1].last_block;
+    }
+  }
+};
+
+/// The thread that loads.
+template <class T_>
+__device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows) {
+#pragma unroll 1
+  for (int g = 0; g < rows.tiles; ++g) {
+    const std::uint32_t full = base + T_::kFullQ + 8 * g;
+    barrier_expect(full, 2 * T_::kRowBytes);
+    copy_rows<T_>(base + T_::kQ + g * T_::kRowBytes, &a.q, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full);
+    copy_rows<T_>(base + T_::kDO + g * T_::kRowBytes, &a.d_o, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full);
+  }
+  const int kv_head = rows.head / static_cast<int>(a.f.p.group);
+#pragma unroll 1
+  for (int n = 0; n < rows.last_block - rows.first_block; ++n) {
+    const int key = (rows.first_block + n) * T_::kKeys, stage = n % T_::kKeyStages;
+    barrier_wait(base + T_::kEmptyK + 8 * stage, n / T_::kKeyStages & 1 ^ 1);
+    barrier_expect(base + T_::kFullK + 8 * stage, T_::kKeyBytes);
+    copy_rows<T_>(base + T_::kK + stage * T_::kKeyBytes, &a.k, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullK + 8 * stage);
+    barrier_wait(base + T_::kEmptyV, n & 1 ^ 1);
+    barrier_expect(base + T_::kFullV, T_::kKeyBytes);
+    copy_rows<T_>(base + T_::kV, &a.v, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullV);
+  }
+}
+
+template <class T_, class T>
+__device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows, int group) {
+  constexpr int kKeys = T_::kKeys, kRows = T_::kRows, kDim = T_::kDim;
+  const int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+  // Both warpgroups go through all keys of the block, so that they can take turns; a second one without rows computes what nobody reads.
+  const int m = rows.first_tile + min(group, rows.tiles - 1), tile = (rows.batch * static_cast<int>(a.f.p.heads_q) + rows.head) * a.row_tiles + m;
+  const RowTile sees = a.tiles[rows.batch * a.row_tiles + m];
+  const float scale2 = a.heads ? a.heads[rows.head].scale2 : a.scale2;
+  float origin[2], shift[2];
+  int begin[2], end[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int2 range = a.rows[std::int64_t{rows.batch * a.row_tiles + m} * kRows + row + 8 * r];
+    begin[r] = range.x - lane % 4 * 2, end[r] = range.y - lane % 4 * 2;  // of the thread's first key of a block
+    origin[r] = a.lse[std::int64_t{tile} * kRows + row + 8 * r], shift[r] = a.delta[std::int64_t{tile} * kRows + row + 8 * r];
+  }
+
+  const auto scores = [&](float(&s)[kKeys / 2], std::uint32_t own, std::uint32_t keys) {
+    const std::uint64_t first_a = operand(own), first_b = operand(keys);
+#pragma unroll
+    for (int x = 0; x < kDim / 16; ++x) {
+      const int panel = x / 4, offset = x % 4 * 32;
+      const std::uint64_t next_a = first_a + (panel * kRows * 128 + offset) / 16, next_b = first_b + (panel * kKeys * 128 + offset) / 16;
+      if (x == 0) FirstScores<kKeys, T>::mma(s, next_a, next_b);
+      else Scores<kKeys, T>::mma(s, next_a, next_b, 1);
+    }
+    products_commit();
+  };
+
+  float d_q[kDim / 2];
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) d_q[i] = 0;
+  std::uint32_t d_scores[kKeys / 4];
+  const Barriers barriers{group};
+  if (group == 1) barriers.pass_turn();
+  if (group < rows.tiles) barrier_wait(base + T_::kFullQ + 8 * group, 0);
+  hold(d_q);
+  barriers.take_turn();
+  int stage = 0;
+  std::uint32_t parities = 0;  // of the rounds of the rings: 1 for V, 2 for K
+#pragma unroll 1
+  for (int n = rows.first_block; n < rows.last_block; ++n) {
+    float s[kKeys / 2], d_p[kKeys / 2];
+    barrier_wait(base + T_::kFullK + 8 * stage, parities >> 1);
+    products_begin();
+    scores(s, base + T_::kQ + group * T_::kRowBytes, base + T_::kK + stage * T_::kKeyBytes);
+    barrier_wait(base + T_::kFullV, parities & 1);
+    products_begin();
+    scores(d_p, base + T_::kDO + group * T_::kRowBytes, base + T_::kV);
+    barriers.pass_turn();
+    products_wait<1>();  // S, and dQ of the step before
+    hold(s), hold(d_q), hold(d_scores);
+    if (n > rows.first_block) release(base + T_::kEmptyK + 8 * (stage ^ 1));
+#pragma unroll
+    for (int x = 0; x < kKeys / 2; ++x) s[x] = exp2_approx(fmaf(s[x], scale2, origin[x / 2 % 2]));
+    if (n * kKeys < sees.max_begin || (n + 1) * kKeys > sees.min_end) {
+#pragma unroll
+      for (int x = 0; x < kKeys / 2; ++x) {
+        const int key = n * kKeys + x / 4 * 8 + x % 2, r = x / 2 % 2;
+        if (key < begin[r] || key >= end[r]) s[x] = 0;
+      }
+    }
+    products_wait<0>();
+    hold(d_p);
+    release(base + T_::kEmptyV);
+#pragma unroll
+    for (int x = 0; x < kKeys / 2; ++x) s[x] *= d_p[x] - shift[x / 2 % 2];
+#pragma unroll
+    for (int x = 0; x < kKeys / 4; ++x) d_scores[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
+    barriers.take_turn();
+    hold(d_scores), hold(d_q);
+    products_begin();
+    const std::uint64_t keys = operand(base + T_::kK + again(stage) * T_::kKeyBytes, kKeys * 128);
+#pragma unroll
+    for (int x = 0; x < kKeys / 16; ++x) Values<kDim, T>::mma(d_q, d_scores + 4 * x, keys + x * 16 * 128 / 16);
+    products_commit();
+    parities ^= 1 | stage << 1, stage ^= 1;
+  }
+  barriers.pass_turn();
+  products_wait<0>();
+  hold(d_q), hold(d_scores);
+  if (group >= rows.tiles) return;
+  const float ratio = a.heads ? a.heads[rows.head].ratio : 1;  // as if it had come with dS
+  auto* to = reinterpret_cast<float4*>(a.d_q + std::int64_t{tile} * kRows * kDim) + thread;
+#pragma unroll
+  for (int x = 0; x < kDim / 8; ++x) to[128 * x] = {d_q[4 * x] * ratio, d_q[4 * x + 1] * ratio, d_q[4 * x + 2] * ratio, d_q[4 * x + 3] * ratio};
+}
+
+template <class T_, class T>
+__global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(const __grid_constant__ BackwardArguments a) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  const std::uint32_t base = shared_address(memory);
+  const OwnedRows rows(a, static_cast<int>(blockIdx.x));
+  if (rows.first_block >= rows.last_block) return;
+  if (threadIdx.x == 0) {
+    barrier_init(base + T_::kFullQ, 1), barrier_init(base + T_::kFullQ + 8, 1), barrier_init(base + T_::kFullV, 1), barrier_init(base + T_::kEmptyV, 8);
+    for (int x = 0; x < T_::kKeyStages; ++x) barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, 8);
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  }
+  __syncthreads();
+  const int warpgroup = threadIdx.x / 128;
+  if (warpgroup == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == 0) load_rows_and_keys<T_>(a, base, rows);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    consume_keys<T_, T>(a, base, rows, __shfl_sync(~0u, warpgroup - 1, 0));
+  }
+}
+
+template <class T_, class T>
+void launch_rows(const BackwardArguments& a, cudaStream_t stream) {
+  allow_shared(hopper_backward_rows_kernel<T_, T>, T_::kBytes);
+  const auto blocks = static_cast<unsigned>(a.f.p.batch * a.f.p.heads_q * ((a.row_tiles + 1) / 2));
+  hopper_backward_rows_kernel<T_, T><<<blocks, T_::kThreads, T_::kBytes, stream>>>(a);
+  check_launch("hopper backward, dQ");
+}
+
+}  // namespace rootdk::gpu::back
