@@ -177,8 +177,11 @@ void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t st
   else if constexpr (kDim == 128) hopper_backward_launch_128(a, dtype, blocks, stream);
   else hopper_backward_launch_256(a, dtype, blocks, stream);
   const bool sums = a.f.d_scale || a.f.d_sink || a.f.d_log_n_gain || a.f.d_log_n_offset || a.f.stats;
-  if (a.f.d_q.data || sums) {
-    if constexpr (kDim == 256) hopper_backward_launch_rows(a, dtype, stream);
+  if constexpr (kDim == 256) {
+    if (!sums) a.d_q = nullptr;  // nobody else wants it before it is rounded
+    if (a.f.d_q.data || sums) hopper_backward_launch_rows(a, dtype, stream);
+  }
+  if (sums || (a.f.d_q.data && a.d_q)) {
     constexpr int kBytes = backward_rows(kDim) * (kDim + 4) * 4;
     allow_shared(finish_kernel<T, kDim>, kBytes);
     finish_kernel<T, kDim><<<row_blocks, 32 * kWarps, kBytes, stream>>>(a, sums);

@@ -179,11 +179,11 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
     barriers.wait_own();  // all have read the task
     if (thread == 0) barrier_arrive(base + T_::kEmptyK), barrier_arrive(base + T_::kEmptyV);
-    double* squares = a.f.stats ? a.f.key_squares : nullptr;
-    double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * a.f.p.len_kv : nullptr;
-    write_keys<T>(a, a.f.d_v, 0, static_cast<int>(a.f.p.dim_v), value_squares, batch, head, first_key, d_v, 1);
-    write_keys<T>(a, a.f.d_k, 0, static_cast<int>(a.f.p.dim_qk), squares, batch, head, first_key, d_k,
-                  a.heads ? a.heads[head * a.f.p.group].last : a.scale);
+    const std::int64_t length = a.f.p.len_kv;
+    double* squares = a.f.stats ? a.f.key_squares + (batch * a.f.p.heads_kv + head) * length : nullptr;
+    double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * length : nullptr;
+    write_rows<T>(a.f.d_v, static_cast<int>(a.f.p.dim_v), length, batch, head, first_key, d_v, 1, value_squares);
+    write_rows<T>(a.f.d_k, static_cast<int>(a.f.p.dim_qk), length, batch, head, first_key, d_k, a.heads ? a.heads[head * a.f.p.group].last : a.scale, squares);
   }
   if (group == 0) {  // nothing more to add
     barrier_wait(base + T_::kEmptyDQ, o_stage ^ 1);

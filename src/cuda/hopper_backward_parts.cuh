@@ -15,17 +15,17 @@ __device__ __forceinline__ float2 unpack2(std::uint32_t x) {
   else return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
 }
 
-/// One tensor of a task's results, 64 keys of a warpgroup from column `first_dim` on, and where they are wanted the squares of each key's norm.
+/// 64 rows of a warpgroup, of a tensor of `length` rows, from the thread's first on; where they are wanted the squares of each row's norm.
 template <class T, int N>
-__device__ __forceinline__ void write_keys(const BackwardArguments& a, const View& to, int first_dim, int dim, double* squares, int batch, int head, int first_key,
-                                           const float (&x)[N], float scale) {
+__device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t length, int batch, int head, int first, const float (&x)[N], float scale,
+                                           double* squares = nullptr) {
   if (!to.data) return;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int key = first_key + 8 * r;
-    const bool real = key < a.f.p.len_kv;
-    T* out = reinterpret_cast<T*>(to.data) + (real ? at(to, batch, head, key) : 0);
+    const int row = first + 8 * r;
+    const bool real = row < length;
+    T* out = reinterpret_cast<T*>(to.data) + (real ? at(to, batch, head, row) : 0);
     const bool aligned = to.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
     float square = 0;
 #pragma unroll
@@ -34,18 +34,18 @@ __device__ __forceinline__ void write_keys(const BackwardArguments& a, const Vie
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const float low = x[4 * (j + n) + 2 * r] * scale, high = x[4 * (j + n) + 2 * r + 1] * scale;
-        const int d = first_dim + 8 * (j + n) + lane % 4 * 2;
+        const int d = 8 * (j + n) + lane % 4 * 2;
         pairs[n] = pack2<T>(low, high);
         if (squares) square = fmaf(low, low, fmaf(high, high, square));
         if (!aligned && real && d < dim) out[d * to.strides[3]] = narrow<T>(low), out[(d + 1) * to.strides[3]] = narrow<T>(high);
       }
       quad_transpose(pairs);
-      const int d = first_dim + 8 * (j + lane % 4);
+      const int d = 8 * (j + lane % 4);
       if (aligned && real && d < dim) *reinterpret_cast<uint4*>(out + d) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
     if (!squares) continue;
     square = quad_sum(square);
-    if (real && lane % 4 == 0) squares[(std::int64_t{batch} * a.f.p.heads_kv + head) * a.f.p.len_kv + key] = square;
+    if (real && lane % 4 == 0) squares[row] = square;
   }
 }
 

@@ -150,10 +150,17 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
   products_wait<0>();
   hold(d_q), hold(d_scores);
   if (group >= rows.tiles) return;
-  const float ratio = a.heads ? a.heads[rows.head].ratio : 1;  // as if it had come with dS
-  auto* to = reinterpret_cast<float4*>(a.d_q + std::int64_t{tile} * kRows * kDim) + thread;
+  if (a.heads) {  // as if it had come with dS
 #pragma unroll
-  for (int x = 0; x < kDim / 8; ++x) to[128 * x] = {d_q[4 * x] * ratio, d_q[4 * x + 1] * ratio, d_q[4 * x + 2] * ratio, d_q[4 * x + 3] * ratio};
+    for (int x = 0; x < kDim / 2; ++x) d_q[x] *= a.heads[rows.head].ratio;
+  }
+  if (a.d_q) {
+    auto* to = reinterpret_cast<float4*>(a.d_q + std::int64_t{tile} * kRows * kDim) + thread;
+#pragma unroll
+    for (int x = 0; x < kDim / 8; ++x) to[128 * x] = {d_q[4 * x], d_q[4 * x + 1], d_q[4 * x + 2], d_q[4 * x + 3]};
+  } else {
+    write_rows<T>(a.f.d_q, static_cast<int>(a.f.p.dim_qk), a.f.p.len_q, rows.batch, rows.head, m * kRows + row, d_q, a.heads ? a.heads[rows.head].last : a.scale);
+  }
 }
 
 template <class T_, class T>
@@ -161,7 +168,6 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(c
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t base = shared_address(memory);
   const OwnedRows rows(a, static_cast<int>(blockIdx.x));
-  if (rows.first_block >= rows.last_block) return;
   if (threadIdx.x == 0) {
     barrier_init(base + T_::kFullQ, 1), barrier_init(base + T_::kFullQ + 8, 1), barrier_init(base + T_::kFullV, 1), barrier_init(base + T_::kEmptyV, 8);
     for (int x = 0; x < T_::kKeyStages; ++x) barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, 8);

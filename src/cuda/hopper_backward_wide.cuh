@@ -130,8 +130,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
     }
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
     release(base + T_::kEmptyK), release(base + T_::kEmptyV);
-    if (group == 0) write_keys<T>(a, a.f.d_v, 0, static_cast<int>(a.f.p.dim_v), nullptr, batch, head, first_key, sums, 1);
-    else write_keys<T>(a, a.f.d_k, 0, static_cast<int>(a.f.p.dim_qk), nullptr, batch, head, first_key, sums, a.heads ? a.heads[head * a.f.p.group].last : a.scale);
+    const float scale = group == 0 ? 1 : a.heads ? a.heads[head * a.f.p.group].last : a.scale;
+    write_rows<T>(group == 0 ? a.f.d_v : a.f.d_k, static_cast<int>(group == 0 ? a.f.p.dim_v : a.f.p.dim_qk), a.f.p.len_kv, batch, head, first_key, sums, scale);
   }
 }
 

@@ -156,6 +156,7 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   const BackwardInputs from{in.q, in.k, in.v, out.o, out.lse, d_o.tensor(), c.d_lse.empty() ? Tensor{} : d_lse.tensor()};
   Gradients to{twin(w.d_q), twin(w.d_k), twin(w.d_v), {floats, heads}, {}, {floats + heads, sinks}, {floats + heads + sinks, gains}, {floats + heads + sinks + gains, gains}};
   if (!c.bias.empty()) to.d_bias = twin(w.d_bias);
+  if (!options.sums) to.d_scale = {}, to.d_sink = {}, to.d_log_n_gain = {}, to.d_log_n_offset = {};
   base::Arena back_arena(back_workspace.data());
   const engine::BackwardRecords back_records = engine::BackwardRecords::take(back_arena, back);
 
@@ -185,7 +186,7 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   const auto pull = [&](std::vector<float>& to_host, const float* device) {
     if (!to_host.empty()) must(cudaMemcpy(to_host.data(), device, to_host.size() * sizeof(float), cudaMemcpyDeviceToHost), "sums");
   };
-  if (options.backward) {
+  if (options.backward && options.sums) {
     pull(w.d_scale, floats), pull(w.d_sink, floats + heads);
     pull(w.d_log_n_gain, floats + heads + sinks), pull(w.d_log_n_offset, floats + heads + sinks + gains);
   }

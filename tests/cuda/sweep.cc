@@ -152,7 +152,11 @@ void sweep(std::uint64_t seed, Sizes sizes) {
   const Result result = on_device(*c);
   const std::string wrong = yardstick.judge(result);
   if (!wrong.empty()) fail(seed, wrong, *c);
-  if ((sizes == Sizes::kFastBackward || sizes == Sizes::kFew) && !result.rounded_backward) fail(seed, "not the fast backward", *c);
+  if (sizes == Sizes::kFastBackward || sizes == Sizes::kFew) {
+    if (!result.rounded_backward) fail(seed, "not the fast backward", *c);
+    const Result alone = on_device(*c, {.sums = false});
+    if (alone.d_q != result.d_q || alone.d_k != result.d_k || alone.d_v != result.d_v) fail(seed, "gradients have other bits without the sums over rows", *c);
+  }
   const std::lock_guard lock(report);
   ++problems;
   if (chosen_kernel(*c) == "hopper") ++on_hopper;

@@ -42,7 +42,9 @@ struct Magnitudes {
   double delta = 0;     // max |dLSE|
   double column = 0;    // max over keys of Σ P over the rows that see it (all heads of a group)
   double rows = 0;      // batch × len_q
+  double row_d_s = 0, column_d_s = 0, head_d_s = 0, one_d_s = 0;  // max Σ|dS| of a row, of a key (all heads of a group), of a head, max |dS|; where scores are not bent
   double scale = 0;     // max |c|
+  double scale_ratio = 1;  // between heads of a group
   Scale::Slopes slopes{0, 0, 0};  // max |dc/d…|
 };
 
@@ -65,6 +67,14 @@ Magnitudes measure(const Case& c, const Result& exact) {
         m.slopes.log_n_gain = std::max(m.slopes.log_n_gain, std::fabs(slopes.log_n_gain));
         m.slopes.log_n_offset = std::max(m.slopes.log_n_offset, std::fabs(slopes.log_n_offset));
       }
+  for (std::size_t x = 0; x < factors.size(); ++x)
+    if (factors[x] != 0) m.scale_ratio = std::max(m.scale_ratio, m.scale / std::fabs(factors[x]));
+  std::vector<double> deltas(factors.size());  // D = dO·o − dLSE
+  for (std::size_t row = 0; row < deltas.size(); ++row) {
+    for (std::size_t d = 0; d < static_cast<std::size_t>(s.dim_v); ++d) deltas[row] += d_o[row * static_cast<std::size_t>(s.dim_v) + d] * exact.o[row * static_cast<std::size_t>(s.dim_v) + d];
+    if (!d_lse.empty()) deltas[row] -= d_lse[row];
+  }
+  std::vector<double> row_d_s(factors.size()), head_d_s(static_cast<std::size_t>(s.heads_q));
   std::vector<double> k(static_cast<std::size_t>(s.dim_qk)), v(static_cast<std::size_t>(s.dim_v));
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t kv = 0; kv < s.heads_kv; ++kv)
@@ -72,19 +82,23 @@ Magnitudes measure(const Case& c, const Result& exact) {
         const base::KeyPlace place = base::place_of_key(c.problem, c.k.tensor(), b, j);
         for (std::int64_t d = 0; d < s.dim_qk; ++d) k[static_cast<std::size_t>(d)] = c.k.get(place.item, kv, place.row, d);
         for (std::int64_t d = 0; d < s.dim_v; ++d) v[static_cast<std::size_t>(d)] = c.v.get(place.item, kv, place.row, d);
-        double column = 0;
+        double column = 0, column_d_s = 0;
         for (std::int64_t h = kv * s.group(); h < (kv + 1) * s.group(); ++h)
           for (std::int64_t i = 0; i < s.len_q; ++i) {
             const base::KeyRange range = base::visible_keys(mask, s, b, i);
             if (j < range.begin || j >= range.end) continue;
             const std::size_t row = static_cast<std::size_t>((b * s.heads_q + h) * s.len_q + i);
-            double dot = 0, signed_dot = 0, d_p = 0;
+            double dot = 0, signed_dot = 0, d_p = 0, signed_d_p = 0;
             for (std::size_t d = 0; d < k.size(); ++d) {
               const double product = q[row * k.size() + d] * k[d];
               signed_dot += product;
               dot += std::fabs(product);
             }
-            for (std::size_t d = 0; d < v.size(); ++d) d_p += std::fabs(d_o[row * v.size() + d] * v[d]);
+            for (std::size_t d = 0; d < v.size(); ++d) {
+              const double product = d_o[row * v.size() + d] * v[d];
+              signed_d_p += product;
+              d_p += std::fabs(product);
+            }
             const double factor = factors[row], scale = std::fabs(factor);
             double added = 0;
             if (!c.bias.empty()) added += std::fabs(base::read(mask.bias, b, h, i, j));
@@ -97,10 +111,15 @@ Magnitudes measure(const Case& c, const Result& exact) {
             // P is at most 1 and at most what an unbent score gives; transforms here only shrink scores, so bound by 1.
             const bool bent = c.problem.soft_cap || c.problem.transform.present();
             const double exponent = factor * signed_dot + added - exact.lse[row];
-            column += bent ? 1.0 : std::min(1.0, std::exp(exponent));
+            const double p = bent ? 1.0 : std::min(1.0, std::exp(exponent)), d_s = p * std::fabs(signed_d_p - deltas[row]);
+            column += p;
+            column_d_s += d_s, row_d_s[row] += d_s, head_d_s[static_cast<std::size_t>(h)] += d_s;
+            m.one_d_s = std::max(m.one_d_s, d_s);
           }
         m.column = std::max(m.column, column);
+        m.column_d_s = std::max(m.column_d_s, column_d_s);
       }
+  m.row_d_s = largest(row_d_s), m.head_d_s = largest(head_d_s);
   return m;
 }
 
@@ -125,8 +144,10 @@ Magnitudes measure(const Case& c, const Result& exact) {
 // Each is then rounded to the storage dtype: half an ulp of the largest element, and f16's smallest step.
 // A kernel that rounds its probabilities to the storage dtype (`Rounds::weights`) has each off by a relative half ulp of it, h, more:
 // h·max|v|·gain in o, and through o, which backward reads, h·E in dS. One that rounds in backward (`Rounds::backward`) has p off by h
-// before dV, and dS = p·(dP − D), where |dP − D| ≤ M, by h for p and by h again before dQ and dK: h·column·max|dO| and 2·h·M·p. Below f16's smallest
-// normal number h is an absolute half step instead, of each of the terms.
+// before dV: h·column·max|dO|; and dS = p·(dP − D) by h for p and by h again before dQ and dK: 2·h·|dS|, added up over the keys of a row for dQ, over the rows
+// of a key for dK and over a head for dc, with the exact dS (such kernels take neither bent scores nor dropout). Below f16's smallest normal
+// number h is an absolute half step instead, of p, which |dP − D| ≤ M multiplies, and of dS, of each of the terms; where heads that read
+// the same keys have scales of their own, dS is rounded after the ratio to the largest of them, so its step is as many times as large for dc.
 static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Rounds rounds) {
   const Shape& s = c.shape;
   const double a = m.raw + m.score;
@@ -138,7 +159,7 @@ static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Ro
   const double rounded_p = rounds.weights ? half_ulp(s.dtype) : 0;
   const double rounded = rounds.backward ? stored : 0, step = rounds.backward && s.dtype == DType::kF16 ? 0x1p-25 : 0;
   const double d_s = kU * (4 + back) * big_m + (stored + rounded_p) * e;
-  const double d_s_rounded = d_s + 2 * rounded * big_m;
+  const double again = 1 + 2 * rounded;  // what is rounded is off already
   const double keys = static_cast<double>(s.len_kv), rows = static_cast<double>(s.len_q * s.group()), steps = step * (1 + big_m);
   const auto after_store = [&](double floor, const std::vector<double>& result) { return floor + stored * largest(result) + tiny; };
 
@@ -157,13 +178,13 @@ static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Ro
   f.lse = kU * (2 + single + a + 2 * largest(exact.lse));
   f.p_max = kU * (4 + single + a + largest(exact.lse));
   f.d_v = after_store(((kU * (2 + back) + rounded) * m.column + step * rows) * largest(c.d_o.values()) * gain, exact.d_v);
-  f.d_q = after_store(m.scale * largest(c.k.values()) * (d_s_rounded + keys * steps), exact.d_q);
-  f.d_k = after_store(m.scale * largest(c.q.values()) * (m.column * d_s_rounded + rows * steps), exact.d_k);
-  const double d_c = m.dot * m.rows * (d_s_rounded + keys * steps);
+  f.d_q = after_store(m.scale * largest(c.k.values()) * (again * d_s + 2 * rounded * m.row_d_s + keys * steps), exact.d_q);
+  f.d_k = after_store(m.scale * largest(c.q.values()) * (m.column * again * d_s + 2 * rounded * m.column_d_s + rows * steps), exact.d_k);
+  const double d_c = m.dot * (m.rows * again * d_s + 2 * rounded * m.head_d_s + m.rows * keys * steps * m.scale_ratio);
   f.d_scale = m.slopes.rule * d_c + kU * largest(exact.d_scale);
   f.d_log_n_gain = m.slopes.log_n_gain * d_c + kU * largest(exact.d_log_n_gain);
   f.d_log_n_offset = m.slopes.log_n_offset * d_c + kU * largest(exact.d_log_n_offset);
-  f.d_bias = sharing * (d_s + rounded * big_m) + bias_stored;
+  f.d_bias = sharing * (again * d_s + rounded * m.one_d_s + step * big_m) + bias_stored;
   f.d_sink = m.rows * d_s + kU * largest(exact.d_sink);
   return f;
 }
