@@ -16,8 +16,9 @@ constexpr int kWarps = 8;
 
 /// A block per tile of rows of a head; those of head 0 also see what the mask shows.
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 1 : 3) prepare_kernel(const __grid_constant__ BackwardArguments a) {
+__global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kernel(const __grid_constant__ BackwardArguments a) {
   constexpr int kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kEach = 8, kLanes = kDim / kEach, kAtOnce = kWarps * 32 / kLanes;
+  constexpr int kLoads = 4;  // in flight
   static_assert(kRows <= 32 * kWarps);
   __shared__ float sums[kRows];
   __shared__ RowTile tile;
@@ -42,27 +43,30 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 1 : 3) prepare_kern
   };
   const T* o = reinterpret_cast<const T*>(a.f.o.data) + at(a.f.o, b, h, first) + part * kEach;
   const T* d_o = reinterpret_cast<const T*>(a.f.d_o.data) + at(a.f.d_o, b, h, first) + part * kEach;
-  Eight x[kRows / kAtOnce], y[kRows / kAtOnce];
-#pragma unroll
-  for (int n = 0; n < kRows / kAtOnce; ++n) {
-    const int r = n * kAtOnce + static_cast<int>(threadIdx.x) / kLanes;
-    x[n] = y[n] = {};
-    if (r < left && part * kEach < p.dim_v)
-      x[n] = *reinterpret_cast<const Eight*>(o + r * a.f.o.strides[2]), y[n] = *reinterpret_cast<const Eight*>(d_o + r * a.f.d_o.strides[2]);
-  }
   float lse = -kInfinityF, d_lse = 0;
-  if (row < left) {
-    lse = read(a.f.lse, at(a.f.lse, b, h, first + row));
-    if (a.f.d_lse.data) d_lse = read(a.f.d_lse, at(a.f.d_lse, b, h, first + row));
-  }
+#pragma unroll 1
+  for (int block = 0; block < kRows; block += kLoads * kAtOnce) {
+    Eight x[kLoads], y[kLoads];
 #pragma unroll
-  for (int n = 0; n < kRows / kAtOnce; ++n) {
-    float sum = 0;
+    for (int n = 0; n < kLoads; ++n) {
+      const int r = block + n * kAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+      x[n] = y[n] = {};
+      if (r < left && part * kEach < p.dim_v)
+        x[n] = *reinterpret_cast<const Eight*>(o + r * a.f.o.strides[2]), y[n] = *reinterpret_cast<const Eight*>(d_o + r * a.f.d_o.strides[2]);
+    }
+    if (block == 0 && row < left) {
+      lse = read(a.f.lse, at(a.f.lse, b, h, first + row));
+      if (a.f.d_lse.data) d_lse = read(a.f.d_lse, at(a.f.d_lse, b, h, first + row));
+    }
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) sum = fmaf(widen(x[n].x[e]), widen(y[n].x[e]), sum);
+    for (int n = 0; n < kLoads; ++n) {
+      float sum = 0;
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (part == 0) sums[n * kAtOnce + threadIdx.x / kLanes] = sum;
+      for (int e = 0; e < kEach; ++e) sum = fmaf(widen(x[n].x[e]), widen(y[n].x[e]), sum);
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (part == 0) sums[block + n * kAtOnce + threadIdx.x / kLanes] = sum;
+    }
   }
   __syncthreads();
   if (row < kRows) {

@@ -86,7 +86,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       barrier_wait(base + T_::kFullV, parities & 1);
       hold(d_k), hold(d_v);
       barriers.take_turn();
-      const auto free_last_q = [&] { barrier_arrive(base + T_::kEmptyQ + 8 * (q_stage == 0 ? T_::kQueryStages - 1 : q_stage - 1)); };
+      const auto free_last_q = [&] { release(base + T_::kEmptyQ + 8 * (q_stage == 0 ? T_::kQueryStages - 1 : q_stage - 1)); };
 #pragma unroll 1
       for (; left > 0; --left) {
         barrier_wait(base + T_::kFullQ + 8 * q_stage, parities >> 1 & 1);
@@ -99,7 +99,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         barriers.pass_turn();
         products_wait<1>();  // S, and dK of the step before
         hold(s), hold(d_k), hold(d_scores);
-        if (thread == 0 && left < task.steps) free_last_q();
+        if (left < task.steps) free_last_q();
 
         weigh<T_>(s, memory, step, q_stage, task.key_tile * kKeys + row);
 #pragma unroll
@@ -154,7 +154,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         values(d_k, d_scores, base + T_::kQ + again(q_stage) * T_::kRowBytes);
         products_wait<1>();  // dV, dQ
         hold(d_q), hold(d_v), hold(weights);
-        if (thread == 0) barrier_arrive(base + T_::kEmptyDO + 8 * o_stage);
+        release(base + T_::kEmptyDO + 8 * o_stage);
         if (!first) hand_over(d_q);
         if (group == 0 && thread == 0) *reinterpret_cast<Turn*>(memory + T_::kTurn + 8 * o_stage) = {step.tile, step.turn};
         if constexpr (!T_::kKeepsWeights) {  // dK's operand makes room for scores
@@ -166,7 +166,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       }
       products_wait<0>();
       hold(d_k), hold(d_scores);
-      if (thread == 0) free_last_q();
+      free_last_q();
       barriers.wait_scores(o_stage ^ 1);
       float d_q[32];
       products_begin();
@@ -177,8 +177,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       hand_over(d_q);
     }
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
-    barriers.wait_own();  // all have read the task
-    if (thread == 0) barrier_arrive(base + T_::kEmptyK), barrier_arrive(base + T_::kEmptyV);
+    release(base + T_::kEmptyK), release(base + T_::kEmptyV);
     const std::int64_t length = a.f.p.len_kv;
     double* squares = a.f.stats ? a.f.key_squares + (batch * a.f.p.heads_kv + head) * length : nullptr;
     double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * length : nullptr;
@@ -199,14 +198,15 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
   const std::uint32_t base = shared_address(memory);
   if (threadIdx.x == 0) {
     for (const int barrier : {T_::kFullK, T_::kFullV}) barrier_init(base + barrier, 1);
-    for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, T_::kReleases);
-    for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, T_::kReleases);
-    for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, T_::kReleases);
+    for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, kReleases);
+    for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, kReleases);
+    for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, kReleases);
     for (int x = 0; x < 2; ++x) barrier_init(base + T_::kFullDQ + 8 * x, 4), barrier_init(base + T_::kEmptyDQ + 8 * x, 1);
     asm volatile("fence.mbarrier_init.release.cluster;");
     reinterpret_cast<Task*>(memory + T_::kTask)->parity = 0;
   }
   __syncthreads();
+  if constexpr (T_::kWide) next_kernel_start();
   const int warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T_::kProducerRegisters));

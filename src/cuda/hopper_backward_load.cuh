@@ -18,7 +18,6 @@ struct Tile {
   static constexpr int kProducerRegisters = kDim == 64 ? 40 : 24, kConsumerRegisters = kDim == 64 ? 232 : 240;
   static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kKeys * kRows * 2;
   static constexpr int kPartBytes = kWide ? 0 : 64 * 64 * 4;  ///< each warpgroup hands over 64 × 64 of dQᵀ
-  static constexpr int kReleases = kWide ? 8 : 2;             ///< that free a place of a ring: of warps, or of warpgroups
 
   // Offsets in shared memory
   static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kQueryStages * kRowBytes, kDS = kDO + kGradStages * kRowBytes;
@@ -164,6 +163,7 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
     }
     task.parity = shown.parity ^ 1;
     barrier_wait(base + T_::kEmptyK, task.parity);
+    __syncwarp();  // all have read the last one's parity
     if (leader) *reinterpret_cast<Task*>(memory + T_::kTask) = task;
     __syncwarp();
     if (shown.index < 0) {

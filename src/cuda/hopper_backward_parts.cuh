@@ -49,7 +49,8 @@ __device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t
   }
 }
 
-/// A warp no longer reads what a barrier of the producer guards.
+/// A warp no longer reads what a barrier of the producer guards; it waits for all warps of both warpgroups.
+inline constexpr int kReleases = 8;
 __device__ __forceinline__ void release(std::uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
@@ -78,7 +79,6 @@ struct Barriers {
   __device__ __forceinline__ void wait_scores(int buffer) const { named_sync(3 + 2 * (group ^ 1) + buffer, 256); }
   __device__ __forceinline__ void free_scores(int buffer) const { named_arrive(7 + 2 * group + buffer, 256); }
   __device__ __forceinline__ void wait_free(int buffer) const { named_sync(7 + 2 * (group ^ 1) + buffer, 256); }
-  __device__ __forceinline__ void wait_own() const { named_sync(11 + group, 128); }
 };
 
 /// P of a step from its scores, in place: masked where that is needed. Scores are keys × queries; `first_key` is the thread's first.

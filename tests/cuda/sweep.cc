@@ -135,7 +135,7 @@ void make_few(Case& c, std::uint64_t seed) {
   Shape& s = c.shape;
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << seed % 3;
-  s.batch = 1, s.heads_kv = many ? 80 : 1, s.heads_q = s.heads_kv * 2;
+  s.batch = 1, s.heads_kv = many ? 70 : 1, s.heads_q = s.heads_kv * (many ? 1 : 2);
   s.len_q = s.len_kv = many ? rng.integer(129, 140) : rng.integer(300, 400);
   clear(c);
   c.problem.mask.causal = seed / 3 % 2 == 1;
