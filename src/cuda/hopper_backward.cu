@@ -177,9 +177,7 @@ void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t st
   prepare_kernel<T, kDim><<<row_blocks, 32 * kWarps, 0, stream>>>(a);
   check_launch("hopper backward, rows");
   const int blocks = std::min(a.tasks, a.ring > 0 ? multiprocessors / a.ring * a.ring : multiprocessors);
-  if constexpr (kDim == 64) hopper_backward_launch_64(a, dtype, blocks, stream);
-  else if constexpr (kDim == 128) hopper_backward_launch_128(a, dtype, blocks, stream);
-  else hopper_backward_launch_256(a, dtype, blocks, stream);
+  hopper_backward_launch(a, kDim, dtype, blocks, stream);
   const bool sums = a.f.d_scale || a.f.d_sink || a.f.d_log_n_gain || a.f.d_log_n_offset || a.f.stats;
   if constexpr (kDim == 256) {
     if (!sums) a.d_q = nullptr;  // nobody else wants it before it is rounded

@@ -56,9 +56,7 @@ struct BackwardArguments {
   HeadScale* heads = nullptr;   ///< or of each
 };
 
-void hopper_backward_launch_64(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
-void hopper_backward_launch_128(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
-void hopper_backward_launch_256(const BackwardArguments& a, DType dtype, int blocks, cudaStream_t stream);
+void hopper_backward_launch(const BackwardArguments& a, int dim, DType dtype, int blocks, cudaStream_t stream);
 void hopper_backward_launch_rows(const BackwardArguments& a, DType dtype, cudaStream_t stream);
 
 }  // namespace rootdk::gpu
