@@ -214,9 +214,12 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
     else if (!T_::kWide && threadIdx.x == 32) add_queries<T_>(a, memory);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T_::kConsumerRegisters));
-    const int group = __shfl_sync(~0u, warpgroup - 1, 0);  // told to be the same in a warp
-    if constexpr (T_::kWide) consume_wide<T_, T>(a, memory, group);
-    else consume<T_, T>(a, memory, group);
+    if constexpr (T_::kWide) {
+      if (warpgroup == 1) consume_wide<T_, T, true>(a, memory);
+      else consume_wide<T_, T, false>(a, memory);
+    } else {
+      consume<T_, T>(a, memory, same_in_warp(warpgroup - 1));
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // dQ of dims above 128 on Hopper, apart from dK and dV: a block owns 128 query rows, 64 for each of two warpgroups, and goes through the keys that they
-// see. It computes scores and dP again, two products in seven, and in turn adds nothing up in memory: the order of the sums is that of the keys.
+// see. It computes scores and dP again, two products in seven, and in turn adds nothing up in memory.
 //
 //   in flight   meanwhile
 //   S           –
@@ -20,7 +20,7 @@ struct RowsTile {
 
   // Offsets in shared memory
   static constexpr int kQ = 0, kDO = kQ + 2 * kRowBytes, kK = kDO + 2 * kRowBytes, kV = kK + kKeyStages * kKeyBytes;
-  static constexpr int kFullQ = kV + kKeyBytes, kFullK = kFullQ + 16, kEmptyK = kFullK + 8 * kKeyStages, kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
+  static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16, kEmptyK = kFullK + 8 * kKeyStages, kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
   static constexpr int kBytes = kEmptyV + 8;
   static_assert(kRows == 64 && kBytes <= 232448);
 };
@@ -43,25 +43,32 @@ struct OwnedRows {
       last_block = any ? max(last_block, sees[1].last_block) : sees[1].last_block;
     }
   }
+
+  /// Blocks of keys are taken from different ones on, and round, so that those who read the same keys do not all read the same of them at a time.
+  __device__ __forceinline__ int start(const BackwardArguments& a) const { return first_block + static_cast<int>(std::int64_t{first_tile} * (last_block - first_block) / a.row_tiles); }
+  __device__ __forceinline__ int after(int block) const { return block + 1 == last_block ? first_block : block + 1; }
 };
 
 /// The thread that loads.
 template <class T_>
 __device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows) {
+  const auto load_rows = [&](std::uint32_t to, const CUtensorMap* map, std::uint32_t full) {
 #pragma unroll 1
-  for (int g = 0; g < rows.tiles; ++g) {
-    const std::uint32_t full = base + T_::kFullQ + 8 * g;
-    barrier_expect(full, 2 * T_::kRowBytes);
-    copy_rows<T_>(base + T_::kQ + g * T_::kRowBytes, &a.q, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full);
-    copy_rows<T_>(base + T_::kDO + g * T_::kRowBytes, &a.d_o, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full);
-  }
+    for (int g = 0; g < rows.tiles; ++g) {
+      barrier_expect(full + 8 * g, T_::kRowBytes);
+      copy_rows<T_>(to + g * T_::kRowBytes, map, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full + 8 * g);
+    }
+  };
+  load_rows(base + T_::kQ, &a.q, base + T_::kFullQ);
   const int kv_head = rows.head / static_cast<int>(a.f.p.group);
+  int block = rows.start(a);
 #pragma unroll 1
-  for (int n = 0; n < rows.last_block - rows.first_block; ++n) {
-    const int key = (rows.first_block + n) * T_::kKeys, stage = n % T_::kKeyStages;
+  for (int n = 0; n < rows.last_block - rows.first_block; ++n, block = rows.after(block)) {
+    const int key = block * T_::kKeys, stage = n % T_::kKeyStages;
     barrier_wait(base + T_::kEmptyK + 8 * stage, n / T_::kKeyStages & 1 ^ 1);
     barrier_expect(base + T_::kFullK + 8 * stage, T_::kKeyBytes);
     copy_rows<T_>(base + T_::kK + stage * T_::kKeyBytes, &a.k, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullK + 8 * stage);
+    if (n == 0) load_rows(base + T_::kDO, &a.d_o, base + T_::kFullDO);  // after the first K, which is wanted earlier
     barrier_wait(base + T_::kEmptyV, n & 1 ^ 1);
     barrier_expect(base + T_::kFullV, T_::kKeyBytes);
     copy_rows<T_>(base + T_::kV, &a.v, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullV);
@@ -72,7 +79,7 @@ template <class T_, class T>
 __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows, int group) {
   constexpr int kKeys = T_::kKeys, kRows = T_::kRows, kDim = T_::kDim;
   const int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
-  // Both warpgroups go through all keys of the block, so that they can take turns; a second one without rows computes what nobody reads.
+  // Both warpgroups go through all keys of the block, and free them; a second one without rows computes what nobody reads.
   const int m = rows.first_tile + min(group, rows.tiles - 1), tile = (rows.batch * static_cast<int>(a.f.p.heads_q) + rows.head) * a.row_tiles + m;
   const RowTile sees = a.tiles[rows.batch * a.row_tiles + m];
   const float scale2 = a.heads ? a.heads[rows.head].scale2 : a.scale2;
@@ -101,26 +108,24 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
 #pragma unroll
   for (int i = 0; i < kDim / 2; ++i) d_q[i] = 0;
   std::uint32_t d_scores[kKeys / 4];
-  const Barriers barriers{group};
-  if (group == 1) barriers.pass_turn();
   if (group < rows.tiles) barrier_wait(base + T_::kFullQ + 8 * group, 0);
   hold(d_q);
-  barriers.take_turn();
   int stage = 0;
   std::uint32_t parities = 0;  // of the rounds of the rings: 1 for V, 2 for K
+  const int blocks = rows.last_block - rows.first_block;
 #pragma unroll 1
-  for (int n = rows.first_block; n < rows.last_block; ++n) {
+  for (int left = blocks, n = rows.start(a); left > 0; --left, n = rows.after(n)) {
     float s[kKeys / 2], d_p[kKeys / 2];
     barrier_wait(base + T_::kFullK + 8 * stage, parities >> 1);
     products_begin();
     scores(s, base + T_::kQ + group * T_::kRowBytes, base + T_::kK + stage * T_::kKeyBytes);
+    if (left == blocks && group < rows.tiles) barrier_wait(base + T_::kFullDO + 8 * group, 0);
     barrier_wait(base + T_::kFullV, parities & 1);
     products_begin();
     scores(d_p, base + T_::kDO + group * T_::kRowBytes, base + T_::kV);
-    barriers.pass_turn();
     products_wait<1>();  // S, and dQ of the step before
     hold(s), hold(d_q), hold(d_scores);
-    if (n > rows.first_block) release(base + T_::kEmptyK + 8 * (stage ^ 1));
+    if (left < blocks) release(base + T_::kEmptyK + 8 * (stage ^ 1));
 #pragma unroll
     for (int x = 0; x < kKeys / 2; ++x) s[x] = exp2_approx(fmaf(s[x], scale2, origin[x / 2 % 2]));
     if (n * kKeys < sees.max_begin || (n + 1) * kKeys > sees.min_end) {
@@ -137,7 +142,6 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
     for (int x = 0; x < kKeys / 2; ++x) s[x] *= d_p[x] - shift[x / 2 % 2];
 #pragma unroll
     for (int x = 0; x < kKeys / 4; ++x) d_scores[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
-    barriers.take_turn();
     hold(d_scores), hold(d_q);
     products_begin();
     const std::uint64_t keys = operand(base + T_::kK + again(stage) * T_::kKeyBytes, kKeys * 128);
@@ -146,7 +150,6 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
     products_commit();
     parities ^= 1 | stage << 1, stage ^= 1;
   }
-  barriers.pass_turn();
   products_wait<0>();
   hold(d_q), hold(d_scores);
   if (group >= rows.tiles) return;
@@ -169,7 +172,8 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(c
   const std::uint32_t base = shared_address(memory);
   const OwnedRows rows(a, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
-    barrier_init(base + T_::kFullQ, 1), barrier_init(base + T_::kFullQ + 8, 1), barrier_init(base + T_::kFullV, 1), barrier_init(base + T_::kEmptyV, kReleases);
+    for (const int barrier : {T_::kFullQ, T_::kFullQ + 8, T_::kFullDO, T_::kFullDO + 8, T_::kFullV}) barrier_init(base + barrier, 1);
+    barrier_init(base + T_::kEmptyV, kReleases);
     for (int x = 0; x < T_::kKeyStages; ++x) barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, kReleases);
     asm volatile("fence.mbarrier_init.release.cluster;");
   }
@@ -180,7 +184,7 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(c
     if (threadIdx.x == 0) load_rows_and_keys<T_>(a, base, rows);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    consume_keys<T_, T>(a, base, rows, __shfl_sync(~0u, warpgroup - 1, 0));
+    consume_keys<T_, T>(a, base, rows, same_in_warp(warpgroup - 1));
   }
   next_kernel_wait();  // nothing of the main kernel is needed here, but what comes after both may start when this one ends
 }

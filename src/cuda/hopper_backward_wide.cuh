@@ -20,16 +20,17 @@ struct Exchange {
   __device__ __forceinline__ static void wait_free(int buffer) { named_sync(kFree + buffer, 256); }
 };
 
-template <class T_, class T>
-__device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::uint8_t* memory, int group) {
+/// `kFirst`: which of the two.
+template <class T_, class T, bool kFirst>
+__device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::uint8_t* memory) {
   constexpr int kKeys = T_::kKeys, kRows = T_::kRows, kDim = T_::kDim;
   static_assert(kKeys == 64 && kRows == 64 && T_::kQueryStages == 2 && T_::kGradStages == 2);
   const std::uint32_t base = shared_address(memory);
   const int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
   const int row = warp * 16 + lane / 4;  // key, within the tile
 
-  const auto scores = [&](float(&s)[kRows / 2], std::uint32_t keys, std::uint32_t rows) {
-    const std::uint64_t first_a = operand(keys), first_b = operand(rows);
+  const auto scores = [&](float(&s)[kRows / 2], int keys, int rows) {
+    const std::uint64_t first_a = operand(same_in_warp(keys)), first_b = operand(same_in_warp(rows));
 #pragma unroll
     for (int x = 0; x < kDim / 16; ++x) {
       const int panel = x / 4, offset = x % 4 * 32;
@@ -39,8 +40,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
     }
     products_commit();
   };
-  const auto values = [&](float(&d)[kDim / 2], const std::uint32_t(&weights)[kRows / 4], std::uint32_t rows) {
-    const std::uint64_t first = operand(rows, kRows * 128);
+  const auto values = [&](float(&d)[kDim / 2], const std::uint32_t(&weights)[kRows / 4], int rows) {
+    const std::uint64_t first = operand(same_in_warp(rows), kRows * 128);
 #pragma unroll
     for (int x = 0; x < kRows / 16; ++x) Values<kDim, T>::mma(d, weights + 4 * x, first + x * 16 * 128 / 16);
     products_commit();
@@ -48,11 +49,11 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
 
   int stage = 0;                 // of Q and dO, and of the exchange
   std::uint32_t parities = 0;    // of the rounds of the rings: 1 for tasks, 2 for Q and dO
-  const std::uint32_t own = group == 0 ? T_::kFullQ : T_::kFullDO, other = group == 0 ? T_::kFullDO : T_::kFullQ;
-  const std::uint32_t own_empty = group == 0 ? T_::kEmptyQ : T_::kEmptyDO, other_empty = group == 0 ? T_::kEmptyDO : T_::kEmptyQ;
-  const std::uint32_t own_rows = base + (group == 0 ? T_::kQ : T_::kDO), other_rows = base + (group == 0 ? T_::kDO : T_::kQ);
-  const std::uint32_t keys = base + (group == 0 ? T_::kK : T_::kV);
-  if (group == 1) Exchange::free(0), Exchange::free(1);
+  // Own: what the first product wants, Q or dO. Other: what the second does.
+  constexpr int kOwnFull = kFirst ? T_::kFullQ : T_::kFullDO, kOtherFull = kFirst ? T_::kFullDO : T_::kFullQ;
+  constexpr int kOwnEmpty = kFirst ? T_::kEmptyQ : T_::kEmptyDO, kOtherEmpty = kFirst ? T_::kEmptyDO : T_::kEmptyQ;
+  constexpr int kOwn = kFirst ? T_::kQ : T_::kDO, kOther = kFirst ? T_::kDO : T_::kQ, kOwnKeys = kFirst ? T_::kK : T_::kV;
+  if (!kFirst) Exchange::free(0), Exchange::free(1);
 
 #pragma unroll 1
   for (;; parities ^= 1) {
@@ -70,17 +71,17 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
       hold(sums);
 #pragma unroll 1
       for (; left > 0; --left) {
-        barrier_wait(base + own + 8 * stage, parities >> 1);
+        barrier_wait(base + kOwnFull + 8 * stage, parities >> 1);
         float s[kRows / 2];  // S, or dP
         products_begin();
-        scores(s, keys, own_rows + stage * T_::kRowBytes);
+        scores(s, base + kOwnKeys, base + kOwn + stage * T_::kRowBytes);
         products_wait<1>();  // the sum of the step before
         hold(sums), hold(weights);
-        if (left < task.steps) release(base + other_empty + 8 * (stage ^ 1));
+        if (left < task.steps) release(base + kOtherEmpty + 8 * (stage ^ 1));
         products_wait<0>();
         hold(s);
         auto* exchanged = reinterpret_cast<uint4*>(memory + T_::kDS + again(stage) * T_::kScoreBytes) + thread_again() % 128;
-        if (group == 0) {
+        if constexpr (kFirst) {
           weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage), stage, task.key_tile * kKeys + row);
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
@@ -88,8 +89,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
 #pragma unroll
           for (int x = 0; x < 4; ++x) exchanged[128 * x] = {weights[4 * x], weights[4 * x + 1], weights[4 * x + 2], weights[4 * x + 3]};
           Exchange::show(stage);
-          release(base + own_empty + 8 * stage);
-          barrier_wait(base + other + 8 * stage, parities >> 1);
+          release(base + kOwnEmpty + 8 * stage);
+          barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);
         } else {
           Exchange::wait_shown(stage);
 #pragma unroll
@@ -98,7 +99,7 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
             weights[4 * x] = four.x, weights[4 * x + 1] = four.y, weights[4 * x + 2] = four.z, weights[4 * x + 3] = four.w;
           }
           Exchange::free(stage);
-          barrier_wait(base + other + 8 * stage, parities >> 1);  // the step's ratio comes with Q
+          barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);  // the step's ratio comes with Q
           const float ratio = reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage)->ratio;
           const auto* delta = reinterpret_cast<const float2*>(memory + T_::kDelta + stage * kRows * 4) + lane % 4;
 #pragma unroll
@@ -116,22 +117,21 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
           }
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
-          release(base + own_empty + 8 * stage);
+          release(base + kOwnEmpty + 8 * stage);
         }
         hold(weights), hold(sums);
         products_begin();
-        values(sums, weights, other_rows + again(stage) * T_::kRowBytes);
-        if (stage == 1) parities ^= 2;
-        stage ^= 1;
+        values(sums, weights, base + kOther + stage * T_::kRowBytes);
+        parities ^= stage << 1, stage ^= 1;
       }
       products_wait<0>();
       hold(sums), hold(weights);
-      release(base + other_empty + 8 * (stage ^ 1));
+      release(base + kOtherEmpty + 8 * (stage ^ 1));
     }
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
     release(base + T_::kEmptyK), release(base + T_::kEmptyV);
-    const float scale = group == 0 ? 1 : a.heads ? a.heads[head * a.f.p.group].last : a.scale;
-    write_rows<T>(group == 0 ? a.f.d_v : a.f.d_k, static_cast<int>(group == 0 ? a.f.p.dim_v : a.f.p.dim_qk), a.f.p.len_kv, batch, head, first_key, sums, scale);
+    const float scale = kFirst ? 1 : a.heads ? a.heads[head * a.f.p.group].last : a.scale;
+    write_rows<T>(kFirst ? a.f.d_v : a.f.d_k, static_cast<int>(kFirst ? a.f.p.dim_v : a.f.p.dim_qk), a.f.p.len_kv, batch, head, first_key, sums, scale);
   }
 }
 
