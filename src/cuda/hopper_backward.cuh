@@ -68,8 +68,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
 #pragma unroll
     for (int x = 0; x < 8; ++x) sum[128 * x] = {d_q[4 * x], d_q[4 * x + 1], d_q[4 * x + 2], d_q[4 * x + 3]};
     fence_shared();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(base + T_::kFullDQ + 8 * group);
+    barrier_arrive(base + T_::kFullDQ + 8 * group);
   };
 #pragma unroll 1
   for (;; parities ^= 1) {
@@ -187,8 +186,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
   if (group == 0) {  // nothing more to add
     barrier_wait(base + T_::kEmptyDQ, o_stage ^ 1);
     if (thread == 0) *reinterpret_cast<Turn*>(memory + T_::kTurn + 8 * o_stage) = {-1, 0};
-    __syncwarp();
-    if (lane == 0) barrier_arrive(base + T_::kFullDQ);
+    barrier_arrive(base + T_::kFullDQ);
   }
 }
 
@@ -201,7 +199,10 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
     for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, kReleases);
     for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, kReleases);
     for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, kReleases);
-    for (int x = 0; x < 2; ++x) barrier_init(base + T_::kFullDQ + 8 * x, 4), barrier_init(base + T_::kEmptyDQ + 8 * x, 1);
+    for (int x = 0; x < 2; ++x) {
+      barrier_init(base + T_::kFullDQ + 8 * x, 128), barrier_init(base + T_::kEmptyDQ + 8 * x, 1);
+      barrier_init(base + T_::kShown + 8 * x, 128), barrier_init(base + T_::kSeen + 8 * x, 128);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;");
     reinterpret_cast<Task*>(memory + T_::kTask)->parity = 0;
   }

@@ -25,7 +25,8 @@ struct Tile {
   static constexpr int kSteps = kDelta + kGradStages * kRows * 4, kTask = kSteps + kQueryStages * 32, kTurn = kTask + 32;
   static constexpr int kFullK = kTurn + 16, kFullV = kFullK + 8, kEmptyK = kFullV + 8, kEmptyV = kEmptyK + 8;
   static constexpr int kFullQ = kEmptyV + 8, kEmptyQ = kFullQ + 8 * kQueryStages, kFullDO = kEmptyQ + 8 * kQueryStages, kEmptyDO = kFullDO + 8 * kGradStages;
-  static constexpr int kFullDQ = kEmptyDO + 8 * kGradStages, kEmptyDQ = kFullDQ + 16, kBytes = kEmptyDQ + 16;
+  static constexpr int kFullDQ = kEmptyDO + 8 * kGradStages, kEmptyDQ = kFullDQ + 16;
+  static constexpr int kShown = kEmptyDQ + 16, kSeen = kShown + 16, kBytes = kSeen + 16;  ///< P, where one warpgroup computes it for the other
   static_assert(kBytes <= 232448);
 };
 

@@ -11,15 +11,6 @@
 
 namespace rootdk::gpu::back {
 
-/// Between the warpgroup that has P and the one that wants it: two buffers.
-struct Exchange {
-  static constexpr int kReady = 3, kFree = 5;  ///< named barriers, one for each buffer
-  __device__ __forceinline__ static void show(int buffer) { named_arrive(kReady + buffer, 256); }
-  __device__ __forceinline__ static void wait_shown(int buffer) { named_sync(kReady + buffer, 256); }
-  __device__ __forceinline__ static void free(int buffer) { named_arrive(kFree + buffer, 256); }
-  __device__ __forceinline__ static void wait_free(int buffer) { named_sync(kFree + buffer, 256); }
-};
-
 /// `kFirst`: which of the two.
 template <class T_, class T, bool kFirst>
 __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::uint8_t* memory) {
@@ -53,7 +44,6 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
   constexpr int kOwnFull = kFirst ? T_::kFullQ : T_::kFullDO, kOtherFull = kFirst ? T_::kFullDO : T_::kFullQ;
   constexpr int kOwnEmpty = kFirst ? T_::kEmptyQ : T_::kEmptyDO, kOtherEmpty = kFirst ? T_::kEmptyDO : T_::kEmptyQ;
   constexpr int kOwn = kFirst ? T_::kQ : T_::kDO, kOther = kFirst ? T_::kDO : T_::kQ, kOwnKeys = kFirst ? T_::kK : T_::kV;
-  if (!kFirst) Exchange::free(0), Exchange::free(1);
 
 #pragma unroll 1
   for (;; parities ^= 1) {
@@ -85,20 +75,20 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
           weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage), stage, task.key_tile * kKeys + row);
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
-          Exchange::wait_free(stage);
+          barrier_wait(base + T_::kSeen + 8 * stage, parities >> 1 ^ 1);
 #pragma unroll
           for (int x = 0; x < 4; ++x) exchanged[128 * x] = {weights[4 * x], weights[4 * x + 1], weights[4 * x + 2], weights[4 * x + 3]};
-          Exchange::show(stage);
+          barrier_arrive(base + T_::kShown + 8 * stage);
           release(base + kOwnEmpty + 8 * stage);
           barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);
         } else {
-          Exchange::wait_shown(stage);
+          barrier_wait(base + T_::kShown + 8 * stage, parities >> 1);
 #pragma unroll
           for (int x = 0; x < 4; ++x) {
             const uint4 four = exchanged[128 * x];
             weights[4 * x] = four.x, weights[4 * x + 1] = four.y, weights[4 * x + 2] = four.z, weights[4 * x + 3] = four.w;
           }
-          Exchange::free(stage);
+          barrier_arrive(base + T_::kSeen + 8 * stage);
           barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);  // the step's ratio comes with Q
           const float ratio = reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage)->ratio;
           const auto* delta = reinterpret_cast<const float2*>(memory + T_::kDelta + stage * kRows * 4) + lane % 4;
