@@ -44,7 +44,8 @@ struct BackwardArguments {
   int2* rows = nullptr;      ///< begin and end of a row's keys, [batch, row_tiles, rows]
   RowTile* tiles = nullptr;  ///< [batch, row_tiles]
   int* turns = nullptr;      ///< how many have added to a tile of dQ, [batch, heads_q, row_tiles]
-  float* d_q = nullptr;      ///< without the scale, [batch, heads_q, row_tiles, rows × dim], in the order of the registers that it comes from; null where `rows` writes the result itself
+  float* d_q = nullptr;      ///< without the scale, [batch, heads_q, row_tiles, rows × dim], in the order of the registers that it comes from;
+                             ///< null where `rows` writes the result itself
   float* score_squares = nullptr;  ///< for statistics: the sum of dS² of each warp's part of a tile, [batch, heads_q, row_tiles, key_tiles, 8]
   int* next_task = nullptr;
   int row_tiles = 0, key_tiles = 0, tasks = 0;

@@ -20,8 +20,8 @@ struct RowsTile {
 
   // Offsets in shared memory
   static constexpr int kQ = 0, kDO = kQ + 2 * kRowBytes, kK = kDO + 2 * kRowBytes, kV = kK + kKeyStages * kKeyBytes;
-  static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16, kEmptyK = kFullK + 8 * kKeyStages, kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
-  static constexpr int kBytes = kEmptyV + 8;
+  static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16, kEmptyK = kFullK + 8 * kKeyStages;
+  static constexpr int kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8, kBytes = kEmptyV + 8;
   static_assert(kRows == 64 && kBytes <= 232448);
 };
 
@@ -45,7 +45,9 @@ struct OwnedRows {
   }
 
   /// Blocks of keys are taken from different ones on, and round, so that those who read the same keys do not all read the same of them at a time.
-  __device__ __forceinline__ int start(const BackwardArguments& a) const { return first_block + static_cast<int>(std::int64_t{first_tile} * (last_block - first_block) / a.row_tiles); }
+  __device__ __forceinline__ int start(const BackwardArguments& a) const {
+    return first_block + static_cast<int>(std::int64_t{first_tile} * (last_block - first_block) / a.row_tiles);
+  }
   __device__ __forceinline__ int after(int block) const { return block + 1 == last_block ? first_block : block + 1; }
 };
 

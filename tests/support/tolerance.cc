@@ -42,7 +42,8 @@ struct Magnitudes {
   double delta = 0;     // max |dLSE|
   double column = 0;    // max over keys of Σ P over the rows that see it (all heads of a group)
   double rows = 0;      // batch × len_q
-  double row_d_s = 0, column_d_s = 0, head_d_s = 0, one_d_s = 0;  // max Σ|dS| of a row, of a key (all heads of a group), of a head, max |dS|; where scores are not bent
+  // max Σ|dS| of a row, of a key (all heads of a group), of a head, and max |dS|; where scores are not bent
+  double row_d_s = 0, column_d_s = 0, head_d_s = 0, one_d_s = 0;
   double scale = 0;     // max |c|
   double scale_ratio = 1;  // between heads of a group
   Scale::Slopes slopes{0, 0, 0};  // max |dc/d…|
@@ -70,8 +71,9 @@ Magnitudes measure(const Case& c, const Result& exact) {
   for (std::size_t x = 0; x < factors.size(); ++x)
     if (factors[x] != 0) m.scale_ratio = std::max(m.scale_ratio, m.scale / std::fabs(factors[x]));
   std::vector<double> deltas(factors.size());  // D = dO·o − dLSE
+  const auto dim_v = static_cast<std::size_t>(s.dim_v);
   for (std::size_t row = 0; row < deltas.size(); ++row) {
-    for (std::size_t d = 0; d < static_cast<std::size_t>(s.dim_v); ++d) deltas[row] += d_o[row * static_cast<std::size_t>(s.dim_v) + d] * exact.o[row * static_cast<std::size_t>(s.dim_v) + d];
+    for (std::size_t d = row * dim_v; d < (row + 1) * dim_v; ++d) deltas[row] += d_o[d] * exact.o[d];
     if (!d_lse.empty()) deltas[row] -= d_lse[row];
   }
   std::vector<double> row_d_s(factors.size()), head_d_s(static_cast<std::size_t>(s.heads_q));
