@@ -31,8 +31,8 @@ bool packs(const Problem& problem, const Shape& s) {
   return kernel_dim(s) < 256 || kind_of(problem, s) != ScoreKind::kRich;
 }
 
-/// Lengths alone decide, so that a row has the same bits in any company.
-std::int64_t split_keys(const Shape& s) { return s.len_kv < 32768 ? 512 : 1024; }
+/// Lengths alone decide, so that a row has the same bits in any company. Long splits cost less, short ones occupy the card where the batch is small.
+std::int64_t split_keys(const Shape& s) { return s.len_kv < 4096 ? 256 : s.len_kv < 8192 ? 512 : 1024; }
 std::int64_t splits(const Problem& problem, const Shape& s) { return packs(problem, s) ? std::max<std::int64_t>(1, divide_up(s.len_kv, split_keys(s))) : 1; }
 
 /// All rows of an item see the same keys.
@@ -288,7 +288,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
   for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
-  if (memory.next_tile) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
+  if (memory.next_tile && !packed) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
@@ -305,6 +305,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     a.next_tile = nullptr;
     if (a.whole_heads) a.near_heads = 1;
     else if (!packed || a.tiles >= kManyRounds * blocks) a.next_tile = next_tile;
+    if (packed && a.next_tile) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
     if (blocks > 0) launch(a, s, kind_of(problem, s), layout, blocks, stream);
     return tile;
   };
