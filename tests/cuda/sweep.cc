@@ -1,7 +1,7 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
 // Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | backward | few | long]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | backward | decode | few | long]]]      one part only, for tools under which the rest would take too long
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -58,9 +58,12 @@ void fill(Case& c, Rng& rng) {
   c.link();
 }
 
-/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them. `backward`: only what the fast
-/// backward takes too, which of what is drawn otherwise would be less than half.
-void make_fast(Case& c, std::uint64_t seed, bool backward = false) {
+/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them. Of the backward ones
+/// only what the fast backward takes, too, which of what is drawn otherwise would be less than half; of the decoding ones few queries and more keys.
+enum class Fast { kAny, kBackward, kDecode };
+
+void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
+  const bool backward = kind == Fast::kBackward;
   Rng rng(seed ^ 0xFA57);
   const auto chance = [&](double p) { return rng.chance(p) && !backward; };  // of what the fast backward does not take
   Shape& s = c.shape;
@@ -74,6 +77,13 @@ void make_fast(Case& c, std::uint64_t seed, bool backward = false) {
   s.len_kv = rng.log_integer(1, 900);
   s.len_q = rng.chance(0.3) ? rng.integer(1, 8) : rng.chance(0.4) ? s.len_kv : rng.log_integer(1, 500);
   if (rng.chance(0.1)) s.len_q = rng.integer(1, 3), s.len_kv = rng.integer(1000, 6000);
+  if (kind == Fast::kDecode) {
+    s.batch = rng.integer(1, 3);
+    s.heads_q = s.heads_kv * (rng.chance(0.5) ? 4 : rng.log_integer(1, 40));
+    s.len_q = rng.chance(0.5) ? 1 : rng.log_integer(1, 64 / s.group() + 1);
+    s.len_kv = rng.chance(0.2) ? std::max<std::int64_t>(1, 512 * rng.integer(1, 4) + rng.integer(-17, 17)) : rng.log_integer(1, 3000);
+    if (rng.chance(0.1)) s.len_q = 1, s.heads_q = s.heads_kv * rng.integer(1, 4), s.len_kv = rng.integer(8000, 40000);
+  }
   const auto layout = [&] { return rng.chance(0.5) ? Layout::kRowMajor : Layout::kTokensFirst; };
   Problem& p = c.problem;
   clear(c);
@@ -147,7 +157,7 @@ enum class Sizes { kAny, kFast, kFastBackward, kFew };
 void sweep(std::uint64_t seed, Sizes sizes) {
   const auto c = device_case(seed);
   if (sizes == Sizes::kFew) make_few(*c, seed);
-  else if (sizes != Sizes::kAny) make_fast(*c, seed, sizes == Sizes::kFastBackward);
+  else if (sizes != Sizes::kAny) make_fast(*c, seed, sizes == Sizes::kFastBackward ? Fast::kBackward : Fast::kAny);
   const Yardstick yardstick(*c, run_plainly(*c), run_exactly(*c));
   const Result result = on_device(*c);
   const std::string wrong = yardstick.judge(result);
@@ -161,6 +171,23 @@ void sweep(std::uint64_t seed, Sizes sizes) {
   ++problems;
   if (chosen_kernel(*c) == "hopper") ++on_hopper;
   if (result.rounded_backward) ++back_on_hopper;
+}
+
+/// Forward with few queries; also what the records count.
+void decode(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  make_fast(*c, seed, Fast::kDecode);
+  c->problem.stats = seed % 4 == 0 ? StatsLevel::kNone : StatsLevel::kBasic;
+  const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false});
+  std::string wrong = Yardstick(*c, run_plainly(*c, false), exact).judge(fast);
+  for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
+    const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
+    if (x.rows_counted != y.rows_counted || x.rows_masked != y.rows_masked || x.rows_not_finite != y.rows_not_finite) wrong += "other rows; ";
+  }
+  if (!wrong.empty()) fail(seed, wrong, *c);
+  const std::lock_guard lock(report);
+  ++problems;
+  if (chosen_kernel(*c) == "hopper") ++on_hopper;
 }
 
 constexpr double kU = 0x1p-24;
@@ -247,9 +274,9 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
 }
 
 /// The same bits again, alone in a batch, and replayed from a captured graph.
-void same_bits(std::uint64_t seed, bool fast) {
+void same_bits(std::uint64_t seed, bool fast, Fast kind = Fast::kAny) {
   const auto c = device_case(seed);
-  if (fast) make_fast(*c, seed);
+  if (fast) make_fast(*c, seed, kind);
   const Result once = on_device(*c);
   if (!once.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
   if (!once.same_as(on_device(*c, {.graph = true}))) fail(seed, "a replayed graph has other bits", *c);
@@ -317,9 +344,14 @@ int main(int count, std::uint64_t first, const std::string& only) {
   const auto backward = [&](int problems) {
     in_parallel("sweep, the fast backward", problems, first + 700000, [](std::uint64_t seed) { sweep(seed, Sizes::kFastBackward); });
   };
+  const auto decoding = [&](int problems) {
+    in_parallel("sweep, few queries", problems, first + 800000, decode);
+    in_parallel("the same bits, few queries", problems / 4, first + 900000, [](std::uint64_t seed) { same_bits(seed, true, Fast::kDecode); });
+  };
   if (!only.empty()) {
     if (only == "first") in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
     else if (only == "backward") backward(count);
+    else if (only == "decode") decoding(count);
     else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
     else std::printf("no such part: %s\n", only.c_str()), ++failures;
@@ -328,6 +360,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
   in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000, [](std::uint64_t seed) { sweep(seed, Sizes::kFast); });
   backward(count / 4);
+  decoding(count / 4);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
