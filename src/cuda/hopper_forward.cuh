@@ -380,8 +380,11 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
       const int stage = place.stage();
       barrier_wait(empty + 8 * stage, place.parity() ^ 1);
       barrier_expect(full + 8 * stage, Tile::kStageBytes);
-      for (int panel = 0; panel < Tile::kPanels; ++panel)
-        copy_box(to + stage * Tile::kStageBytes + panel * kKeys * 128, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
+      for (int panel = 0; panel < Tile::kPanels; ++panel) {
+        const std::uint32_t panel_to = to + stage * Tile::kStageBytes + panel * kKeys * 128;
+        if constexpr (Tile::kPacked) copy_box_once(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
+        else copy_box(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
+      }
     };
     const bool some = work.index >= 0 && work.first_block < work.last_block;
     const auto give_queries = [&](int g) {

@@ -31,6 +31,14 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* ma
                : "memory");
 }
 
+/// The same of a box that is read once: it is the first to leave the cache.
+__device__ __forceinline__ void copy_box_once(std::uint32_t to, const CUtensorMap* map, int dim, int row, int head, int batch, std::uint32_t barrier) {
+  constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;  // the policy that createpolicy makes of evict_first
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to), "l"(map),
+               "r"(dim), "r"(row), "r"(head), "r"(batch), "r"(barrier), "l"(kEvictFirst)
+               : "memory");
+}
+
 /// What ordinary stores wrote to shared memory, the tensor cores and the copy engine see from here on.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
