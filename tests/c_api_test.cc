@@ -476,8 +476,8 @@ TEST_F(CApi, FullStatisticsAreThoseOfCpp) {
   }
 }
 TEST_F(CApi, StatisticsOptionsAreChecked) {
-  problem.stats_flags = 8;
-  expect_refused("stats_flags is 8");
+  problem.stats_flags = 16;
+  expect_refused("stats_flags is 16");
   problem.stats_flags = 0;
   problem.unused = 1;
   expect_refused("unused is 1");

@@ -55,7 +55,7 @@ typedef int32_t rootdk_stats_level;
 enum { ROOTDK_STATS_NONE = 0, ROOTDK_STATS_BASIC = 1, ROOTDK_STATS_FULL = 2 };
 
 /* Bits of rootdk_problem.stats_flags: StatsOptions of rootdk/stats.h. */
-enum { ROOTDK_STATS_NO_CAUSES = 1, ROOTDK_STATS_GAPS = 2, ROOTDK_STATS_KEY_MASS = 4 };
+enum { ROOTDK_STATS_NO_CAUSES = 1, ROOTDK_STATS_GAPS = 2, ROOTDK_STATS_KEY_MASS = 4, ROOTDK_STATS_BY_KEYS = 8 };
 
 enum { ROOTDK_GAP_BINS = 320 };
 
@@ -169,6 +169,17 @@ typedef struct rootdk_head_stats {
   uint64_t reserved[16]; /* written as zero */
 } rootdk_head_stats;
 
+/* Statistics of every row, each optional: f32 (f64 for f64 problems) of [batch, heads_q, len_q, 1]; with ROOTDK_STATS_FULL. */
+typedef struct rootdk_row_tensors {
+  rootdk_tensor visible, entropy, sum_p2, sum_p3, sink_mass;
+  rootdk_tensor raw_mean, raw_variance, raw_min, score_mean, score_variance, score_min;
+  rootdk_tensor raw_argmax, score_argmax;
+  uint64_t reserved[8];
+} rootdk_row_tensors;
+
+/* The statistics of all heads of a call, whole, so that they merge. rootdk_stats_free ends them. */
+typedef struct rootdk_stats rootdk_stats;
+
 typedef struct rootdk_outputs {
   rootdk_tensor o;
   rootdk_tensor lse;                                   /* optional; backward wants it */
@@ -178,7 +189,9 @@ typedef struct rootdk_outputs {
   rootdk_tensor key_mass;                              /* with ROOTDK_STATS_KEY_MASS: [batch, heads_q, len_kv, 1] */
   int64_t* gaps;                                       /* optional, with ROOTDK_STATS_GAPS: [batch][query head][ROOTDK_GAP_BINS] */
   int64_t gaps_count;                                  /* batch * heads_q * ROOTDK_GAP_BINS */
-  uint64_t reserved[8];
+  const rootdk_row_tensors* rows;                      /* optional, with ROOTDK_STATS_FULL */
+  rootdk_stats** stats;                                /* optional: where to put new statistics, with a level above ROOTDK_STATS_NONE */
+  uint64_t reserved[6];
 } rootdk_outputs;
 
 typedef struct rootdk_backward_inputs {
@@ -229,9 +242,54 @@ ROOTDK_API int rootdk_workspace_size(const rootdk_problem* problem, const rootdk
 ROOTDK_API int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
                               size_t capacity, size_t* needed);
 
+/* One entry for each head, in the order [batch][query head]; heads and gaps (of statistics with ROOTDK_STATS_GAPS) may be NULL, with a
+ * count of 0. */
+ROOTDK_API int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count, int64_t* gaps,
+                                 int64_t gaps_count);
+
+/* batch and heads of the statistics; either may be NULL. */
+ROOTDK_API int rootdk_stats_shape(const rootdk_stats* stats, int64_t* batch, int64_t* heads);
+
+/* New statistics into *merged: of both, head by head, as if one pass had seen all rows; and of one batch item that stands for all. */
+ROOTDK_API int rootdk_stats_merge(const rootdk_stats* a, const rootdk_stats* b, rootdk_stats** merged);
+ROOTDK_API int rootdk_stats_over_batch(const rootdk_stats* stats, rootdk_stats** merged);
+
+/* Full statistics from those of rows, on the CPU: lse, row_raw_max, row_score_max, row_p_max and rows of `outputs`; the rest is absent. */
+ROOTDK_API int rootdk_stats_of_rows(const rootdk_outputs* outputs, rootdk_stats** stats);
+
+ROOTDK_API void rootdk_stats_free(rootdk_stats* stats); /* NULL is allowed */
+
 /* Attention over keys A and over keys B into attention over both, in o and lse. */
 ROOTDK_API int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, const rootdk_tensor* other_o,
                             const rootdk_tensor* other_lse);
+
+/* On a GPU: rootdk/cuda.h. Tensors have ROOTDK_CUDA and lie on the current device of this thread, and so do the floats of
+ * rootdk_gradients; arrays of the problem stay on the host and are read before the call returns. A call checks, enqueues on `stream` (a
+ * cudaStream_t; NULL is the default stream) and returns; it neither allocates device memory nor waits, and a stream capture may record
+ * it. The workspace is device memory of at least what rootdk_cuda_workspace_size says, at any alignment, and belongs to the call until
+ * the stream has passed it. Statistics stay in it: head_stats, gaps and stats of rootdk_outputs and head_stats of rootdk_gradients are
+ * refused here. */
+
+/* Why there is no GPU to use; "" if there is one. Valid until this thread's next call. */
+ROOTDK_API const char* rootdk_cuda_missing(void);
+
+/* Whether the kernel that will run is a fast one: *fast is 1 or 0. rootdk_cuda_explain says why not. */
+ROOTDK_API int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, int32_t* fast);
+
+ROOTDK_API int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, size_t* size);
+ROOTDK_API int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
+                                   size_t capacity, size_t* needed);
+ROOTDK_API int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs,
+                                   void* workspace, size_t workspace_size, void* stream);
+ROOTDK_API int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs,
+                                    const rootdk_gradients* gradients, void* workspace, size_t workspace_size, void* stream);
+
+/* What the last call in this workspace learned; problem and inputs are those of that call, whose tensors are not looked at again. These
+ * wait for the stream. Those of gradients need ROOTDK_STATS_FULL and batch * heads_q entries. */
+ROOTDK_API int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
+                                      size_t workspace_size, void* stream, rootdk_stats** stats);
+ROOTDK_API int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
+                                               size_t workspace_size, void* stream, rootdk_head_gradients* heads, int64_t heads_count);
 
 /* Why the last call on this thread failed; "" if it did not. Valid until this thread's next call. */
 ROOTDK_API const char* rootdk_last_error(void);

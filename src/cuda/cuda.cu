@@ -1,6 +1,9 @@
 // From a checked call to kernels.
 #include "cuda/cuda.h"
 
+#include <map>
+#include <mutex>
+
 #include "base/arena.h"
 #include "base/row_tensors.h"
 #include "cuda/backend.h"
@@ -74,12 +77,17 @@ std::string missing() {
   return {};
 }
 
+// Every call asks, and a card's properties take longer to get than a kernel takes to launch.
 Gpu current_card() {
+  static std::mutex mutex;
+  static std::map<int, Gpu> known;
   int device = 0;
   check(cudaGetDevice(&device), "device");
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "device properties");
-  return {properties.name, properties.major, properties.minor, properties.multiProcessorCount};
+  return known[device] = {properties.name, properties.major, properties.minor, properties.multiProcessorCount};
 }
 
 std::string refusal(const Problem& problem, const Shape& shape) {

@@ -1,0 +1,341 @@
+"""Attention on a GPU: rootdk/c.h through ctypes, which needs nothing compiled beside the library itself.
+
+Calls enqueue and return. What waits for the device is reading statistics, and nothing else.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import pathlib
+import struct
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3, "bool": 4}
+_DIAGONALS = {"bottom_right": 0, "top_left": 1, "last_key": 2, "at": 3}
+_LEVELS = {"none": 0, "basic": 1, "full": 2}
+_UNBOUNDED = 2**63 - 1
+_CPU, _CUDA = 0, 1
+FORWARD, BACKWARD = 0, 1
+
+
+# The structs of rootdk/c.h --------------------------------------------------------------------------------------------
+class CTensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("device", c_int32), ("shape", c_int64 * 4), ("strides", c_int64 * 4)]
+
+
+class CArray(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("count", c_int64)]
+
+
+class CProblem(ctypes.Structure):
+    _fields_ = [
+        ("version", c_int32), ("scale_rule", c_int32), ("scale_value", c_double), ("scale_per_head", CArray),
+        ("has_soft_cap", c_int32), ("soft_cap", c_float), ("transform", c_void_p * 5),
+        ("causal", c_int32), ("diagonal", c_int32), ("diagonal_offset", c_int64), ("window_left", c_int64),
+        ("window_right", c_int64), ("key_lengths", CArray), ("document_q_starts", CArray), ("document_kv_starts", CArray),
+        ("allowed", CTensor), ("bias", CTensor), ("alibi_slopes", CArray), ("sink", CArray), ("dropout_seed", c_uint64),
+        ("dropout_p", c_float), ("stats", c_int32), ("page_table", CArray), ("pages_per_item", c_int64), ("paged_len_kv", c_int64),
+        ("scale", c_char_p), ("ssmax_gains", CArray), ("ssmax_offsets", CArray), ("stats_sample", c_int64),
+        ("stats_sample_offset", c_int64), ("stats_first_query", c_int64), ("stats_flags", c_int32), ("unused", c_int32),
+        ("reserved", c_uint64 * 23),
+    ]
+
+
+class CInputs(ctypes.Structure):
+    _fields_ = [("q", CTensor), ("k", CTensor), ("v", CTensor), ("reserved", c_uint64 * 8)]
+
+
+BASIC_ROWS = ("raw_max", "score_max", "p_max")
+FULL_ROWS = ("visible", "entropy", "sum_p2", "sum_p3", "sink_mass", "raw_mean", "raw_variance", "raw_min", "score_mean",
+             "score_variance", "score_min", "raw_argmax", "score_argmax")
+
+
+class CRows(ctypes.Structure):
+    _fields_ = [*((name, CTensor) for name in FULL_ROWS), ("reserved", c_uint64 * 8)]
+
+
+class COutputs(ctypes.Structure):
+    _fields_ = [("o", CTensor), ("lse", CTensor), *((f"row_{name}", CTensor) for name in BASIC_ROWS), ("head_stats", c_void_p),
+                ("head_stats_count", c_int64), ("key_mass", CTensor), ("gaps", c_void_p), ("gaps_count", c_int64),
+                ("rows", c_void_p), ("stats", c_void_p), ("reserved", c_uint64 * 6)]
+
+
+class CBackwardInputs(ctypes.Structure):
+    _fields_ = [(name, CTensor) for name in ("q", "k", "v", "o", "lse", "d_o", "d_lse")] + [("reserved", c_uint64 * 8)]
+
+
+class CGradients(ctypes.Structure):
+    _fields_ = [(name, CTensor) for name in ("d_q", "d_k", "d_v", "d_bias")] + [
+        (name, CArray) for name in ("d_scale", "d_sink", "d_ssmax_gains", "d_ssmax_offsets")] + [
+        ("head_stats", c_void_p), ("head_stats_count", c_int64), ("reserved", c_uint64 * 4)]
+
+
+class CHeadGradients(ctypes.Structure):
+    _fields_ = [(name, c_double) for name in ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")] + [("reserved", c_uint64 * 3)]
+
+
+# The library ----------------------------------------------------------------------------------------------------------
+_library: Optional[ctypes.CDLL] = None
+
+
+def library() -> ctypes.CDLL:
+    """The C ABI: librootdk in the package, or inside the compiled module where that was linked statically."""
+    global _library
+    if _library is None:
+        here = pathlib.Path(__file__).parent
+        found = sorted((here / "lib").glob("librootdk.so*"))
+        if found:
+            path = found[0]
+        else:
+            from . import _core
+
+            path = pathlib.Path(_core.__file__)
+        _library = opened(path)
+    return _library
+
+
+def opened(path: "pathlib.Path | str") -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(path))
+    for name in ("rootdk_last_error", "rootdk_version", "rootdk_cuda_missing"):
+        getattr(lib, name).restype = c_char_p
+    p, size = c_void_p, c_size_t
+    for name, arguments in {
+        "problem_init": [p], "forward": [p, p, p, p, size], "backward": [p, p, p, p, size], "stats_free": [p],
+        "stats_read": [p, p, c_int64, p, c_int64], "stats_shape": [p, p, p], "stats_merge": [p, p, p], "stats_over_batch": [p, p],
+        "stats_of_rows": [p, p], "cuda_is_fast": [p, p, c_int32, p], "cuda_workspace_size": [p, p, c_int32, p],
+        "cuda_explain": [p, p, c_int32, p, size, p], "cuda_forward": [p, p, p, p, size, p],
+        "cuda_backward": [p, p, p, p, size, p], "cuda_read_stats": [p, p, p, size, p, p],
+        "cuda_read_gradient_stats": [p, p, p, size, p, p, c_int64],
+    }.items():
+        getattr(lib, f"rootdk_{name}").argtypes = arguments
+    return lib
+
+
+def check(lib: ctypes.CDLL, status: int) -> None:
+    if status != 0:
+        text = lib.rootdk_last_error().decode(errors="replace")
+        raise {1: ValueError, 2: MemoryError}.get(status, RuntimeError)(text)
+
+
+_missing: Optional[str] = None
+
+
+def missing() -> str:
+    """Why there is no GPU to use, or nothing. What a process has found once stays so."""
+    global _missing
+    if _missing is None:
+        _missing = library().rootdk_cuda_missing().decode(errors="replace")
+    return _missing
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+_TENSOR = struct.Struct("@Pii8q")
+assert _TENSOR.size == ctypes.sizeof(CTensor)
+
+
+class View:
+    """Where an array lies: what CTensor says, and who keeps it alive."""
+
+    __slots__ = ("packed", "shape", "owner")
+
+    def __init__(self, pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int], device: int = _CUDA, owner: Any = None):
+        # An empty array may come without an address, which would mean "absent".
+        self.packed = _TENSOR.pack(pointer or (0 if 0 not in shape else 64), DTYPES[dtype], device, *shape, *strides)
+        self.shape = tuple(shape)
+        self.owner = owner
+
+
+def _put(to: ctypes.Structure, field: Any, view: Optional[View]) -> None:
+    if view is not None:
+        ctypes.memmove(ctypes.addressof(to) + field.offset, view.packed, _TENSOR.size)
+
+
+class Spec:
+    """A problem, filled in field by field, with the names of the compiled module's Spec; `problem` is rootdk_problem."""
+
+    def __init__(self) -> None:
+        self.scale = "sqrt_dk"
+        self.scale_value: Optional[float] = None
+        self.scale_heads: Sequence[float] = ()
+        self.softcap: Optional[float] = None
+        self.causal = False
+        self.diagonal, self.diagonal_offset = "bottom_right", 0
+        self.window: tuple[Optional[int], Optional[int]] = (None, None)
+        self.key_lengths: Optional[Sequence[int]] = None
+        self.documents: Optional[tuple[Sequence[int], Sequence[int]]] = None
+        self.allowed: Optional[View] = None
+        self.bias: Optional[View] = None
+        self.sink: Sequence[float] = ()
+        self.alibi: Sequence[float] = ()
+        self.dropout = 0.0
+        self.seed = 0
+        self.stats = "none"
+        self.sample, self.sample_offset, self.first_query = 1, 0, 0
+        self.causes, self.by_keys, self.gaps, self.key_mass = True, False, False, False
+
+    def set_window(self, left: Optional[int], right: Optional[int]) -> None:
+        self.window = (left, right)
+
+    def set_key_lengths(self, lengths: Sequence[int]) -> None:
+        self.key_lengths = lengths
+
+    def set_documents(self, q: Sequence[int], kv: Sequence[int]) -> None:
+        self.documents = (q, kv)
+
+    def set_allowed(self, view: View) -> None:
+        self.allowed = view
+
+    def set_bias(self, view: View) -> None:
+        self.bias = view
+
+    def problem(self) -> CProblem:
+        """Its arrays live as long as it does."""
+        p = CProblem()
+        library().rootdk_problem_init(ctypes.addressof(p))
+        keep: list[Any] = []
+        p.kept = keep  # type: ignore[attr-defined]
+
+        def array(values: Sequence[Any], kind: Any) -> CArray:
+            data = (kind * len(values))(*values)
+            keep.append(data)
+            return CArray(ctypes.addressof(data), len(values))
+
+        if len(self.scale_heads):
+            p.scale_rule, p.scale_per_head = 4, array(self.scale_heads, c_float)
+        elif self.scale_value is not None:
+            p.scale_rule, p.scale_value = 3, self.scale_value
+        elif self.scale != "sqrt_dk":
+            p.scale = self.scale.encode()
+        if self.softcap is not None:
+            p.has_soft_cap, p.soft_cap = 1, self.softcap
+        p.causal = self.causal
+        if self.diagonal not in _DIAGONALS:
+            raise ValueError(f'diagonal: {self.diagonal}, but "bottom_right", "top_left", "last_key" or a number is wanted')
+        p.diagonal, p.diagonal_offset = _DIAGONALS[self.diagonal], self.diagonal_offset
+        left, right = self.window
+        if left is not None:
+            p.window_left = left
+        if right is not None:
+            p.window_right = right
+        if self.key_lengths is not None:
+            p.key_lengths = array(self.key_lengths, c_int64)
+        if self.documents is not None:
+            p.document_q_starts, p.document_kv_starts = (array(starts, c_int64) for starts in self.documents)
+        _put(p, CProblem.allowed, self.allowed)
+        _put(p, CProblem.bias, self.bias)
+        if len(self.alibi):
+            p.alibi_slopes = array(self.alibi, c_float)
+        if len(self.sink):
+            p.sink = array(self.sink, c_float)
+        p.dropout_p, p.dropout_seed = self.dropout, self.seed
+        if self.stats not in _LEVELS:
+            raise ValueError(f'stats: "{self.stats}", but None, "basic" or "full" is wanted')
+        p.stats = _LEVELS[self.stats]
+        p.stats_sample, p.stats_sample_offset, p.stats_first_query = self.sample, self.sample_offset, self.first_query
+        p.stats_flags = (not self.causes) + 2 * self.gaps + 4 * self.key_mass + 8 * self.by_keys
+        return p
+
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+class Place:
+    """Where a call runs: workspace of so many bytes, as an object that owns it and its address, and a cudaStream_t."""
+
+    def __init__(self, workspace: Callable[[int], tuple[Any, int]], stream: int, guard: Callable[[], Any] = contextlib.nullcontext):
+        self.workspace, self.stream, self.guard = workspace, stream, guard
+
+
+def _inputs(q: View, k: View, v: View) -> CInputs:
+    inputs = CInputs()
+    for field, view in ((CInputs.q, q), (CInputs.k, k), (CInputs.v, v)):
+        _put(inputs, field, view)
+    return inputs
+
+
+def _workspace(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int, place: Place) -> tuple[Any, int, int]:
+    size = c_size_t()
+    check(lib, lib.rootdk_cuda_workspace_size(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(size)))
+    return *place.workspace(size.value), size.value
+
+
+def is_fast(spec: Spec, q: View, k: View, v: View, which: int) -> bool:
+    lib, problem, inputs, fast = library(), spec.problem(), _inputs(q, k, v), c_int32()
+    check(lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)))
+    return bool(fast.value)
+
+
+def explain(spec: Spec, q: View, k: View, v: View, which: int) -> str:
+    lib, problem, inputs, needed = library(), spec.problem(), _inputs(q, k, v), c_size_t()
+    where = ctypes.addressof(problem), ctypes.addressof(inputs), which
+    check(lib, lib.rootdk_cuda_explain(*where, None, 0, ctypes.addressof(needed)))
+    words = ctypes.create_string_buffer(needed.value)
+    check(lib, lib.rootdk_cuda_explain(*where, ctypes.addressof(words), needed.value, None))
+    return words.value.decode()
+
+
+def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View], rows: Mapping[str, View], key_mass: Optional[View],
+            place: Place) -> Callable[[], Any]:
+    """Enqueues; returns what reads the statistics into the compiled module's Stats, and waits."""
+    lib, problem, inputs = library(), spec.problem(), _inputs(q, k, v)
+    outputs, full = COutputs(), CRows()
+    for field, view in ((COutputs.o, o), (COutputs.lse, lse), (COutputs.key_mass, key_mass)):
+        _put(outputs, field, view)
+    for name, row in rows.items():
+        if name in BASIC_ROWS:
+            _put(outputs, getattr(COutputs, f"row_{name}"), row)
+        else:
+            _put(full, getattr(CRows, name), row)
+            outputs.rows = ctypes.addressof(full)
+    with place.guard():
+        owner, address, size = _workspace(lib, problem, inputs, FORWARD, place)
+        check(lib, lib.rootdk_cuda_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), address,
+                                           size, place.stream))
+
+    def read() -> Any:
+        from . import _core
+
+        handle = c_void_p()
+        with place.guard():
+            check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size, place.stream,
+                                                  ctypes.addressof(handle)))
+        try:
+            return _core.stats_of_handle(handle.value)
+        finally:
+            lib.rootdk_stats_free(handle)
+
+    read.owner = owner  # type: ignore[attr-defined]  # the workspace lives as long as somebody may read it
+    return read
+
+
+def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mapping[str, Optional[View]],
+             per_head: Mapping[str, Optional[int]], place: Place) -> Callable[[], Any]:
+    """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of d_scale and
+    d_sink. Returns what reads the statistics of the gradients, at level "full"."""
+    lib, problem = library(), spec.problem()
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    assert q is not None and k is not None and v is not None
+    inputs, back, out = _inputs(q, k, v), CBackwardInputs(), CGradients()
+    for name, view in tensors.items():
+        _put(back, getattr(CBackwardInputs, name), view)
+    for name, view in gradients.items():
+        _put(out, getattr(CGradients, name), view)
+    batch, heads = q.shape[:2]
+    for name, pointer in per_head.items():
+        if pointer is not None:
+            setattr(out, name, CArray(pointer, heads))
+    with place.guard():
+        owner, address, size = _workspace(lib, problem, inputs, BACKWARD, place)
+        check(lib, lib.rootdk_cuda_backward(ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size,
+                                            place.stream))
+
+    def read() -> Any:
+        from . import _core
+
+        found = (CHeadGradients * (batch * heads))()
+        with place.guard():
+            check(lib, lib.rootdk_cuda_read_gradient_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
+                                                           place.stream, ctypes.addressof(found), batch * heads))
+        return _core.gradient_stats(batch, heads, [(h.d_scores, h.d_log_scale, h.d_q, h.d_k, h.d_v) for h in found])
+
+    read.owner = owner  # type: ignore[attr-defined]
+    return read
