@@ -298,10 +298,7 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
         with place.guard():
             check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size, place.stream,
                                                   ctypes.addressof(handle)))
-        try:
-            return _core.stats_of_handle(handle.value)
-        finally:
-            lib.rootdk_stats_free(handle)
+        return _core.take_stats(handle.value)
 
     read.owner = owner  # type: ignore[attr-defined]  # the workspace lives as long as somebody may read it
     return read

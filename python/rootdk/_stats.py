@@ -5,12 +5,13 @@ import dataclasses
 import html
 import json
 import math
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from ._core import GradientStats as CoreGradientStats
+from ._core import Stats as CoreStats
 
 Array = npt.NDArray[Any]
 
@@ -105,10 +106,17 @@ class Stats:
     alignment: Array
     scale: Array
 
-    def __init__(self, core: _core.Stats, rows: Rows | None = None, key_mass: Any = None):
-        self._core = core
+    def __init__(self, core: CoreStats | Callable[[], CoreStats], rows: Rows | None = None, key_mass: Any = None):
+        self._source = core
         self._rows = rows
         self._key_mass = key_mass
+
+    @property
+    def _core(self) -> CoreStats:
+        """Statistics of a GPU are read when somebody first asks, since that waits for the device."""
+        if callable(self._source):
+            self._source = self._source()
+        return self._source
 
     @property
     def level(self) -> str:
@@ -151,7 +159,7 @@ class Stats:
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_"):
             raise AttributeError(name)
-        core: _core.Stats = self.__dict__["_core"]
+        core = self._core
         if name not in core.columns():
             level = " at level \"basic\"; stats=\"full\" has more" if core.level == "basic" else ""
             raise AttributeError(f"Stats has no {name!r}{level}")
@@ -170,7 +178,7 @@ class Stats:
 
     @classmethod
     def from_json(cls, text: str) -> Stats:
-        return cls(_core.Stats.from_json(text))
+        return cls(CoreStats.from_json(text))
 
     def merge(self, other: Stats) -> Stats:
         """What one pass over the rows of both would have given."""
@@ -243,8 +251,14 @@ class GradientStats:
     d_k: Array
     d_v: Array
 
-    def __init__(self, core: _core.GradientStats):
-        self._core = core
+    def __init__(self, core: CoreGradientStats | Callable[[], CoreGradientStats]):
+        self._source = core
+
+    @property
+    def _core(self) -> CoreGradientStats:
+        if callable(self._source):
+            self._source = self._source()
+        return self._source
 
     @property
     def batch(self) -> int:
@@ -257,8 +271,7 @@ class GradientStats:
     def __getattr__(self, name: str) -> Array:
         if name not in self.NAMES:
             raise AttributeError(f"GradientStats has no {name!r}")
-        core: _core.GradientStats = self.__dict__["_core"]
-        return core.column(name)
+        return self._core.column(name)
 
     def to_dict(self) -> dict[str, Array]:
         return {name: self._core.column(name) for name in self.NAMES}
@@ -268,7 +281,7 @@ class GradientStats:
 
     @classmethod
     def from_json(cls, text: str) -> GradientStats:
-        return cls(_core.GradientStats.from_json(text))
+        return cls(CoreGradientStats.from_json(text))
 
     def merge(self, other: GradientStats) -> GradientStats:
         return GradientStats(self._core.merge(other._core))

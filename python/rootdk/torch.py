@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Protocol, Sequence
 import torch
 from torch import Tensor
 
-from . import _core
+from . import _core, _cuda
 from ._attention import four_axes, heads_of, seed_of
 from ._problem import (QkNorm, StatsOptions, apply_options, diagonal_of, documents_of, flag, options_of, real, row_names, wholes,
                        window_of)
@@ -56,8 +56,9 @@ def unregister(tag: int) -> None:
 def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float], mask: Optional[Tensor], bias: Optional[Tensor],
           sink: Optional[Tensor], softcap: Optional[float], causal: bool, diagonal: str, offset: int,
           window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]], q_starts: Optional[Sequence[int]],
-          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int) -> _core.Spec:
-    spec = _core.Spec()
+          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int) -> Any:
+    """The compiled module's Spec, or that of _cuda."""
+    spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
     heads = q.shape[1]
     if scale is not None:
         spec.scale_heads = _per_head("scale", scale, heads)
@@ -75,9 +76,9 @@ def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float]
     if q_starts is not None and kv_starts is not None:
         spec.set_documents(list(q_starts), list(kv_starts))
     if mask is not None:
-        spec.set_allowed(mask.detach())
+        spec.set_allowed(_view("mask", mask, q) if q.is_cuda else mask.detach())
     if bias is not None:
-        spec.set_bias(bias.detach())
+        spec.set_bias(_view("bias", bias, q) if q.is_cuda else bias.detach())
     if sink is not None:
         spec.sink = _per_head("sink", sink, heads)
     if alibi is not None:
@@ -93,11 +94,33 @@ def _per_head(name: str, values: Tensor, heads: int) -> list[float]:
     return values.detach().float().tolist()
 
 
+def _view(name: str, x: Tensor, like: Tensor) -> _cuda.View:
+    if x.device != like.device:
+        raise ValueError(f"{name}: lies on {x.device}, but q on {like.device}")
+    if x.ndim != 4:
+        raise ValueError(f"{name}: {x.ndim} axes, but the 4 of [batch, heads, length, dim] are wanted")
+    if x.dtype not in _NAMES and x.dtype != torch.bool:
+        raise ValueError(f"{name}: dtype is {x.dtype}, but float32, float16 or bfloat16 (or bool for masks) is wanted")
+    return _cuda.View(x.data_ptr(), _NAMES.get(x.dtype, "bool"), x.shape, x.stride())
+
+
+def _place(q: Tensor) -> _cuda.Place:
+    """On torch's current stream; the workspace comes from its allocator, and so from a graph's pool under capture."""
+    stream = torch.cuda.current_stream(q.device)
+
+    def workspace(size: int) -> tuple[Any, int]:
+        memory = torch.empty(max(size, 1), dtype=torch.uint8, device=q.device)
+        return (memory, stream), memory.data_ptr()
+
+    device = q.device
+    return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device))
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@torch.library.custom_op("rootdk::attention", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("rootdk::attention", mutates_args=(), device_types=("cpu", "cuda"))
 def _attention_op(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
                   bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
                   factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False,
@@ -117,12 +140,22 @@ def _attention_op(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = Non
     lse = q.new_empty((batch, heads, len_q), dtype=wide)
     rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
     mass = q.new_empty((batch, heads, k.shape[2]), dtype=wide) if options is not None and options.key_mass else None
-    core = _core.forward(spec, q, k, v, out, lse.unsqueeze(-1), {name: row.unsqueeze(-1) for name, row in rows.items()},
-                         None if mass is None else mass.unsqueeze(-1))
+    core = _forward(spec, q, k, v, out, lse.unsqueeze(-1), {name: row.unsqueeze(-1) for name, row in rows.items()},
+                    None if mass is None else mass.unsqueeze(-1))
     if collector is not None:
         kept = Rows({"lse": lse.clone(), **rows}) if options is not None and options.rows else None
         collector.on_forward(Stats(core, kept, mass))
     return out, lse
+
+
+def _forward(spec: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rows: dict[str, Tensor],
+             mass: Optional[Tensor]) -> Any:
+    """Statistics, or what reads them."""
+    if not q.is_cuda:
+        return _core.forward(spec, q, k, v, out, lse, rows, mass)
+    return _cuda.forward(spec, _view("q", q, q), _view("k", k, q), _view("v", v, q), _view("o", out, q), _view("lse", lse, q),
+                         {name: _view(name, row, q) for name, row in rows.items()},
+                         None if mass is None else _view("key_mass", mass, q), _place(q))
 
 
 @_attention_op.register_fake
@@ -131,7 +164,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tens
     return q.new_empty((batch, heads, len_q, v.shape[3])), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
 
 
-@torch.library.custom_op("rootdk::attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("rootdk::attention_backward", mutates_args=(), device_types=("cpu", "cuda"))
 def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
                  scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
                  wanted: Sequence[bool], rule: str, factor: Optional[float], softcap: Optional[float], causal: bool,
@@ -144,14 +177,26 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
     if collector is not None and collector.options.level == "full":
         spec.stats = "full"
     d_q, d_k, d_v, d_scale, d_bias, d_sink = _gradients(q, k, v, scale, bias, sink, wanted)
-    row = (1, 1, 1, q.shape[1])
-    core = _core.backward(spec, q.detach(), k.detach(), v.detach(), out.detach(), lse.detach().unsqueeze(-1), d_out.detach(),
-                          None if d_lse is None else d_lse.detach().unsqueeze(-1), d_q if wanted[0] else None,
-                          d_k if wanted[1] else None, d_v if wanted[2] else None, d_bias if wanted[4] else None,
-                          d_scale.view(row) if wanted[3] else None, d_sink.view(row) if wanted[5] else None)
+    tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse.unsqueeze(-1), "d_o": d_out,
+               "d_lse": None if d_lse is None else d_lse.unsqueeze(-1)}
+    given = {name: None if x is None else x.detach() for name, x in tensors.items()}
+    gradients = {"d_q": d_q if wanted[0] else None, "d_k": d_k if wanted[1] else None, "d_v": d_v if wanted[2] else None,
+                 "d_bias": d_bias if wanted[4] else None}
+    per_head = {"d_scale": d_scale if wanted[3] else None, "d_sink": d_sink if wanted[5] else None}
+    core: Any
+    if q.is_cuda:
+        core = _cuda.backward(spec, _views(given, q), _views(gradients, q),
+                              {name: None if x is None else x.data_ptr() for name, x in per_head.items()}, _place(q))
+    else:
+        row = (1, 1, 1, q.shape[1])
+        core = _core.backward(spec, **given, **gradients, **{name: None if x is None else x.view(row) for name, x in per_head.items()})
     if collector is not None and collector.options.level == "full":
         collector.on_backward(GradientStats(core))
     return d_q, d_k, d_v, d_scale, d_bias, d_sink
+
+
+def _views(tensors: dict[str, Optional[Tensor]], like: Tensor) -> dict[str, Optional[_cuda.View]]:
+    return {name: None if x is None else _view(name, x, like) for name, x in tensors.items()}
 
 
 def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
@@ -196,7 +241,7 @@ def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tup
     def give(gradient: Tensor, index: int, like: Optional[Tensor]) -> Optional[Tensor]:
         if not wanted[index] or like is None:
             return None
-        return gradient.to(like.dtype)
+        return gradient.to(device=like.device, dtype=like.dtype)
 
     return (give(d_q, 0, q), give(d_k, 1, k), give(d_v, 2, v), give(d_scale, 3, scale), None, give(d_bias, 4, bias),
             give(d_sink, 5, sink), *nothing)
@@ -250,8 +295,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in _NAMES:
             raise TypeError(f"{name}: dtype is {x.dtype}, but float32, float16, bfloat16 or float64 is wanted")
-    if q.device.type not in ("cpu", "meta"):
-        raise ValueError(f"q: lies on {q.device}, but this build of rootdk runs on the CPU only")
+    if q.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"q: lies on {q.device}, but the CPU or a CUDA device is wanted")
     options = options_of(stats)
     if (norm := QkNorm.of(qk_norm)) is not None:
         q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
@@ -331,8 +376,8 @@ def _warn_once(text: str) -> None:
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
                                  enable_gqa: bool = False) -> Tensor:
-    """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (tensors on a GPU, nested
-    ones) and what PyTorch refuses goes to PyTorch, with its own message."""
+    """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested tensors, float64 on a
+    GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
@@ -366,6 +411,13 @@ def sdpa(theirs: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tenso
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
 
 
+def _gpu_missing() -> str:
+    return _cuda.missing()
+
+
+_gpu_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its imports
+
+
 def _four(x: Tensor, batch: Sequence[int]) -> Tensor:
     """[…, length, dim] as [batch, heads, length, dim]."""
     if x.ndim == 2:
@@ -395,8 +447,15 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
         return ""
     if any(x.is_nested or x.layout != torch.strided for x in tensors):
         return "nested and sparse tensors are not rootdk's"
-    if any(x.device.type != "cpu" for x in tensors):
-        return "tensors on a GPU need rootdk's CUDA backend, which is not there yet" if query.device.type != "meta" else ""
+    if any(x.device != query.device for x in tensors) or query.device.type == "meta":
+        return ""
+    if query.device.type != "cpu":
+        if query.device.type != "cuda":
+            return f"tensors on {query.device.type} are not rootdk's"
+        if gpu := _gpu_missing():
+            return gpu
+        if query.dtype == torch.float64:
+            return "on a GPU float64 is not rootdk's"
     if query.dtype not in _NAMES or key.dtype != query.dtype or value.dtype != query.dtype:
         return ""
     if min(query.ndim, key.ndim, value.ndim) < 2 or not query.ndim == key.ndim == value.ndim:
