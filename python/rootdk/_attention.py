@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import secrets
 import sys
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
-from . import _core
+from . import _core, _cuda
+from ._cuda_arrays import Maker, attend, device_of, normalised
 from ._problem import (QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
                        row_names, whole, wholes, window_of)
 from ._stats import Rows, Stats
@@ -82,8 +83,18 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
     arguments.pop("seed", None)
     if is_torch(q):
         q, k, v = (x.detach() for x in (q, k, v))
+    if device_of(q) is not None:
+        view = torch_viewer(q) if is_torch(q) else Maker(q).view
+        spec = build(heads_of(q), options=options, into=_cuda.Spec(), view=view, **arguments)
+        return _cuda.explain(spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD)
     spec = build(heads_of(q), options=options, **arguments)
     return _core.explain_plan(spec, q, k, v, backward)
+
+
+def torch_viewer(q: Any) -> Callable[[str, Any], _cuda.View]:
+    from .torch import _view
+
+    return lambda name, array: _view(name, array, q)
 
 
 def is_torch(value: Any) -> bool:
@@ -127,8 +138,11 @@ def build(
     dropout: float = 0.0,
     seed: int = 0,
     options: StatsOptions | None = None,
-) -> _core.Spec:
-    spec = _core.Spec()
+    into: _cuda.Spec | None = None,
+    view: Callable[[str, Any], Any] = lambda name, array: array,
+) -> Any:
+    """The compiled module's Spec; or `into`, where `view` says how a mask or bias becomes a view."""
+    spec: Any = _core.Spec() if into is None else into
     if isinstance(scale, str):
         spec.scale = scale
     elif hasattr(scale, "__len__") and getattr(scale, "shape", (1,)) != ():
@@ -144,9 +158,9 @@ def build(
     if (starts := documents_of(documents)) is not None:
         spec.set_documents(*starts)
     if mask is not None:
-        spec.set_allowed(four_axes("mask", mask))
+        spec.set_allowed(view("mask", four_axes("mask", mask)))
     if bias is not None:
-        spec.set_bias(four_axes("bias", bias))
+        spec.set_bias(view("bias", four_axes("bias", bias)))
     if alibi is not None:
         spec.alibi = reals("alibi", alibi, heads)
     if softcap is not None:
@@ -171,10 +185,17 @@ def seed_of(seed: int | None, dropout: float) -> int:
 def _attend(q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: Any, dropout: float, **arguments: Any) -> Any:
     heads = heads_of(q)
     options = options_of(stats)
-    spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), **arguments)
     for name, array in (("k", k), ("v", v)):
         if not hasattr(array, "shape"):
             raise TypeError(f"{name}: {type(array).__name__}, but {_ARRAY} is wanted")
+    if device_of(q) is not None:
+        maker = Maker(q)
+        spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), into=_cuda.Spec(), view=maker.view,
+                     **arguments)
+        if (norm := QkNorm.of(qk_norm)) is not None:
+            q, k = normalised(norm, norm.q_gain, q), normalised(norm, norm.k_gain, k)
+        return attend(spec, maker, q, k, v, options)
+    spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), **arguments)
     if (norm := QkNorm.of(qk_norm)) is not None:
         q, k = _normalised("q", norm, norm.q_gain, q), _normalised("k", norm, norm.k_gain, k)
     batch, _, len_q, _ = q.shape

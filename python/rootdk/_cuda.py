@@ -9,7 +9,7 @@ import ctypes
 import pathlib
 import struct
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3, "bool": 4}
 _DIAGONALS = {"bottom_right": 0, "top_left": 1, "last_key": 2, "at": 3}
@@ -274,7 +274,7 @@ def explain(spec: Spec, q: View, k: View, v: View, which: int) -> str:
 
 
 def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View], rows: Mapping[str, View], key_mass: Optional[View],
-            place: Place) -> Callable[[], Any]:
+            place: Place) -> Callable[..., Any]:
     """Enqueues; returns what reads the statistics into the compiled module's Stats, and waits."""
     lib, problem, inputs = library(), spec.problem(), _inputs(q, k, v)
     outputs, full = COutputs(), CRows()
@@ -291,13 +291,14 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
         check(lib, lib.rootdk_cuda_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), address,
                                            size, place.stream))
 
-    def read() -> Any:
+    def read(stream: Optional[int] = None) -> Any:
+        """On another stream only what that one waits for is waited for."""
         from . import _core
 
         handle = c_void_p()
         with place.guard():
-            check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size, place.stream,
-                                                  ctypes.addressof(handle)))
+            check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
+                                                  place.stream if stream is None else stream, ctypes.addressof(handle)))
         return _core.take_stats(handle.value)
 
     read.owner = owner  # type: ignore[attr-defined]  # the workspace lives as long as somebody may read it
@@ -305,7 +306,7 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
 
 
 def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mapping[str, Optional[View]],
-             per_head: Mapping[str, Optional[int]], place: Place) -> Callable[[], Any]:
+             per_head: Mapping[str, Optional[int]], place: Place) -> Callable[..., Any]:
     """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of d_scale and
     d_sink. Returns what reads the statistics of the gradients, at level "full"."""
     lib, problem = library(), spec.problem()
@@ -325,13 +326,14 @@ def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mappi
         check(lib, lib.rootdk_cuda_backward(ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size,
                                             place.stream))
 
-    def read() -> Any:
+    def read(stream: Optional[int] = None) -> Any:
         from . import _core
 
         found = (CHeadGradients * (batch * heads))()
         with place.guard():
             check(lib, lib.rootdk_cuda_read_gradient_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
-                                                           place.stream, ctypes.addressof(found), batch * heads))
+                                                           place.stream if stream is None else stream,
+                                                           ctypes.addressof(found), batch * heads))
         return _core.gradient_stats(batch, heads, [(h.d_scores, h.d_log_scale, h.d_q, h.d_k, h.d_v) for h in found])
 
     read.owner = owner  # type: ignore[attr-defined]

@@ -119,6 +119,11 @@ class Stats:
         return self._source
 
     @property
+    def _reader(self) -> Any:
+        """What will read them, while nobody has."""
+        return self._source if callable(self._source) else None
+
+    @property
     def level(self) -> str:
         return self._core.level
 
@@ -259,6 +264,10 @@ class GradientStats:
         if callable(self._source):
             self._source = self._source()
         return self._source
+
+    @property
+    def _reader(self) -> Any:
+        return self._source if callable(self._source) else None
 
     @property
     def batch(self) -> int:

@@ -28,8 +28,8 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
                             dropout: float = 0.0, scaling: Optional[float] = None, is_causal: Optional[bool] = None,
                             softcap: Optional[float] = None, s_aux: Optional[Tensor] = None,
                             position_bias: Optional[Tensor] = None, **_: Any) -> tuple[Tensor, None]:
-    if query.device.type != "cpu":
-        raise ValueError(f'attn_implementation="rootdk": tensors lie on {query.device}, but it computes on the CPU only; '
+    if query.device.type not in ("cpu", "cuda"):
+        raise ValueError(f'attn_implementation="rootdk": tensors lie on {query.device}, but it computes on the CPU and on CUDA devices; '
                          '"sdpa" can be watched as well')
     watch = watching[-1] if watching and watching[-1].looking else None
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

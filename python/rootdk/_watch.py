@@ -35,9 +35,10 @@ class Watch:
 
     every     look at every k-th call of the model
     on        Alarm, a function that takes an Event, or a list of both
-    sample    full statistics from every so many blocks of 64 queries (CPU)
-    rows      on other devices: so many query rows against all keys, beside the untouched fused call
-    beside    True: leave the model's own kernel alone on the CPU, too, and sample beside it
+    sample    full statistics from every so many blocks of 64 queries
+    rows      not on the CPU: full statistics from about so many query rows, in blocks of 64 where rootdk computes the attention
+    beside    True: leave the model's own kernel alone and sample `rows` rows beside it, which is what happens anyway where rootdk
+              has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
     """
@@ -55,7 +56,7 @@ class Watch:
             if not isinstance(alarm, Alarm) and not callable(alarm):
                 raise TypeError(f"on: {type(alarm).__name__}, but Alarm or a function that takes an Event is wanted")
         self.model = model
-        self.alarms: list[Event] = []  #: every event so far
+        self._events: list[Event] = []
         self.step = -1  #: of the model's newest call
         self._every, self._sample, self._rows, self._beside, self._backward = every, sample, rows, beside, backward
         self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given])
@@ -69,6 +70,8 @@ class Watch:
         self._tags: dict[str, int] = {}
         self._peak: dict[str, list[float]] = {}
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._fast: dict[Any, bool] = {}
+        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats]]] = []  # what a GPU may not have finished, with its step
         self._watched_s = self._model_s = self._started = 0.0
         self._looked = 0
         self._writers: dict[str, Any] = {}  # TensorBoard's, by folder
@@ -105,9 +108,11 @@ class Watch:
             watching.remove(self)
         if mode is not None:
             mode.__exit__(*exception)
+        self._settle()
 
     def next_step(self) -> None:
         """For a watch without a model: what follows belongs to the next step."""
+        self._settle(before=self.step)
         self.step += 1
         self._calls.clear()
         self._masks.clear()
@@ -166,14 +171,21 @@ class Watch:
 
     def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
              dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
+        if query.is_cuda and torch.cuda.is_current_stream_capturing():  # what a graph records, nobody can look at meanwhile
+            return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+                        enable_gqa=enable_gqa)
         started = time.perf_counter()
         label = self._label()
         layer = self._layer(label)
         layer.dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
         # f64 runs in the reference kernel, which is no match for anybody's.
-        ours = not self._beside and dropout_p == 0 and query.device.type == "cpu" and query.dtype != torch.float64
-        if ours and rootdk_torch._why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) is None:
-            mask = self._hard(attn_mask)
+        ours = not self._beside and dropout_p == 0 and query.device.type in ("cpu", "cuda") and query.dtype != torch.float64
+        ours = ours and rootdk_torch._why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) is None
+        if ours and query.is_cuda:
+            layer.options = self._options(query.shape[-2])
+            ours = self._is_fast(layer.options, query, key, value, attn_mask, is_causal, scale)
+        if ours:
+            mask = attn_mask if query.is_cuda else self._hard(attn_mask)
             out = rootdk_torch.sdpa(func, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, self._tag(label))
             self._watched_s += time.perf_counter() - started
             return out
@@ -189,6 +201,21 @@ class Watch:
                 layer.hook_inputs(query, key, value)
         self._watched_s += time.perf_counter() - started
         return out
+
+    def _options(self, len_q: int) -> StatsOptions:
+        """On a GPU: of the blocks as many as `rows` needs, others in every step."""
+        blocks = -(-len_q // 64)
+        sample = max(self._sample, blocks * 64 // max(self._rows, 64))
+        return StatsOptions("full", sample=sample, sample_offset=self.step % min(sample, blocks))
+
+    def _is_fast(self, options: StatsOptions, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], is_causal: bool,
+                 scale: Optional[float]) -> bool:
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+        seen = (*((x.shape, x.stride()) for x in (query, key, value)), query.dtype, query.device, is_causal, scale, learns,
+                None if mask is None else (mask.shape, mask.dtype))
+        if seen not in self._fast:
+            self._fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
+        return self._fast[seen]
 
     def written_out(self, product: Product, scores: Tensor) -> None:
         """Attention that somebody has written out: scores [batch, heads, len_q, len_kv], as softmax saw them."""
@@ -221,9 +248,21 @@ class Watch:
         self._masks[id(mask)] = (mask, out)
         return out
 
-    def _take(self, layer: _Layer, stats: Stats, more: Optional[dict[str, Any]]) -> None:
+    def _settle(self, before: Optional[int] = None) -> None:
+        """Takes what a GPU has finished meanwhile; waits for what is from before that step, or without one for all of it."""
+        while self._later:
+            step, layer, found = self._later[0]
+            if before is not None and step >= before and not found._reader.ready():
+                return
+            self._later.pop(0)
+            if isinstance(found, Stats):
+                self._take(layer, found, None, step)
+            else:
+                layer.take_gradients(found)
+
+    def _take(self, layer: _Layer, stats: Stats, more: Optional[dict[str, Any]], step: int) -> None:
         stats = stats.over_batch()
-        record = Record(self.step, layer.label, stats.heads)
+        record = Record(step, layer.label, stats.heads)
         names = set(stats.names)
         for name in FORWARD:
             if name in names:
@@ -241,21 +280,33 @@ class Watch:
         peak = record["raw_max"].tolist()
         self._peak[layer.label] = [max(a, b) for a, b in zip(peak, self._peak.get(layer.label, peak))]
         values = {name: record[name] for name in FORWARD}
-        for alarm, event in self._dog.look(self.step, layer.label, values, stats, layer.dtype):
-            self.alarms.append(event)
+        for alarm, event in self._dog.look(step, layer.label, values, stats, layer.dtype):
+            self._events.append(event)
             alarm.deliver(event)
 
     # What was seen ----------------------------------------------------------------------------------------------------
     @property
+    def _seen(self) -> History:
+        """With all that a GPU still has to say."""
+        self._settle()
+        return self._history
+
+    @property
+    def alarms(self) -> list[Event]:
+        """Every event so far."""
+        self._settle()
+        return self._events
+
+    @property
     def layers(self) -> list[str]:
         """The modules that computed attention, in the order in which they did."""
-        return list(self._history.layers)
+        return list(self._seen.layers)
 
     def stats(self, layer: str) -> Stats:
         """All statistics of a layer's newest step, merged over its batch."""
-        if layer not in self._history.last:
+        if layer not in self._seen.last:
             raise KeyError(f"layer: {layer!r} is none of {self.layers}")
-        return self._history.last[layer]
+        return self._seen.last[layer]
 
     def table(self, *,
               columns: Sequence[str] = ("raw_max", "score_sigma", "sigma_ratio", "entropy", "mean_p_max", "trace_j", "d_scores"),
@@ -264,11 +315,12 @@ class Watch:
         for name in columns:
             if name not in COLUMNS:
                 raise ValueError(f"columns: {name!r} is none of {', '.join(COLUMNS)}")
-        text = table(self._history.newest(), tuple(columns), worst)
+        text = table(self._seen.newest(), tuple(columns), worst)
         return f"{text}\n{self.cost()}"
 
     def cost(self) -> str:
         """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same pass."""
+        self._settle()
         if not self._looked:
             return "No attention was seen yet."
         share = f", {100 * self._watched_s / self._model_s:.0f} % of the model's {self._model_s:.3g} s" if self._model_s else ""
@@ -276,7 +328,7 @@ class Watch:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dictionary per step, layer and head."""
-        return list(self._history.rows())
+        return list(self._seen.rows())
 
     def to_pandas(self) -> Any:
         """A DataFrame with a row per step, layer and head. Needs pandas."""
@@ -288,7 +340,7 @@ class Watch:
         """One HTML file that needs nothing else: layer × head over time, and the alarms."""
         from ._report import page
 
-        return write_whole(path, page(self._history, self.alarms, self.cost()))
+        return write_whole(path, page(self._seen, self.alarms, self.cost()))
 
     def tensorboard(self, writer: Any, prefix: str = "attention") -> None:
         """Writes the newest step: per layer the largest, smallest and mean over heads of each statistic. `writer` is a
@@ -300,7 +352,7 @@ class Watch:
 
                 self._writers[folder] = SummaryWriter(folder)
             writer = self._writers[folder]
-        for record in self._history.newest():
+        for record in self._seen.newest():
             for name in COLUMNS:
                 values = record[name]
                 known = values[values == values]
@@ -310,7 +362,7 @@ class Watch:
 
     def prometheus(self, prefix: str = "rootdk") -> str:
         """The newest step in Prometheus's text format."""
-        return prometheus(self._history.newest(), prefix)
+        return prometheus(self._seen.newest(), prefix)
 
     # Doing something about it -----------------------------------------------------------------------------------------
     def qk_clip(self, tau: float = 100.0, alpha: float = 0.5, *,
@@ -327,6 +379,7 @@ class Watch:
             raise ValueError(f"alpha: {alpha}, but 0 to 1 is wanted")
         if self.model is None:
             raise ValueError("qk_clip: this watch has no model")
+        self._settle()
         done = {}
         for label, peak in self._peak.items():
             factors = [min(1.0, tau / s) if s > 0 else 1.0 for s in peak]
@@ -350,11 +403,23 @@ class _Layer:
         self.dtype = "f32"
 
     def on_forward(self, stats: Stats, more: Optional[dict[str, Any]] = None) -> None:
-        if not _in_backward():
-            self.watch._take(self, stats, more)
+        if _in_backward():
+            return
+        if stats._reader is not None:
+            self.watch._later.append((self.watch.step, self, stats))
+        else:
+            self.watch._take(self, stats, more, self.watch.step)
 
     def on_backward(self, stats: GradientStats) -> None:
-        if self.record is None or not self.watch._backward or stats.batch == 0:
+        if not self.watch._backward:
+            return
+        if stats._reader is not None:
+            self.watch._later.append((self.watch.step, self, stats))
+        else:
+            self.take_gradients(stats)
+
+    def take_gradients(self, stats: GradientStats) -> None:
+        if self.record is None or stats.batch == 0:
             return
         for name, values in stats.to_dict().items():
             self.record.set(name, values.sum(0))

@@ -116,6 +116,33 @@ def _place(q: Tensor) -> _cuda.Place:
     return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device))
 
 
+class Reader:
+    """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it; where the call
+    was captured, for all of the device, since a graph may be replayed anywhere."""
+
+    _streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def __init__(self, read: Callable[..., Any], device: torch.device):
+        self._read, self._device = read, device
+        self._event: Optional[torch.cuda.Event] = None
+        if not torch.cuda.is_current_stream_capturing():
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(device))
+
+    def ready(self) -> bool:
+        """Whether to read would not wait."""
+        return self._event is not None and self._event.query()
+
+    def __call__(self) -> Any:
+        if self._event is None:
+            torch.cuda.synchronize(self._device)
+        else:
+            self._event.synchronize()
+        if self._device not in self._streams:
+            self._streams[self._device] = torch.cuda.Stream(self._device)
+        return self._read(self._streams[self._device].cuda_stream)
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -153,9 +180,10 @@ def _forward(spec: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tenso
     """Statistics, or what reads them."""
     if not q.is_cuda:
         return _core.forward(spec, q, k, v, out, lse, rows, mass)
-    return _cuda.forward(spec, _view("q", q, q), _view("k", k, q), _view("v", v, q), _view("o", out, q), _view("lse", lse, q),
+    read = _cuda.forward(spec, _view("q", q, q), _view("k", k, q), _view("v", v, q), _view("o", out, q), _view("lse", lse, q),
                          {name: _view(name, row, q) for name, row in rows.items()},
                          None if mass is None else _view("key_mass", mass, q), _place(q))
+    return read if spec.stats == "none" else Reader(read, q.device)
 
 
 @_attention_op.register_fake
@@ -187,6 +215,7 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
     if q.is_cuda:
         core = _cuda.backward(spec, _views(given, q), _views(gradients, q),
                               {name: None if x is None else x.data_ptr() for name, x in per_head.items()}, _place(q))
+        core = core if spec.stats == "none" else Reader(core, q.device)
     else:
         row = (1, 1, 1, q.shape[1])
         core = _core.backward(spec, **given, **gradients, **{name: None if x is None else x.view(row) for name, x in per_head.items()})
@@ -409,6 +438,22 @@ def sdpa(theirs: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tenso
                                         None, None, None, None, dropout_p, seed, tag)
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
+
+
+def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float],
+            options: StatsOptions, passes: Sequence[int]) -> bool:
+    """Whether the above, on a GPU, is for fast kernels, with these statistics and in all of the passes."""
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = _four(query.detach(), batch), _four(key.detach(), batch), _four(value.detach(), batch)
+    mask = bias = None
+    if attn_mask is not None:
+        table = _mask_four(attn_mask.detach(), (*batch, *query.shape[-3:-1], key.shape[-2]))
+        mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
+    spec = _spec(q, None, "sqrt_dk", scale, mask, bias, None, None, is_causal, "top_left", 0, None, None, None, None, None, 0.0, 0)
+    apply_options(spec, options)
+    views = _view("q", q, q), _view("k", k, q), _view("v", v, q)
+    with torch.cuda.device(q.device):
+        return all(_cuda.is_fast(spec, *views, which) for which in passes)
 
 
 def _gpu_missing() -> str:

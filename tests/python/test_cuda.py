@@ -1,0 +1,567 @@
+"""Attention on a GPU, held against torch in float64. Needs no compiled module: with ROOTDK_LIBRARY the package of the source tree runs over
+the C ABI (core_over_c.py), so a machine with a GPU and PyTorch is enough; `python3 tests/python/test_cuda.py` does without pytest."""
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import types
+import warnings
+
+import numpy as np
+
+try:
+    import pytest
+except ImportError:
+    pytest = None
+
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+if "ROOTDK_LIBRARY" in os.environ:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from core_over_c import install
+
+    rootdk = install()
+else:
+    import rootdk
+from rootdk import StatsOptions, _cuda
+
+assert _cuda.missing() == "", _cuda.missing()
+
+F = torch.nn.functional
+UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float64: 2.0**-53}
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def raises(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), f"{words!r} is not in {error}"
+    else:
+        raise AssertionError(f"{kind.__name__} with {words!r} was expected")
+
+
+def qkv(batch=2, heads=4, len_q=130, len_kv=None, dim=64, dtype=torch.bfloat16, heads_kv=None, dim_v=None, seed=0, grad=False):
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    len_kv, heads_kv, dim_v = len_kv or len_q, heads_kv or heads, dim_v or dim
+    shapes = ((batch, heads, len_q, dim), (batch, heads_kv, len_kv, dim), (batch, heads_kv, len_kv, dim_v))
+    return [torch.randn(s, generator=g, device="cuda").to(dtype).requires_grad_(grad) for s in shapes]
+
+
+class Case:
+    """Arguments of rootdk.attention, and the same for `by_hand`."""
+
+    def __init__(self, shape, ours, visible=None, bias=None, cap=None, sink=None, scale=None):
+        self.shape, self.ours, self.visible, self.bias, self.cap, self.sink, self.scale = shape, ours, visible, bias, cap, sink, scale
+
+    def by_hand(self, q, k, v):
+        """In the dtype of q, S and P rounded to it: the plain method; in float64, what is exact."""
+        group = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        c = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        s = (q @ k.mT) * (c if isinstance(c, float) else c.to(q)[None, :, None, None])
+        if self.cap:
+            s = self.cap * torch.tanh(s / self.cap)
+        if self.bias is not None:
+            s = s + self.bias.to(q)
+        if self.visible is not None:
+            s = s.masked_fill(~self.visible, -torch.inf)
+        if self.sink is not None:
+            s = torch.cat([s, self.sink.to(q)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
+        p = torch.softmax(s, -1).nan_to_num(0.0)  # a row that sees nothing
+        return (p[..., : k.shape[2]]) @ v
+
+
+def cases():
+    i = torch.arange(130, device="cuda")[:, None]
+    j = torch.arange(130, device="cuda")[None, :]
+    g = torch.Generator(device="cuda").manual_seed(5)
+    random = torch.rand(2, 1, 130, 130, generator=g, device="cuda") < 0.7
+    random[:, :, 7] = False  # a row that sees nothing
+    bias = torch.randn(1, 4, 130, 130, generator=g, device="cuda")
+    lengths = torch.tensor([130, 57], device="cuda")[:, None, None, None]
+    heads = torch.tensor([0.1, 0.2, 0.05, 0.3], device="cuda")
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")
+    yield "full", Case({}, {})
+    yield "causal", Case({}, {"causal": True}, visible=j <= i)
+    yield "grouped heads", Case({"heads_kv": 2}, {"causal": True}, visible=j <= i)
+    yield "one key head", Case({"heads_kv": 1}, {})
+    yield "bottom right", Case({"len_q": 40, "len_kv": 130}, {"causal": True}, visible=j <= i[:40] + 90)
+    yield "top left", Case({"len_q": 40, "len_kv": 130}, {"causal": True, "diagonal": "top_left"}, visible=j <= i[:40])
+    yield "window", Case({}, {"window": (20, 5)}, visible=(j >= i - 20) & (j <= i + 5))
+    yield "key lengths", Case({}, {"key_lengths": [130, 57]}, visible=j < lengths)
+    yield "documents", Case({}, {"documents": [0, 50, 130]}, visible=(i < 50) == (j < 50))
+    yield "boolean mask", Case({}, {"mask": random}, visible=random)
+    yield "bias", Case({}, {"bias": bias}, bias=bias)
+    yield "ALiBi", Case({}, {"alibi": slopes.tolist(), "causal": True}, visible=j <= i, bias=-(i - j) * slopes[None, :, None, None])
+    yield "soft-cap", Case({}, {"softcap": 5.0}, cap=5.0)
+    yield "sink", Case({}, {"sink": [0.0, 1.0, -2.0, 3.0]}, sink=torch.tensor([0.0, 1.0, -2.0, 3.0], device="cuda"))
+    yield "scale", Case({}, {"scale": 0.3}, scale=0.3)
+    yield "scale by head", Case({}, {"scale": heads.tolist()}, scale=heads)
+    yield "dims", Case({"dim": 96, "dim_v": 40}, {})
+    yield "dim 128", Case({"dim": 128, "len_q": 300, "len_kv": 300}, {})
+    yield "one query", Case({"len_q": 1, "len_kv": 130, "heads_kv": 2}, {})
+
+
+def errors(case, q, k, v, d_o, ours):
+    """For output and gradients: how far off ours and the plain method are, and the rounding that nobody avoids. With u of f32 and A =
+    max c·Σ|q||k|, an f32 score is off by u·A and a probability by that share of itself: u·(2 + A) of the sum of what is added, taken
+    absolutely; and a result is rounded to its dtype once."""
+    def run(dtype):
+        x = [t.detach().to(dtype).requires_grad_() for t in (q, k, v)]
+        out = case.by_hand(*x)
+        out.backward(d_o.to(dtype))
+        return [out.detach().double(), *(t.grad.double() for t in x)]
+
+    exact, plain = run(torch.float64), run(q.dtype)
+    Q, K, V, D = (x.detach().double() for x in (q, k, v, d_o))
+    group = Q.shape[1] // K.shape[1]
+    K, V = K.repeat_interleave(group, 1), V.repeat_interleave(group, 1)
+    c = Q.shape[-1] ** -0.5 if case.scale is None else float(torch.as_tensor(case.scale).max())
+    a = (c * Q.abs() @ K.abs().mT).max()
+    if case.bias is not None:
+        a = a + case.bias.abs().max()
+    # |dS| ≤ P·(|dO||V| + |δ|), and a column of P sums over no more than all rows of the group.
+    d_p = (D.abs() @ V.abs().mT).max()
+    d_s = 2 * d_p
+    rows = Q.shape[2] * group
+    sums = [V.abs().max(), c * d_s * K.abs().max(), c * d_s * Q.abs().max() * rows, D.abs().max() * rows]
+    u, wide = UNIT[q.dtype], 2.0**-24
+    for name, x, e, p, total in zip(("o", "dq", "dk", "dv"), ours, exact, plain, sums):
+        floor = wide * (2 + a) * total + u * e.abs().max()
+        yield name, float((x.double() - e).abs().max()), float((p - e).abs().nan_to_num(torch.inf).max()), float(floor)
+
+
+def test_outputs_and_gradients_are_no_worse_than_twice_the_plain_method():
+    worst = 0.0
+    for name, case in cases():
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            q, k, v = qkv(**case.shape, dtype=dtype, grad=True)
+            out = rootdk.attention(q, k, v, **case.ours)
+            d_o = torch.randn(out.shape, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)).to(dtype)
+            out.backward(d_o)
+            assert out.dtype == dtype and out.device == q.device
+            for what, error, plain, floor in errors(case, q, k, v, d_o, (out.detach(), q.grad, k.grad, v.grad)):
+                assert error <= 2 * plain + floor, f"{name}, {dtype}, {what}: off by {error:.3g}, plain {plain:.3g}, floor {floor:.3g}"
+                worst = max(worst, error / (2 * plain + floor))
+    assert worst > 0.01, "the bounds are so wide that they say nothing"
+
+
+def test_any_strides():
+    base = torch.randn(2, 130, 3, 4, 64, device="cuda", dtype=torch.bfloat16)  # as a projection leaves them
+    q, k, v = (base[:, :, x].transpose(1, 2) for x in range(3))
+    want = rootdk.attention(*(x.contiguous() for x in (q, k, v)))
+    assert torch.equal(rootdk.attention(q, k, v), want)
+    odd = torch.randn(2, 4, 65, 131, device="cuda", dtype=torch.bfloat16)
+    views = [odd[:, :, :64].transpose(2, 3)[:, :, x:x + 130] for x in (0, 1, 0)]  # dim is not the innermost axis: the copy engine cannot
+    case = Case({}, {})
+    out = rootdk.attention(*views)
+    exact = case.by_hand(*(x.double() for x in views))
+    plain = case.by_hand(*views).double()
+    assert float((out.double() - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
+    one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16)
+    assert torch.equal(rootdk.attention(one.expand(2, 4, -1, -1), k, v), rootdk.attention(one.expand(2, 4, -1, -1).contiguous(), k, v))
+
+
+def test_everything_that_learns_has_a_gradient():
+    q, k, v = qkv(dtype=torch.float32, len_q=40, dim=32, grad=True)
+    scale = torch.tensor([0.1, 0.2, 0.3, 0.15], device="cuda", requires_grad=True)
+    sink = torch.tensor([0.5, -1.0, 0.0, 2.0], device="cuda", requires_grad=True)
+    bias = torch.randn(1, 4, 40, 40, device="cuda", requires_grad=True)
+    inputs = (q, k, v, scale, sink, bias)
+    out, lse = rootdk.torch.attention(q, k, v, scale=scale, sink=sink, bias=bias, return_lse=True)
+    (out.square().sum() + lse.square().sum()).backward()
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    Q, K, V, C, Z, B = wide
+    s = Q @ K.mT * C[None, :, None, None] + B
+    s = torch.cat([s, Z[None, :, None, None].expand(2, 4, 40, 1)], -1)
+    (((torch.softmax(s, -1)[..., :40] @ V).square().sum()) + torch.logsumexp(s, -1).square().sum()).backward()
+    for ours, exact in zip(inputs, wide):
+        assert ours.grad.dtype == torch.float32 and ours.grad.shape == ours.shape
+        # Sums of up to 2·40·40·32 products in f32, each off by a few u of itself; 1e-5 is 170 u of the largest.
+        assert float((ours.grad.double() - exact.grad).abs().max()) <= 1e-5 * float(exact.grad.abs().max())
+    host = scale.detach().cpu().requires_grad_()  # a scale may stay where problems live
+    rootdk.attention(q, k, v, scale=host).sum().backward()
+    assert host.grad.device.type == "cpu"
+
+
+def test_statistics_are_those_of_the_scores():
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-4)):  # means of f32 sums over 130 keys; bf16 products are exact in f32
+        q, k, v = qkv(dtype=dtype, heads_kv=2)
+        out, stats = rootdk.attention(q, k, v, causal=True, stats=StatsOptions("full", rows=True))
+        assert torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16  # other tiles, other bits
+        K = k.double().repeat_interleave(2, 1)
+        s = q.double() @ K.mT / 8
+        hidden = torch.ones(130, 130, dtype=torch.bool, device="cuda").triu(1)
+        p = torch.softmax(s.masked_fill(hidden, -torch.inf), -1)
+        entropy = torch.special.entr(p).sum(-1)
+
+        def near(ours, exact, what):
+            exact = exact.detach().cpu().numpy()
+            assert np.allclose(np.asarray(ours), exact, rtol=tolerance, atol=tolerance), f"{dtype}, {what}: {ours} is not {exact}"
+
+        near(stats.raw_max, s.masked_fill(hidden, -torch.inf).amax((-1, -2)), "raw_max")
+        near(stats.entropy, entropy[:, :, 1:].mean(-1), "entropy")  # the first row sees one key and does not count
+        near(stats.mean_p_max, p.amax(-1)[:, :, 1:].mean(-1), "mean_p_max")
+        near(stats.trace_j, (1 - p.square().sum(-1))[:, :, 1:].mean(-1), "trace_j")
+        near(stats.mean_lse, torch.logsumexp(s.masked_fill(hidden, -torch.inf), -1)[:, :, 1:].mean(-1), "mean_lse")
+        near(stats.sigma_q, q.double().square().mean((-1, -2)).sqrt(), "sigma_q")
+        near(stats.rows.entropy.cpu(), entropy, "rows.entropy")
+        near(stats.rows.p_max.cpu(), p.amax(-1), "rows.p_max")
+        assert (stats.row_count == 130).all() and (stats.rows_short == 1).all() and (stats.rows_not_finite == 0).all()
+        assert stats.rows.entropy.device == q.device
+        one = stats.over_batch()
+        assert one.batch == 1 and np.allclose(one.raw_max[0], stats.raw_max.max(0))
+    out, stats = rootdk.attention(q, k, v, stats="basic")
+    near(stats.raw_max, s.amax((-1, -2)), "basic raw_max")
+    _, stats = rootdk.attention(q, k, v, stats=StatsOptions("full", key_mass=True))
+    near(stats.key_mass.cpu(), torch.softmax(s, -1).sum(2), "key_mass")
+
+
+def test_statistics_wait_until_they_are_read():
+    q, k, v = qkv(batch=4, heads=16, len_q=2048, dim=128)
+    rootdk.attention(q, k, v, stats="full")[1].raw_max
+    torch.cuda.synchronize()
+    busy = torch.cuda.Event()
+    torch.cuda._sleep(200_000_000)  # a tenth of a second
+    _, stats = rootdk.attention(q, k, v, stats="full")
+    busy.record()
+    assert not busy.query(), "the call waited for the device"
+    assert float(stats.raw_max.max()) > 0 and busy.query()
+
+
+def test_a_call_waits_for_nothing():
+    q, k, v = qkv(grad=True)
+    rootdk.attention(q, k, v, causal=True, key_lengths=[130, 60]).sum().backward()
+    torch.cuda.synchronize()
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        busy = torch.cuda.Event()
+        torch.cuda._sleep(200_000_000)
+        out = rootdk.attention(q, k, v, causal=True, key_lengths=[130, 60], scale=[0.1, 0.2, 0.3, 0.4])
+        out.backward(torch.ones_like(out))
+        busy.record()
+        assert not busy.query()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def test_the_current_stream():
+    q, k, v = qkv(batch=2, heads=8, len_q=512)
+    want = rootdk.attention(q, k, v)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        q2 = q * 1.0  # behind the pause: whoever ran on another stream would read what is not there yet
+        out = rootdk.attention(q2, k, v)
+    assert not stream.query()
+    stream.synchronize()
+    assert torch.equal(out, want)
+
+
+def test_two_streams_and_two_threads():
+    inputs = [qkv(batch=2, heads=8, len_q=700, seed=x) for x in range(2)]
+    want = [rootdk.attention(*x, causal=True, stats="basic") for x in inputs]
+    torch.cuda.synchronize()
+    found = {}
+
+    def work(x):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                found[x] = rootdk.attention(*inputs[x], causal=True, stats="basic")
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for x in range(2):
+        assert torch.equal(found[x][0], want[x][0]) and (found[x][1].raw_max == want[x][1].raw_max).all()
+
+
+def test_a_graph_records_forward_and_backward():
+    q, k, v = qkv(heads_kv=2, grad=True)
+    d_o = torch.randn_like(q)
+
+    def step():
+        out = rootdk.attention(q, k, v, causal=True, key_lengths=[130, 99])
+        return out, *torch.autograd.grad(out, (q, k, v), d_o)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = step()
+        noted, stats = rootdk.attention(q.detach(), k.detach(), v.detach(), stats="basic")
+    with torch.no_grad():
+        for x in (q, k, v):
+            x.copy_(torch.randn_like(x))
+    for x in recorded:
+        x.detach().fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    for ours, want in zip(recorded, step()):
+        assert torch.equal(ours, want)
+    raw = (q.double() @ k.double().repeat_interleave(2, 1).mT / 8).amax((-1, -2)).detach().cpu().numpy()
+    assert np.allclose(stats.raw_max, raw, rtol=1e-4)  # of the replay: they were not read before
+
+
+def test_the_operator_compiles_without_a_break():
+    q, k, v = qkv(grad=True)
+
+    def f(q, k, v):
+        return rootdk.attention(q, k, v, causal=True).float().sin().sum() + rootdk.torch.scaled_dot_product_attention(q, k, v).sum()
+
+    want = torch.autograd.grad(f(q, k, v), (q, k, v))
+    compiled = torch.compile(f, fullgraph=True, backend=os.environ.get("ROOTDK_TEST_COMPILER", "aot_eager"))
+    for ours, exact in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), want):
+        assert float((ours - exact).abs().max()) <= 2.0**-6 * float(exact.abs().max())  # a rounding to bf16 more or less
+
+
+def test_the_operator_passes_torchs_own_checks():
+    q, k, v = qkv(batch=1, heads=2, len_q=16, dim=32, dtype=torch.float32, grad=True)
+    torch.library.opcheck(torch.ops.rootdk.attention.default, (q, k, v))
+
+
+def test_pytorchs_signature():
+    mask = torch.rand(2, 1, 130, 130, device="cuda") < 0.8
+    for dtype in HALVES:
+        q, k, v = qkv(dtype=dtype)
+        for arguments in ({}, {"is_causal": True}, {"attn_mask": mask}, {"scale": 0.2}):
+            ours = rootdk.torch.scaled_dot_product_attention(q, k, v, **arguments)
+            exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **arguments)
+            theirs = F.scaled_dot_product_attention(q, k, v, **arguments).double()
+            floor = UNIT[dtype] * float(exact.abs().max()) * 2  # theirs may have hit the exact value by chance
+            assert float((ours.double() - exact).abs().max()) <= 2 * float((theirs - exact).abs().max()) + floor, arguments
+        grouped = qkv(dtype=dtype, heads_kv=2)
+        assert torch.equal(rootdk.torch.scaled_dot_product_attention(*grouped, enable_gqa=True), rootdk.attention(*grouped))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        wide = [x.double() for x in (q, k, v)]
+        assert torch.equal(rootdk.torch.scaled_dot_product_attention(*wide), F.scaled_dot_product_attention(*wide))
+    assert any("float64" in str(warning.message) for warning in seen)
+
+
+def test_dropout_is_that_of_the_seed():
+    q, k, v = qkv(len_q=256, len_kv=256)
+    a, b, other = (rootdk.attention(q, k, v, dropout=0.5, seed=s) for s in (7, 7, 8))
+    assert torch.equal(a, b) and not torch.equal(a, other)
+    ones = torch.ones_like(v)
+    kept = rootdk.attention(q * 0, k, ones, dropout=0.5, seed=3).float()  # 256 equal weights, each kept or not: mean 1, variance 1/256
+    assert abs(float(kept.mean()) - 1) < 6 / 256**0.5 / (2 * 4 * 256) ** 0.5 + 2.0**-8
+
+
+def test_qk_norm():
+    q, k, v = qkv(dtype=torch.float32)
+    unit = [x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k)]
+    assert torch.allclose(rootdk.attention(q, k, v, qk_norm="rms"), rootdk.attention(*unit, v), atol=1e-5)
+
+
+def test_empty():
+    q, k, v = (torch.zeros(s, device="cuda", dtype=torch.bfloat16) for s in ((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
+    assert rootdk.attention(q, k, v).shape == (0, 2, 8, 16)
+    q, k = torch.zeros(1, 2, 8, 16, device="cuda"), torch.zeros(1, 2, 0, 16, device="cuda")
+    assert torch.equal(rootdk.attention(q, k, k), q)
+
+
+def test_what_is_wrong_is_said():
+    q, k, v = qkv()
+    raises(ValueError, "k: lies on cpu, but q on cuda:0", lambda: rootdk.attention(q, k.cpu(), v))
+    raises(ValueError, "mask: lies on cpu", lambda: rootdk.attention(q, k, v, mask=torch.ones(130, 130, dtype=torch.bool)))
+    raises(ValueError, "q: dtype is f64, but on a GPU", lambda: rootdk.attention(q.double(), k.double(), v.double()))
+    raises(ValueError, "k: ", lambda: rootdk.attention(q, k.float(), v))
+    raises(TypeError, "q: dtype is torch.int32", lambda: rootdk.attention(q.int(), k.int(), v.int()))
+    raises(ValueError, "k: dim_qk is 32, but q has 64", lambda: rootdk.attention(q, k[..., :32], v))
+    raises(ValueError, "k: lies on cpu", lambda: torch.ops.rootdk.attention(q, k.cpu(), v))
+    raises(ValueError, "key_lengths", lambda: rootdk.attention(q, k, v, key_lengths=[1, 2, 3]))
+    raises(ValueError, "scale", lambda: rootdk.attention(q, k, v, scale="no such rule"))
+    raises(TypeError, "k: ndarray", lambda: rootdk.attention(q, np.zeros((2, 4, 130, 64), np.float32), v))
+    raises(ValueError, "diagonal: sideways", lambda: rootdk.attention(q, k, v, causal=True, diagonal="sideways"))
+    assert torch.equal(rootdk.attention(q, k, v), rootdk.attention(q, k, v))  # and nothing is broken by it
+
+
+def test_a_plan_says_what_will_run():
+    q, k, v = qkv(dim=128)
+    words = rootdk.explain_plan(q, k, v, causal=True)
+    assert "forward in bf16" in words and "kernel: " in words and "sm_" in words
+    assert "backward" in rootdk.explain_plan(q, k, v, backward=True)
+    assert "plain" in rootdk.explain_plan(q.float(), k.float(), v.float())
+
+
+class Counted:
+    """How often something in _cuda was called."""
+
+    def __init__(self, name):
+        self.name, self.count = name, 0
+
+    def __enter__(self):
+        self.real = getattr(_cuda, self.name)
+
+        def counting(*args, **kwargs):
+            self.count += 1
+            return self.real(*args, **kwargs)
+
+        setattr(_cuda, self.name, counting)
+        return self
+
+    def __exit__(self, *exception):
+        setattr(_cuda, self.name, self.real)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, heads=4, dim=64, causal=True):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.project = torch.nn.Linear(heads * dim, 3 * heads * dim)
+        self.out = torch.nn.Linear(heads * dim, heads * dim)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        self.q, self.k, v = (y.view(batch, length, self.heads, -1).transpose(1, 2) for y in self.project(x).chunk(3, -1))
+        return x + self.out(F.scaled_dot_product_attention(self.q, self.k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
+
+
+def small_model(dtype=torch.bfloat16, causal=True):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(Layer(causal=causal) for _ in range(2))).cuda().to(dtype)
+
+
+def test_watch_takes_statistics_from_the_fused_call():
+    model = small_model()
+    x = torch.randn(2, 200, 256, device="cuda", dtype=torch.bfloat16)
+    want = model(x)
+    want.float().square().mean().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with Counted("forward") as calls, Counted("backward") as back, rootdk.watch(model, rows=256) as w:
+        out = model(x)
+        out.float().square().mean().backward()
+    fast = _cuda.is_fast(_cuda.Spec(), *(rootdk.torch._view("x", y, y) for y in (model[0].q.detach().contiguous(),) * 3), 0)
+    assert (calls.count, back.count) == ((2, 2) if fast else (0, 0))
+    # Both kernels round P and the output to bf16: two units of that on the way to the loss, through two layers.
+    assert float((out - want).abs().max()) <= 2.0**-6 * float(want.abs().max())
+    for ours, theirs in zip((p.grad for p in model.parameters()), gradients):
+        assert float((ours - theirs).abs().max()) <= 2.0**-5 * float(theirs.abs().max())
+    assert w.layers == ["0", "1"]
+    hidden = torch.ones(200, 200, dtype=torch.bool, device="cuda").triu(1)
+    s = (model[0].q.double() @ model[0].k.double().mT / 8).masked_fill(hidden, -torch.inf)
+    p = torch.softmax(s, -1)
+    rows = [r for r in w.to_dicts() if r["layer"] == "0"]
+    entropy = torch.special.entr(p).sum(-1)[:, :, 1:].mean((0, 2)).tolist()
+    for head, r in enumerate(rows):
+        assert abs(r["raw_max"] - float(s[:, head].max())) <= 1e-4 * abs(r["raw_max"])
+        assert abs(r["entropy"] - entropy[head]) <= 1e-3 * entropy[head]
+        assert abs(r["mean_p_max"] - float(p.amax(-1)[:, head, 1:].mean())) <= 1e-3
+        assert np.isfinite([r[name] for name in ("sigma_q", "alignment", *(("d_scores", "d_q", "d_k") if fast else ()))]).all()
+
+
+def test_watch_samples_rows_and_keeps_maxima_exact():
+    model = small_model(causal=False).eval()
+    x = torch.randn(1, 2048, 256, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad(), rootdk.watch(model, rows=128) as w:
+        model(x)
+    s = model[1].q.double() @ model[1].k.double().mT / 8
+    entropy = torch.special.entr(torch.softmax(s, -1)).sum(-1).mean((0, 2))
+    for head, r in enumerate(r for r in w.to_dicts() if r["layer"] == "1"):
+        assert abs(r["raw_max"] - float(s[:, head].max())) <= 1e-4 * abs(r["raw_max"])
+        assert abs(r["entropy"] - float(entropy[head])) <= 0.02 * float(entropy[head])
+
+
+def test_watch_waits_for_nothing_while_the_model_runs():
+    model = small_model()
+    x = torch.randn(4, 512, 256, device="cuda", dtype=torch.bfloat16)
+    with rootdk.watch(model) as w:
+        model(x).float().sum().backward()  # warm
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            busy = torch.cuda.Event()
+            torch.cuda._sleep(200_000_000)
+            model(x).float().sum().backward()
+            busy.record()
+            waited = busy.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        fast = bool(w._fast) and all(w._fast.values())
+        assert not waited or not fast
+        assert w.step == 1 and {r["step"] for r in w.to_dicts()} == {0, 1}
+
+
+def test_watch_falls_back_beside_the_models_own_kernel():
+    model = small_model(dtype=torch.float32).eval()  # no fast kernel takes f32
+    x = torch.randn(2, 100, 256, device="cuda")
+    want = model(x)
+    with Counted("forward") as calls, rootdk.watch(model, rows=100) as w:
+        out = model(x)
+        out.square().mean().backward()
+    assert calls.count == 0 and torch.equal(out, want)
+    s = model[0].q.double() @ model[0].k.double().mT / 8
+    hidden = torch.ones(100, 100, dtype=torch.bool, device="cuda").triu(1)
+    raw = s.masked_fill(hidden, -torch.inf).amax((0, 2, 3)).tolist()
+    found = [r["raw_max"] for r in w.to_dicts() if r["layer"] == "0"]
+    assert np.allclose(found, raw, rtol=1e-4)
+    model = small_model()
+    x = x.bfloat16()
+    want = model(x)
+    with Counted("forward") as calls, rootdk.watch(model, beside=True):
+        assert torch.equal(model(x), want) and calls.count == 0
+
+
+def test_watch_on_transformers():
+    try:
+        from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+    except ImportError:
+        return
+    torch.manual_seed(0)
+    ids = torch.randint(0, 97, (2, 150), device="cuda")
+    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=256, n_embd=256, n_layer=2, n_head=4, attn_pdrop=0.0, resid_pdrop=0.0,
+                                     embd_pdrop=0.0)).cuda().bfloat16().train()
+    bert = BertModel(BertConfig(vocab_size=97, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
+                                max_position_embeddings=256)).cuda().bfloat16().eval()
+    with torch.no_grad():
+        want = gpt(ids).logits
+    with Counted("forward") as calls, rootdk.watch(gpt) as w:
+        out = gpt(ids, labels=ids)
+        out.loss.backward()
+    assert len(w.layers) == 2 and len(w.to_dicts()) == 8 and calls.count in (0, 2)
+    assert float((out.logits - want).abs().max()) <= 2.0**-5 * float(want.abs().max())
+    assert all(np.isfinite(r["entropy"]) and r["raw_max"] > -1e3 for r in w.to_dicts())
+    padded = torch.ones_like(ids)
+    padded[1, 100:] = 0
+    for mask in (None, padded):
+        with torch.no_grad():
+            want = bert(ids, attention_mask=mask).last_hidden_state
+            with rootdk.watch(bert) as w:
+                out = bert(ids, attention_mask=mask).last_hidden_state
+        assert len(w.layers) == 2 and np.isfinite([r["entropy"] for r in w.to_dicts()]).all()
+        assert float((out - want)[0].abs().max()) <= 2.0**-5 * float(want.abs().max())
+
+
+def main() -> int:
+    failed = 0
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and isinstance(test, types.FunctionType):
+            try:
+                test()
+                print("ok  ", name, flush=True)
+            except Exception as error:
+                failed += 1
+                print("FAIL", name, type(error).__name__, str(error)[:400], flush=True)
+                if os.environ.get("ROOTDK_TEST_TRACE"):
+                    import traceback
+
+                    traceback.print_exc()
+    print(f"{failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main() != 0)
