@@ -513,6 +513,90 @@ TEST_F(CApi, NullPointersAreRefused) {
   rootdk_problem_init(nullptr);
 }
 
+TEST_F(CApi, StatisticsComeWholeAndMerge) {
+  problem.stats = ROOTDK_STATS_FULL;
+  problem.stats_flags = ROOTDK_STATS_GAPS;
+  rootdk_stats *whole = nullptr, *one = nullptr, *twice = nullptr;
+  c_outputs.stats = &whole;
+  ASSERT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+  ASSERT_NE(whole, nullptr);
+  std::int64_t batch = 0, heads = 0;
+  ASSERT_EQ(rootdk_stats_shape(whole, &batch, &heads), ROOTDK_OK);
+  EXPECT_EQ(batch, kBatch);
+  EXPECT_EQ(heads, kHeadsQ);
+
+  std::vector<rootdk_head_stats> read(kBatch * kHeadsQ);
+  std::vector<std::int64_t> gaps(read.size() * ROOTDK_GAP_BINS);
+  const auto count = static_cast<std::int64_t>(read.size()), bins = static_cast<std::int64_t>(gaps.size());
+  ASSERT_EQ(rootdk_stats_read(whole, read.data(), count, gaps.data(), bins), ROOTDK_OK) << rootdk_last_error();
+  EXPECT_EQ(std::memcmp(read.data(), c.heads.data(), read.size() * sizeof read[0]), 0);
+  EXPECT_EQ(rootdk_stats_read(whole, read.data(), count - 1, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_STREQ(rootdk_last_error(), "heads: count is 7, but 8 is wanted");
+  EXPECT_EQ(rootdk_stats_read(nullptr, read.data(), count, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+
+  Problem p;
+  p.stats = StatsLevel::kFull;
+  p.stats_options.gaps = true;
+  const Stats stats = forward(p, inputs(), {tensor(cpp.o.data(), kO)});
+  ASSERT_EQ(rootdk_stats_over_batch(whole, &one), ROOTDK_OK);
+  ASSERT_EQ(rootdk_stats_merge(whole, whole, &twice), ROOTDK_OK);
+  const Stats item = over_batch(stats), both = merge(stats, stats);
+  for (std::int64_t h = 0; h < kHeadsQ; ++h) {
+    std::vector<rootdk_head_stats> few(kHeadsQ);
+    ASSERT_EQ(rootdk_stats_read(one, few.data(), kHeadsQ, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+    ASSERT_EQ(rootdk_stats_read(twice, read.data(), count, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+    EXPECT_EQ(few[static_cast<std::size_t>(h)].mean_entropy, item.at(0, h).softmax.entropy);
+    EXPECT_EQ(few[static_cast<std::size_t>(h)].rows, item.at(0, h).rows);
+    EXPECT_EQ(read[static_cast<std::size_t>(h)].pairs, both.at(0, h).score.pairs);
+  }
+  EXPECT_EQ(rootdk_stats_merge(whole, one, &twice), ROOTDK_INVALID_ARGUMENT);  // other batches: nothing is written
+  for (rootdk_stats* stats_of_c : {whole, one, twice, static_cast<rootdk_stats*>(nullptr)}) rootdk_stats_free(stats_of_c);
+}
+TEST_F(CApi, StatisticsOfRows) {
+  problem.stats = ROOTDK_STATS_FULL;
+  std::vector<std::vector<float>> rows(13, Results::blank(kRows));
+  rootdk_row_tensors c_rows = {};
+  rootdk_tensor* const fields[] = {&c_rows.visible,  &c_rows.entropy,    &c_rows.sum_p2,         &c_rows.sum_p3,    &c_rows.sink_mass,  &c_rows.raw_mean,    &c_rows.raw_variance,
+                                   &c_rows.raw_min,  &c_rows.score_mean, &c_rows.score_variance, &c_rows.score_min, &c_rows.raw_argmax, &c_rows.score_argmax};
+  for (std::size_t i = 0; i < rows.size(); ++i) *fields[i] = c_view(rows[i], kRows);
+  c_outputs.rows = &c_rows;
+  ASSERT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_FALSE(untouched(rows[i])) << i;
+  EXPECT_EQ(rows[0][0], static_cast<float>(kLenKv));
+
+  rootdk_outputs of_rows = {};
+  of_rows.lse = c_outputs.lse, of_rows.rows = &c_rows;
+  of_rows.row_raw_max = c_outputs.row_raw_max, of_rows.row_score_max = c_outputs.row_score_max, of_rows.row_p_max = c_outputs.row_p_max;
+  rootdk_stats* stats = nullptr;
+  ASSERT_EQ(rootdk_stats_of_rows(&of_rows, &stats), ROOTDK_OK) << rootdk_last_error();
+  std::vector<rootdk_head_stats> read(kBatch * kHeadsQ);
+  ASSERT_EQ(rootdk_stats_read(stats, read.data(), kBatch * kHeadsQ, nullptr, 0), ROOTDK_OK);
+  rootdk_stats_free(stats);
+  // The rows went through f32 on the way, some ten of whose units a mean may be off by.
+  for (std::size_t h = 0; h < read.size(); ++h) EXPECT_NEAR(read[h].mean_entropy, c.heads[h].mean_entropy, 1e-6 * c.heads[h].mean_entropy);
+  of_rows.rows = nullptr;
+  stats = nullptr;
+  EXPECT_EQ(rootdk_stats_of_rows(&of_rows, &stats), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_EQ(stats, nullptr);
+
+  problem.stats = ROOTDK_STATS_BASIC;
+  EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(rootdk_last_error()).find("rows."), std::string::npos) << rootdk_last_error();
+  c_rows.reserved[7] = 1;
+  EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(rootdk_last_error()).find("rows: reserved"), std::string::npos);
+}
+TEST_F(CApi, StatisticsNobodyMeasuredAreRefused) {
+  rootdk_stats* stats = nullptr;
+  problem.stats = ROOTDK_STATS_NONE;
+  c_outputs.head_stats = nullptr, c_outputs.head_stats_count = 0;
+  c_outputs.stats = &stats;
+  EXPECT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
+  EXPECT_STREQ(rootdk_last_error(), "stats: wanted, but the problem's stats lack a level above ROOTDK_STATS_NONE");
+  EXPECT_EQ(stats, nullptr);
+  EXPECT_TRUE(untouched(c.o));
+}
+
 TEST(CApiErrors, BelongToTheirThread) {
   EXPECT_EQ(rootdk_forward(nullptr, nullptr, nullptr, nullptr, 0), ROOTDK_INVALID_ARGUMENT);
   std::thread([] { EXPECT_STREQ(rootdk_last_error(), ""); }).join();

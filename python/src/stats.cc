@@ -1,10 +1,14 @@
 // Statistics: every number as an array [batch, heads].
 #include <fmt/format.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "arrays.h"
@@ -176,6 +180,16 @@ void bind_stats(nb::module_& m) {
       .def("to_json", [](const GradientStats& s) { return report::to_json(s); })
       .def_static("from_json", [](const std::string& text) { return report::gradient_stats_from_json(text); })
       .def("merge", [](const GradientStats& a, const GradientStats& b) { return merge(a, b); });
+  // What _cuda.py read through the C ABI: a rootdk_stats, which is a Stats by another name and ends here; and rows of rootdk_head_gradients.
+  m.def("take_stats", [](std::uintptr_t handle) {
+    const std::unique_ptr<Stats> owned(reinterpret_cast<Stats*>(handle));
+    return std::move(*owned);
+  });
+  m.def("gradient_stats", [](std::int64_t batch, std::int64_t heads, const std::vector<std::array<double, 5>>& rows) {
+    GradientStats stats{batch, heads, {}};
+    for (const auto& [d_scores, d_log_scale, d_q, d_k, d_v] : rows) stats.per_head.push_back({d_scores, d_log_scale, d_q, d_k, d_v});
+    return stats;
+  });
 }
 
 }  // namespace rootdk::python

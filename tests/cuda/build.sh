@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: build.sh OUT [TARGET...]       TARGET: sweep, or bench for the library that bench/cuda/run.py times
+# usage: build.sh OUT [TARGET...]       TARGET: sweep, bench for the library that bench/cuda/run.py times, or python for librootdk.so and
+#                                       librootdk_cuda.so, which tests/python/test_cuda.py calls by their C ABI
 # Builds the CUDA backend and what tests and times it with nvcc and the host compiler alone: a machine with a GPU need not have what the
 # rest of the repository is built with. fmt, which only messages use, is taken header-only, from FMT_INCLUDE where it is not installed.
 set -euo pipefail
@@ -7,8 +8,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=$1
 shift
 targets=("${@:-sweep}")
-mkdir -p "$out"
-include=(-I"$root/include" -I"$root/src" -I"$root/tests" ${FMT_INCLUDE:+-isystem "$FMT_INCLUDE"})
+mkdir -p "$out/include/rootdk"
+version=$(sed -nE 's/^ *VERSION ([0-9.]+)$/\1/p' "$root/CMakeLists.txt")
+IFS=. read -r major minor patch <<<"$version"
+sed "s/@rootdk_VERSION@/$version/; s/@rootdk_VERSION_MAJOR@/$major/; s/@rootdk_VERSION_MINOR@/$minor/; s/@rootdk_VERSION_PATCH@/$patch/" \
+  "$root/cmake/version.h.in" >"$out/include/rootdk/version.h"
+include=(-I"$root/include" -I"$root/src" -I"$root/tests" -I"$out/include" ${FMT_INCLUDE:+-isystem "$FMT_INCLUDE"})
 cuda=$(cd "$(dirname "$(readlink -f "$(command -v nvcc)")")/.." && pwd)
 [[ -e $cuda/include/cuda_runtime.h ]] || cuda=/usr/local/cuda
 
@@ -20,20 +25,35 @@ host() {  # SOURCE
 
 jobs=()
 for source in "$root"/src/cuda/*.cu; do device "$source" & jobs+=($!); done
-for source in "$root"/src/base/{tensor,visibility,scale,scale_names,row_record,stats}.cc "$root"/src/cpu/reference.cc \
-              "$root"/tests/support/{buffer,case,result,tolerance,plain}.cc "$root"/tests/cuda/run_on_device.cc; do
-  host "$source" & jobs+=($!)
-done
+parts=("$root"/src/base/{tensor,visibility,scale,scale_names,row_record,stats}.cc "$root"/src/cpu/reference.cc)
+harness=("$root"/tests/support/{buffer,case,result,tolerance,plain}.cc "$root"/tests/cuda/run_on_device.cc)
+library=("$root"/src/{base,engine}/*.cc "$root"/src/cpu/reference.cc "$root"/src/cuda/load.cc "$root"/tests/cuda/no_fused.cc)
+sources=("${parts[@]}")
 for target in "${targets[@]}"; do
-  if [[ $target == bench ]]; then host "$root/bench/cuda/shim.cc" & else host "$root/tests/cuda/$target.cc" & fi
-  jobs+=($!)
+  case $target in
+    bench) sources+=("${harness[@]}" "$root/bench/cuda/shim.cc") ;;
+    python) sources+=("${library[@]}") ;;
+    *) sources+=("${harness[@]}" "$root/tests/cuda/$target.cc") ;;
+  esac
+done
+mapfile -t sources < <(printf '%s\n' "${sources[@]}" | sort -u)
+for source in "${sources[@]}"; do
+  host "$source" & jobs+=($!)
 done
 for job in "${jobs[@]}"; do wait "$job"; done
 
-objects=()
-for source in "$root"/src/cuda/*.cu; do objects+=("$out/$(basename "$source" .cu).o"); done
-for name in tensor visibility scale scale_names row_record stats reference buffer case result tolerance plain run_on_device; do objects+=("$out/${name}_host.o"); done
+objects_of() { for source; do echo "$out/$(basename "$source" .cc)_host.o"; done; }  # SOURCE...
+kernels=()
+for source in "$root"/src/cuda/*.cu; do kernels+=("$out/$(basename "$source" .cu).o"); done
+mapfile -t objects < <(objects_of "${parts[@]}" "${harness[@]}")
+objects+=("${kernels[@]}")
 for target in "${targets[@]}"; do
-  if [[ $target == bench ]]; then nvcc -shared -Xcompiler -fopenmp -o "$out/libbench.so" "$out/shim_host.o" "${objects[@]}"
-  else nvcc -Xcompiler -fopenmp -o "$out/$target" "$out/${target}_host.o" "${objects[@]}"; fi
+  case $target in
+    bench) nvcc -shared -Xcompiler -fopenmp -o "$out/libbench.so" "$out/shim_host.o" "${objects[@]}" ;;
+    python)
+      mapfile -t library < <(objects_of "${library[@]}")
+      g++ -shared -fopenmp -o "$out/librootdk.so" "${library[@]}" -ldl -Wl,-soname,librootdk.so -Wl,-rpath,'$ORIGIN'
+      nvcc -shared -o "$out/librootdk_cuda.so" "${kernels[@]}" -L"$out" -lrootdk -Xlinker -rpath -Xlinker '$ORIGIN' ;;
+    *) nvcc -Xcompiler -fopenmp -o "$out/$target" "$out/${target}_host.o" "${objects[@]}" ;;
+  esac
 done

@@ -1,0 +1,96 @@
+"""The C ABI as rootdk._cuda calls it by ctypes: that its structs are those of rootdk/c.h shows on the CPU, where the compiled module says
+what is right. What is on a GPU: test_cuda.py."""
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import rootdk
+from rootdk import _attention, _core, _cuda
+from rootdk._problem import options_of
+from rootdk._stats import Stats
+
+NAMES = {"float32": "f32", "float16": "f16", "float64": "f64", "bool": "bool"}
+
+
+def view(name, x):
+    return _cuda.View(x.ctypes.data, NAMES[x.dtype.name], x.shape, [s // x.itemsize for s in x.strides], 0, x)
+
+
+def through_c(q, k, v, stats=None, seed=0, **arguments):
+    options = options_of(stats)
+    spec = _attention.build(q.shape[1], options=options, seed=seed, into=_cuda.Spec(), view=view, **arguments)
+    lib, problem, inputs = _cuda.library(), spec.problem(), _cuda._inputs(*(view("x", x) for x in (q, k, v)))
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
+    outputs, full, handle = _cuda.COutputs(), _cuda.CRows(), ctypes.c_void_p()
+    rows = {name: np.full((*q.shape[:3], 1), np.nan, np.float32) for name in ("p_max", "entropy", "score_argmax")} if options else {}
+    _cuda._put(outputs, _cuda.COutputs.o, view("o", out))
+    if options:
+        _cuda._put(outputs, _cuda.COutputs.row_p_max, view("p_max", rows["p_max"]))
+        for name in ("entropy", "score_argmax"):
+            _cuda._put(full, getattr(_cuda.CRows, name), view(name, rows[name]))
+        outputs.rows = ctypes.addressof(full)
+        outputs.stats = ctypes.addressof(handle)
+    _cuda.check(lib, lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0))
+    return (out, Stats(lambda: _core.take_stats(handle.value)), rows) if options else out
+
+
+@pytest.fixture
+def qkv(rng):
+    return [rng.standard_normal((2, heads, 70, 16), dtype=np.float32) for heads in (4, 2, 2)]
+
+
+def problems(rng):
+    yield {}
+    yield {"causal": True, "diagonal": "top_left", "window": (20, None), "softcap": 5.0}
+    yield {"causal": True, "diagonal": 3, "scale": 0.3, "alibi": [0.5, 0.25, 0.125, 0.1]}
+    yield {"key_lengths": [70, 33], "causal": True, "diagonal": "last_key", "sink": [0.0, 1.0, -1.0, 2.0]}
+    yield {"documents": ([0, 30, 70], [0, 20, 70]), "scale": [0.1, 0.2, 0.3, 0.4], "window": (None, 9)}
+    yield {"mask": rng.random((2, 1, 70, 70)) < 0.7, "bias": rng.standard_normal((1, 4, 70, 1), dtype=np.float32)}
+    yield {"scale": "sqrt_dk*ssmax(0.43)", "dropout": 0.25, "seed": 2**62 + 5}
+
+
+def test_problems_mean_the_same(qkv, rng):
+    for arguments in problems(rng):
+        assert np.array_equal(through_c(*qkv, **arguments), rootdk.attention(*qkv, **arguments)), arguments
+
+
+def test_statistics_come_whole(qkv):
+    options = rootdk.StatsOptions("full", rows=["p_max", "entropy", "score_argmax"], by_keys=True, gaps=True, causes=False, first_query=5)
+    out, stats, rows = through_c(*qkv, causal=True, stats=options)
+    want, theirs = rootdk.attention(*qkv, causal=True, stats=options)
+    assert np.array_equal(out, want)
+    assert stats._reader is not None
+    assert stats.to_json() == theirs.to_json() and stats._reader is None
+    for name, row in rows.items():
+        assert np.array_equal(row[..., 0], theirs.rows[name]), name
+    assert stats.merge(theirs).raw_max == pytest.approx(theirs.raw_max)
+
+
+def test_gradients_statistics(rng):
+    rows = rng.random((6, 5))
+    stats = rootdk.GradientStats(lambda: _core.gradient_stats(2, 3, [tuple(row) for row in rows]))
+    for column, name in enumerate(stats.NAMES):
+        assert np.array_equal(getattr(stats, name), rows[:, column].reshape(2, 3))
+
+
+def test_a_machine_without_a_gpu_says_so(qkv):
+    why = _cuda.missing()
+    if not why:
+        pytest.skip("there is one")
+    assert "CUDA" in why
+    views = [_cuda.View(64, "f32", x.shape, (1, 1, 1, 1)) for x in qkv]
+    place = _cuda.Place(lambda size: (None, 64), 0)
+    for call in (lambda: _cuda.forward(_cuda.Spec(), *views, views[0], None, {}, None, place), lambda: _cuda.explain(_cuda.Spec(), *views, 0),
+                 lambda: _cuda.is_fast(_cuda.Spec(), *views, 1)):
+        with pytest.raises(ValueError, match="^cuda: "):
+            call()
+
+
+def test_a_wrong_name_is_refused():
+    spec = _cuda.Spec()
+    spec.diagonal = "sideways"
+    with pytest.raises(ValueError, match="diagonal: sideways, but"):
+        spec.problem()
