@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "base/call.h"
@@ -12,6 +13,13 @@ namespace rootdk::gpu {
 /// Which kernel takes a problem on a card: "hopper", or "plain" and why not a faster one.
 struct Choice {
   std::string kernel, why_not_faster;
+};
+
+/// From device to host: `height` runs of `width` bytes, each `pitch` bytes after the last, in both places.
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t pitch, width, height;
 };
 
 /// cuda/cuda.h as a table. Both sides are built together; `size` notices where they were not.
@@ -25,7 +33,7 @@ struct Backend {
   std::size_t (*backward_bytes)(const Plan& plan) = nullptr;
   void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
   void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
-  void (*to_host)(void* to, const void* from, std::size_t bytes, void* stream) = nullptr;
+  void (*to_host)(std::span<const Copy> copies, void* stream) = nullptr;  ///< waits for the stream
 };
 
 inline constexpr const char* kBackendSymbol = "rootdk_cuda_backend";

@@ -148,8 +148,9 @@ void backward(const base::BackwardCall& call, void* stream) {
   else plain_backward(f, call.plan.shape.dtype, to);
 }
 
-void to_host(void* to, const void* from, std::size_t bytes, void* stream) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)), "copy");
+void to_host(std::span<const Copy> copies, void* stream) {
+  for (const Copy& copy : copies)
+    check(cudaMemcpy2DAsync(copy.to, copy.pitch, copy.from, copy.pitch, copy.width, copy.height, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)), "copy");
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");
 }
 

@@ -30,6 +30,6 @@ void forward(const base::ForwardCall& call, void* stream);
 void backward(const base::BackwardCall& call, void* stream);
 
 /// Waits for the stream and copies.
-void to_host(void* to, const void* from, std::size_t bytes, void* stream);
+void to_host(std::span<const Copy> copies, void* stream);
 
 }  // namespace rootdk::gpu

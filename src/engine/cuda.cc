@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/memory_errors.h"
 #include "base/validate.h"
+#include "cpu/parallel.h"
 #include "cuda/backend.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
@@ -32,6 +35,39 @@ void check_plan(const Plan& plan, Pass pass, std::span<const std::byte> workspac
   if (!workspace.empty() && reinterpret_cast<std::uintptr_t>(workspace.data()) % base::kAlignment != 0)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: not aligned to {} bytes", base::kAlignment));
   base::check_problem(plan.problem, plan.shape, Device::kCuda);  // its arrays may have changed since the plan was made
+}
+
+constexpr std::int64_t kRowsPerThread = 1 << 14;  // about a millisecond of reducing
+
+using Bytes = std::unique_ptr<std::byte[]>;
+
+std::byte* aligned(const Bytes& memory) {
+  return memory.get() + (base::kAlignment - reinterpret_cast<std::uintptr_t>(memory.get()) % base::kAlignment) % base::kAlignment;
+}
+
+/// The records of a workspace in `bytes` of host memory. Where only some blocks of queries were sampled, only their full records travel.
+std::vector<gpu::Copy> copies_of(const Plan& plan, const engine::ForwardRecords& records, std::byte* host, const std::byte* device, std::size_t bytes) {
+  std::vector<gpu::Copy> copies;
+  const auto add = [&](void* place, std::size_t pitch, std::size_t width, std::size_t height) {
+    copies.push_back({place, device + (static_cast<std::byte*>(place) - host), pitch, width, height});
+  };
+  const StatsOptions& options = plan.problem.stats_options;
+  if (!records.full || options.sample == 1) {
+    add(host, bytes, bytes, 1);
+    return copies;
+  }
+  const auto heads = static_cast<std::size_t>(plan.shape.batch * plan.shape.heads_q), queries = static_cast<std::size_t>(plan.shape.len_q);
+  constexpr std::size_t kRecord = sizeof(base::FullRecord);
+  const auto before = static_cast<std::size_t>(reinterpret_cast<std::byte*>(records.full) - host);
+  add(host, before, before, 1);
+  for (std::int64_t i = 0, end = 0; i < plan.shape.len_q; i = end) {
+    end = std::min(plan.shape.len_q, ((options.first_query + i) / kSampleBlock + 1) * kSampleBlock - options.first_query);
+    if (base::is_sampled(options, i)) add(records.full + i, queries * kRecord, static_cast<std::size_t>(end - i) * kRecord, heads);
+  }
+  std::byte* after = reinterpret_cast<std::byte*>(records.full + heads * queries);
+  const std::size_t rest = bytes - static_cast<std::size_t>(after - host);
+  if (rest > 0) add(after, rest, rest, 1);
+  return copies;
 }
 
 }  // namespace
@@ -71,14 +107,17 @@ Stats read_stats(const Plan& plan, std::span<const std::byte> workspace, Stream 
   return base::with_memory_errors([&] {
     check_plan(plan, Pass::kForward, workspace);
     Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
+    if (stats.level == StatsLevel::kNone) return stats;
     const std::size_t bytes = engine::records_bytes(plan);
-    if (bytes == 0) return stats;
-    std::vector<std::byte> memory(bytes + base::kAlignment);
-    std::byte* host = memory.data() + (base::kAlignment - reinterpret_cast<std::uintptr_t>(memory.data()) % base::kAlignment) % base::kAlignment;
-    backend().to_host(host, workspace.data(), bytes, stream);
+    const Bytes memory = std::make_unique_for_overwrite<std::byte[]>(bytes + base::kAlignment);
+    std::byte* host = aligned(memory);
     base::Arena arena(host);
     const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
-    for (std::int64_t head = 0; head < stats.batch * stats.heads; ++head) stats.per_head.push_back(engine::reduce_head(plan, records, head));
+    if (bytes > 0) backend().to_host(copies_of(plan, records, host, workspace.data(), bytes), stream);
+    const std::int64_t heads = stats.batch * stats.heads;
+    stats.per_head.resize(static_cast<std::size_t>(heads));
+    const int threads = heads * plan.shape.len_q < kRowsPerThread ? 1 : Machine::here().threads;
+    cpu::parallel_tasks(heads, threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head); });
     return stats;
   });
 }
@@ -89,7 +128,9 @@ GradientStats read_gradient_stats(const Plan& plan, std::span<const std::byte> w
     GradientStats stats{plan.shape.batch, plan.shape.heads_q, {}};
     if (engine::records_bytes(plan) == 0) return stats;
     stats.per_head.resize(static_cast<std::size_t>(stats.batch * stats.heads));
-    backend().to_host(stats.per_head.data(), workspace.data(), stats.per_head.size() * sizeof(HeadGradients), stream);
+    const std::size_t bytes = stats.per_head.size() * sizeof(HeadGradients);
+    const gpu::Copy copy{stats.per_head.data(), workspace.data(), bytes, bytes, 1};
+    if (bytes > 0) backend().to_host({&copy, 1}, stream);
     return stats;
   });
 }
