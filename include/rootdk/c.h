@@ -285,8 +285,8 @@ ROOTDK_API int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_
                                     const rootdk_gradients* gradients, void* workspace, size_t workspace_size, void* stream);
 
 /* What the last call in this workspace learned; problem and inputs are those of that call, whose tensors are not looked at again. These
- * wait for the stream. Those of gradients need ROOTDK_STATS_FULL and batch * heads_q entries. */
-ROOTDK_API int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
+ * wait for the stream, which may be another than the call's once the call is done. Those of gradients need ROOTDK_STATS_FULL and batch * heads_q entries. */
+ROOTDK_API int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, void* workspace,
                                       size_t workspace_size, void* stream, rootdk_stats** stats);
 ROOTDK_API int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
                                                size_t workspace_size, void* stream, rootdk_head_gradients* heads, int64_t heads_count);

@@ -26,14 +26,18 @@ ROOTDK_API std::string missing();
 /// The current device, to make plans for. Throws if there is none.
 ROOTDK_API Machine machine();
 
+/// Whether a fast kernel will run: the plan's, where it can read tensors of these strides.
+ROOTDK_API bool is_fast(const Plan& plan, const Inputs& inputs);
+
 using Stream = void*;  ///< a cudaStream_t; null is the default stream
 
 /// Of a plan for a GPU, in device memory of at least plan.workspace_bytes, aligned to 64.
 ROOTDK_API void forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace, Stream stream = nullptr);
 ROOTDK_API void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace, Stream stream = nullptr);
 
-/// What the last call in this workspace learned. These wait for the stream.
-ROOTDK_API Stats read_stats(const Plan& plan, std::span<const std::byte> workspace, Stream stream = nullptr);
+/// What the last call in this workspace learned; it can be read again. These wait for the stream, which may be another than the call's
+/// once the call is done.
+ROOTDK_API Stats read_stats(const Plan& plan, std::span<std::byte> workspace, Stream stream = nullptr);
 ROOTDK_API GradientStats read_gradient_stats(const Plan& plan, std::span<const std::byte> workspace, Stream stream = nullptr);
 
 }  // namespace rootdk::cuda

@@ -4,7 +4,6 @@ from typing import Any, Mapping, Sequence
 import numpy.typing as npt
 
 version: str
-__file__: str
 
 class Spec:
     scale: str

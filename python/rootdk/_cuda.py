@@ -66,9 +66,9 @@ class CBackwardInputs(ctypes.Structure):
 
 
 class CGradients(ctypes.Structure):
-    _fields_ = [(name, CTensor) for name in ("d_q", "d_k", "d_v", "d_bias")] + [
-        (name, CArray) for name in ("d_scale", "d_sink", "d_ssmax_gains", "d_ssmax_offsets")] + [
-        ("head_stats", c_void_p), ("head_stats_count", c_int64), ("reserved", c_uint64 * 4)]
+    _fields_ = [*((name, CTensor) for name in ("d_q", "d_k", "d_v", "d_bias")),
+                *((name, CArray) for name in ("d_scale", "d_sink", "d_ssmax_gains", "d_ssmax_offsets")),
+                ("head_stats", c_void_p), ("head_stats_count", c_int64), ("reserved", c_uint64 * 4)]
 
 
 class CHeadGradients(ctypes.Structure):
@@ -194,7 +194,7 @@ class Spec:
         p = CProblem()
         library().rootdk_problem_init(ctypes.addressof(p))
         keep: list[Any] = []
-        p.kept = keep  # type: ignore[attr-defined]
+        p.kept = keep
 
         def array(values: Sequence[Any], kind: Any) -> CArray:
             data = (kind * len(values))(*values)
@@ -299,6 +299,7 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
         with place.guard():
             check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
                                                   place.stream if stream is None else stream, ctypes.addressof(handle)))
+        assert handle.value is not None
         return _core.take_stats(handle.value)
 
     read.owner = owner  # type: ignore[attr-defined]  # the workspace lives as long as somebody may read it

@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 
+#include "base/block_record.h"
+
 namespace rootdk::base {
 
 namespace {
@@ -53,6 +55,20 @@ class HeadReducer {
     lse_ += row.lse;
     head_.rows_counted += 1;
     if (full) observe(row, *full);
+  }
+
+  /// Rows of a block that was not sampled, all at once.
+  void observe(std::int64_t first_query, const BlockRecord& block) {
+    enter_block(first_query / kSampleBlock, false);
+    head_.rows += block.rows;
+    head_.rows_masked += block.masked;
+    head_.rows_short += block.few;
+    head_.rows_not_finite += block.not_finite;
+    head_.rows_counted += block.counted;
+    if (block.raw_max > head_.raw.max) head_.raw.max = block.raw_max, head_.raw.max_query = head_.raw.max_key = -1;
+    if (block.score_max > head_.score.max) head_.score.max = block.score_max, head_.score.max_query = head_.score.max_key = -1;
+    p_max_ += block.p_max;
+    lse_ += block.lse;
   }
 
   HeadStats finish(bool full) {
@@ -172,6 +188,22 @@ HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecor
   HeadStats head = whole.finish(!full.empty());
   for (auto& [from, reducer] : buckets) head.by_keys.push_back({from, reducer.finish(!full.empty())});
   return head;
+}
+
+HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const RowRecord> rows, std::span<const FullRecord> full, const StatsOptions& options) {
+  HeadReducer whole;
+  const auto len_q = static_cast<std::int64_t>(rows.size());
+  std::size_t block = 0;
+  for (std::int64_t i = 0, end = 0; i < len_q; i = end, ++block) {
+    end = block_end(options, i, len_q);
+    if (full.empty() || !is_sampled(options, i)) {
+      whole.observe(options.first_query + i, blocks[block]);
+      continue;
+    }
+    for (std::int64_t row = i; row < end; ++row)
+      whole.observe(options.first_query + row, rows[static_cast<std::size_t>(row)], &full[static_cast<std::size_t>(row)]);
+  }
+  return whole.finish(!full.empty());
 }
 
 }  // namespace rootdk::base

@@ -8,6 +8,10 @@
 
 #include "base/call.h"
 
+namespace rootdk::base {
+struct BlockRecord;
+}
+
 namespace rootdk::gpu {
 
 /// Which kernel takes a problem on a card: "hopper", or "plain" and why not a faster one.
@@ -33,6 +37,8 @@ struct Backend {
   std::size_t (*backward_bytes)(const Plan& plan) = nullptr;
   void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
   void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
+  bool (*takes)(const Inputs& inputs) = nullptr;
+  void (*summarise)(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q, std::int64_t shift, void* stream) = nullptr;
   void (*to_host)(std::span<const Copy> copies, void* stream) = nullptr;  ///< waits for the stream
 };
 

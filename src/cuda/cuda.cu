@@ -148,6 +148,8 @@ void backward(const base::BackwardCall& call, void* stream) {
   else plain_backward(f, call.plan.shape.dtype, to);
 }
 
+bool takes(const Inputs& inputs) { return hopper_takes(inputs); }
+
 void to_host(std::span<const Copy> copies, void* stream) {
   for (const Copy& copy : copies)
     check(cudaMemcpy2DAsync(copy.to, copy.pitch, copy.from, copy.pitch, copy.width, copy.height, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)), "copy");
@@ -158,6 +160,6 @@ void to_host(std::span<const Copy> copies, void* stream) {
 
 extern "C" ROOTDK_API const rootdk::gpu::Backend* rootdk_cuda_backend() {
   using namespace rootdk::gpu;
-  static const Backend table{sizeof(Backend), &missing, &current_card, &choose, &refusal, &forward_bytes, &backward_bytes, &forward, &backward, &to_host};
+  static const Backend table{sizeof(Backend), &missing, &current_card, &choose, &refusal, &forward_bytes, &backward_bytes, &forward, &backward, &takes, &summarise, &to_host};
   return &table;
 }

@@ -29,7 +29,13 @@ std::size_t backward_bytes(const Plan& plan);
 void forward(const base::ForwardCall& call, void* stream);
 void backward(const base::BackwardCall& call, void* stream);
 
-/// Waits for the stream and copies.
+/// Whether the fast kernels can read tensors of these strides.
+bool takes(const Inputs& inputs);
+
+/// Rows of [heads, len_q] by the block of 64 queries, of which the first lacks `shift`.
+void summarise(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q, std::int64_t shift, void* stream);
+
+/// Copies, then waits for the stream.
 void to_host(std::span<const Copy> copies, void* stream);
 
 }  // namespace rootdk::gpu

@@ -32,7 +32,8 @@ const char* rootdk_cuda_missing(void) {
 int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, int32_t* fast) {
   return guarded([&] {
     given("fast", fast);
-    *fast = gpu_plan(to_problem(problem), to_inputs(inputs), to_pass(pass)).kernel != "plain";
+    const Inputs in = to_inputs(inputs);
+    *fast = cuda::is_fast(gpu_plan(to_problem(problem), in, to_pass(pass)), in);
   });
 }
 
@@ -75,12 +76,12 @@ int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_in
   });
 }
 
-int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace, size_t workspace_size,
+int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, void* workspace, size_t workspace_size,
                            void* stream, rootdk_stats** stats) {
   return guarded([&] {
     given("stats", stats);
     const Plan plan = gpu_plan(to_problem(problem), to_inputs(inputs), Pass::kForward);
-    *stats = new_stats(cuda::read_stats(plan, align(const_cast<void*>(workspace), workspace_size, plan), stream));
+    *stats = new_stats(cuda::read_stats(plan, align(workspace, workspace_size, plan), stream));
   });
 }
 

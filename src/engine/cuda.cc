@@ -45,28 +45,30 @@ std::byte* aligned(const Bytes& memory) {
   return memory.get() + (base::kAlignment - reinterpret_cast<std::uintptr_t>(memory.get()) % base::kAlignment) % base::kAlignment;
 }
 
-/// The records of a workspace in `bytes` of host memory. Where only some blocks of queries were sampled, only their full records travel.
-std::vector<gpu::Copy> copies_of(const Plan& plan, const engine::ForwardRecords& records, std::byte* host, const std::byte* device, std::size_t bytes) {
+/// What of a workspace's records the host needs, of `bytes` in all; where rows were reduced by the block only those that were sampled.
+std::vector<gpu::Copy> copies_of(const Plan& plan, const engine::ForwardRecords& records, std::byte* host, const std::byte* device, std::size_t bytes, bool in_blocks) {
   std::vector<gpu::Copy> copies;
   const auto add = [&](void* place, std::size_t pitch, std::size_t width, std::size_t height) {
     copies.push_back({place, device + (static_cast<std::byte*>(place) - host), pitch, width, height});
   };
-  const StatsOptions& options = plan.problem.stats_options;
-  if (!records.full || options.sample == 1) {
+  if (!in_blocks) {
     add(host, bytes, bytes, 1);
     return copies;
   }
   const auto heads = static_cast<std::size_t>(plan.shape.batch * plan.shape.heads_q), queries = static_cast<std::size_t>(plan.shape.len_q);
-  constexpr std::size_t kRecord = sizeof(base::FullRecord);
-  const auto before = static_cast<std::size_t>(reinterpret_cast<std::byte*>(records.full) - host);
-  add(host, before, before, 1);
-  for (std::int64_t i = 0, end = 0; i < plan.shape.len_q; i = end) {
-    end = std::min(plan.shape.len_q, ((options.first_query + i) / kSampleBlock + 1) * kSampleBlock - options.first_query);
-    if (base::is_sampled(options, i)) add(records.full + i, queries * kRecord, static_cast<std::size_t>(end - i) * kRecord, heads);
+  const StatsOptions& options = plan.problem.stats_options;
+  for (std::int64_t i = 0, end = 0; records.full && i < plan.shape.len_q; i = end) {
+    end = base::block_end(options, i, plan.shape.len_q);
+    if (!base::is_sampled(options, i)) continue;
+    const auto count = static_cast<std::size_t>(end - i);
+    add(records.rows + i, queries * sizeof(base::RowRecord), count * sizeof(base::RowRecord), heads);
+    add(records.full + i, queries * sizeof(base::FullRecord), count * sizeof(base::FullRecord), heads);
   }
-  std::byte* after = reinterpret_cast<std::byte*>(records.full + heads * queries);
-  const std::size_t rest = bytes - static_cast<std::size_t>(after - host);
-  if (rest > 0) add(after, rest, rest, 1);
+  void* rest = records.causes ? static_cast<void*>(records.causes) : records.gaps;
+  if (rest) {
+    const std::size_t left = bytes - static_cast<std::size_t>(static_cast<std::byte*>(rest) - host);
+    add(rest, left, left, 1);
+  }
   return copies;
 }
 
@@ -81,6 +83,11 @@ Machine machine() {
   Machine here;
   here.gpu = backend().current_card();
   return here;
+}
+
+bool is_fast(const Plan& plan, const Inputs& inputs) {
+  if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was asked for (make_plan with cuda::machine())");
+  return plan.kernel != "plain" && backend().takes(inputs);
 }
 
 void forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace, Stream stream) {
@@ -103,21 +110,30 @@ void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& g
   });
 }
 
-Stats read_stats(const Plan& plan, std::span<const std::byte> workspace, Stream stream) {
+Stats read_stats(const Plan& plan, std::span<std::byte> workspace, Stream stream) {
   return base::with_memory_errors([&] {
     check_plan(plan, Pass::kForward, workspace);
     Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
     if (stats.level == StatsLevel::kNone) return stats;
-    const std::size_t bytes = engine::records_bytes(plan);
-    const Bytes memory = std::make_unique_for_overwrite<std::byte[]>(bytes + base::kAlignment);
-    std::byte* host = aligned(memory);
-    base::Arena arena(host);
-    const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
-    if (bytes > 0) backend().to_host(copies_of(plan, records, host, workspace.data(), bytes), stream);
     const std::int64_t heads = stats.batch * stats.heads;
+    const std::size_t bytes = engine::records_bytes(plan), block_bytes = engine::block_bytes(plan);
+    const Bytes memory = std::make_unique_for_overwrite<std::byte[]>(bytes + block_bytes + base::kAlignment);
+    std::byte* host = aligned(memory);
+    base::Arena arena(host), there(workspace.data());
+    const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan), on_device = engine::ForwardRecords::take(there, plan);
+    const base::BlockRecord* blocks = nullptr;
+    std::vector<gpu::Copy> copies;
+    if (bytes > 0) copies = copies_of(plan, records, host, workspace.data(), bytes, block_bytes > 0);
+    if (block_bytes > 0) {
+      std::byte* reduced = workspace.data() + plan.workspace_bytes - block_bytes;
+      backend().summarise(on_device.rows, reinterpret_cast<base::BlockRecord*>(reduced), heads, plan.shape.len_q, plan.problem.stats_options.first_query % kSampleBlock, stream);
+      copies.push_back({host + bytes, reduced, block_bytes, block_bytes, 1});
+      blocks = reinterpret_cast<const base::BlockRecord*>(host + bytes);
+    }
+    if (!copies.empty()) backend().to_host(copies, stream);
     stats.per_head.resize(static_cast<std::size_t>(heads));
-    const int threads = heads * plan.shape.len_q < kRowsPerThread ? 1 : Machine::here().threads;
-    cpu::parallel_tasks(heads, threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head); });
+    const int threads = blocks || heads * plan.shape.len_q < kRowsPerThread ? 1 : Machine::here().threads;
+    cpu::parallel_tasks(heads, threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head, blocks); });
     return stats;
   });
 }

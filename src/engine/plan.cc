@@ -144,6 +144,7 @@ Plan plan_for_gpu(Plan plan, const Gpu& card) {
   plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);
   if (!choice.why_not_faster.empty()) plan.passed_over.push_back("hopper: " + choice.why_not_faster);
   plan.workspace_bytes = engine::records_bytes(plan) + (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
+  plan.workspace_bytes += engine::block_bytes(plan);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/arena.h"
+#include "base/block_record.h"
 #include "base/row_record.h"
 #include "rootdk/plan.h"
 
@@ -38,6 +39,17 @@ struct BackwardRecords {
     return {full ? arena.take<HeadGradients>(plan.shape.batch * plan.shape.heads_q) : nullptr};
   }
 };
+
+/// Behind all else in a GPU's workspace: room for rows reduced by the block. Where each row is wanted they stay as they are.
+inline std::size_t block_bytes(const Plan& plan) {
+  const Shape& s = plan.shape;
+  const StatsOptions& options = plan.problem.stats_options;
+  const StatsLevel level = plan.problem.stats;
+  if (plan.pass != Pass::kForward || level == StatsLevel::kNone || options.by_keys || (level == StatsLevel::kFull && options.sample == 1)) return 0;
+  base::Arena arena;
+  if (s.batch * s.heads_q * s.len_q > 0) arena.take<base::BlockRecord>(s.batch * s.heads_q * base::block_count(options, s.len_q));
+  return arena.used();
+}
 
 inline std::size_t records_bytes(const Plan& plan) {
   base::Arena arena;

@@ -22,12 +22,18 @@ inline double scale_square(const Plan& plan, std::int64_t batch, std::int64_t he
   return sum / static_cast<double>(plan.shape.len_q);
 }
 
-inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, std::int64_t index) {
+/// With `blocks`, of all heads, only rows that were sampled are looked at.
+inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, std::int64_t index, const base::BlockRecord* blocks = nullptr) {
   const auto rows = static_cast<std::size_t>(plan.shape.len_q);
   const std::size_t first = static_cast<std::size_t>(index) * rows;
   std::span<const base::FullRecord> full;
   if (records.full) full = {records.full + first, rows};
-  HeadStats head = base::reduce_rows({records.rows + first, rows}, full, plan.problem.stats_options);
+  const StatsOptions& options = plan.problem.stats_options;
+  const auto in_blocks = [&] {
+    const auto count = static_cast<std::size_t>(base::block_count(options, plan.shape.len_q));
+    return base::reduce_blocks({blocks + static_cast<std::size_t>(index) * count, count}, {records.rows + first, rows}, full, options);
+  };
+  HeadStats head = blocks ? in_blocks() : base::reduce_rows({records.rows + first, rows}, full, options);
   if (records.causes) {
     head.causes = records.causes[index];
     head.causes.weight = static_cast<double>(plan.shape.len_q);

@@ -49,7 +49,7 @@ def problems(rng):
     yield {"key_lengths": [70, 33], "causal": True, "diagonal": "last_key", "sink": [0.0, 1.0, -1.0, 2.0]}
     yield {"documents": ([0, 30, 70], [0, 20, 70]), "scale": [0.1, 0.2, 0.3, 0.4], "window": (None, 9)}
     yield {"mask": rng.random((2, 1, 70, 70)) < 0.7, "bias": rng.standard_normal((1, 4, 70, 1), dtype=np.float32)}
-    yield {"scale": "sqrt_dk*ssmax(0.43)", "dropout": 0.25, "seed": 2**62 + 5}
+    yield {"scale": "sqrt_dk*ssmax(0.43)", "dropout": 0.25, "seed": 2**61 + 5}
 
 
 def test_problems_mean_the_same(qkv, rng):

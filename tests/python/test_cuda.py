@@ -162,8 +162,11 @@ def test_any_strides():
     exact = case.by_hand(*(x.double() for x in views))
     plain = case.by_hand(*views).double()
     assert float((out.double() - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
-    one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16)
-    assert torch.equal(rootdk.attention(one.expand(2, 4, -1, -1), k, v), rootdk.attention(one.expand(2, 4, -1, -1).contiguous(), k, v))
+    one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16).expand(2, 4, -1, -1)  # strides of 0: not for the copy engine, either
+    exact = case.by_hand(*(x.double() for x in (one, k, v)))
+    plain = case.by_hand(one, k, v).double()
+    found = rootdk.attention(one, k, v).double()
+    assert float((found - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
 
 
 def test_everything_that_learns_has_a_gradient():
@@ -386,6 +389,63 @@ def test_what_is_wrong_is_said():
     raises(TypeError, "k: ndarray", lambda: rootdk.attention(q, np.zeros((2, 4, 130, 64), np.float32), v))
     raises(ValueError, "diagonal: sideways", lambda: rootdk.attention(q, k, v, causal=True, diagonal="sideways"))
     assert torch.equal(rootdk.attention(q, k, v), rootdk.attention(q, k, v))  # and nothing is broken by it
+
+
+def test_arrays_of_others():
+    q, k, v = qkv(dtype=torch.float16)
+    want = rootdk.attention(q, k, v, causal=True)
+    for name in ("cupy", "jax"):
+        try:
+            module = __import__(name)
+        except ImportError:
+            continue
+        if name == "jax" and module.default_backend() != "gpu":
+            continue
+        xp = module.numpy if name == "jax" else module
+        arrays = [xp.from_dlpack(x) for x in (q, k, v)]
+        out, stats = rootdk.attention(*arrays, causal=True, stats=StatsOptions("full", rows=["entropy"]))
+        assert type(out) is type(arrays[0]) and out.dtype == arrays[0].dtype and tuple(out.shape) == tuple(want.shape)
+        assert torch.allclose(torch.from_dlpack(out).float(), want.float(), atol=2.0**-10)
+        assert stats.entropy.shape == (2, 4) and type(stats.rows.entropy) is type(out)
+        assert np.allclose(torch.from_dlpack(stats.rows.entropy).double().mean(-1).cpu(), stats.entropy * 129 / 130, rtol=1e-4)
+        assert torch.equal(torch.from_dlpack(rootdk.attention(*arrays, causal=True)), want)
+        normed = torch.from_dlpack(rootdk.attention(*arrays, qk_norm="rms"))
+        assert torch.allclose(normed.float(), rootdk.attention(q, k, v, qk_norm="rms").float(), atol=2.0**-9)
+        mask = xp.asarray(np.tril(np.ones((130, 130), bool)))
+        assert torch.allclose(torch.from_dlpack(rootdk.attention(*arrays, mask=mask)).float(), want.float(), atol=2.0**-10)
+        assert "kernel: " in rootdk.explain_plan(*arrays)
+        raises(ValueError, "k: does not lie on a CUDA device", lambda: rootdk.attention(arrays[0], np.zeros((2, 4, 130, 64), np.float16), arrays[2]))
+        raises(ValueError, "k: dim_qk is 32", lambda: rootdk.attention(arrays[0], arrays[1][..., :32], arrays[2]))
+    if "cupy" in sys.modules:
+        stream = sys.modules["cupy"].cuda.Stream(non_blocking=True)
+        with stream:
+            out = rootdk.attention(*(sys.modules["cupy"].from_dlpack(x) for x in (q, k, v)), causal=True)
+        stream.synchronize()
+        assert torch.equal(torch.from_dlpack(out), want)
+
+
+def test_another_thread_than_the_first():
+    q, k, v = qkv()
+    want, found = rootdk.attention(q, k, v), []
+    thread = threading.Thread(target=lambda: found.append(rootdk.attention(q, k, v, stats="basic")))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0][0], want) and found[0][1].raw_max.shape == (2, 4)
+
+
+def test_statistics_by_the_block_are_those_of_rows():
+    q, k, v = qkv(batch=3, heads=4, len_q=1000, len_kv=200, seed=3)
+    lengths = [200, 1, 0]  # heads whose rows all count, are all short, see nothing
+    _, full = rootdk.attention(q, k, v, key_lengths=lengths, stats="full")
+    for options in ("basic", StatsOptions("full", sample=4, sample_offset=1, first_query=37)):
+        _, stats = rootdk.attention(q, k, v, key_lengths=lengths, stats=options)
+        for name in ("rows_masked", "rows_short", "rows_not_finite", "raw_max", "score_max"):
+            assert np.array_equal(stats[name], full[name]), (name, stats[name], full[name])
+        for name in ("mean_p_max", "mean_lse"):
+            assert np.allclose(stats[name], full[name], rtol=1e-6, equal_nan=True), name
+    assert (full.rows_masked[2] == 1000).all() and (full.rows_short[1] == 1000).all() and (stats.row_count == 1000).all()
+    blocks = (37 + np.arange(1000)) // 64 % 4 == 1
+    assert (stats.rows_sampled[0] == blocks.sum()).all()
 
 
 def test_a_plan_says_what_will_run():

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""What rootdk.watch costs on a GPU, and a single call: steps of a 12-layer decoder in bf16, unwatched and watched in turn.
+
+usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (without ROOTDK_LIBRARY, with the package installed)
+
+A round runs every way for STEPS steps, in an order that rotates, and waits for the device at its end, so what the watch still has to read
+is in its time. Ratios are within rounds.
+"""
+import os
+import statistics
+import sys
+import time
+
+import torch
+
+if "ROOTDK_LIBRARY" in os.environ:
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "python"))
+    from core_over_c import install
+
+    rootdk = install()
+else:
+    import rootdk
+
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+STEPS, LAYERS, WIDTH, HEADS, LENGTH, BATCH = 5, 12, 1024, 16, 2048, 4
+F = torch.nn.functional
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.norm2 = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.project, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.project(self.norm(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.inner(self.norm2(x))
+
+
+def forward(model, x):
+    with torch.no_grad():
+        model(x)
+
+
+def train(model, x):
+    model(x).float().square().mean().backward()
+    model.zero_grad(set_to_none=True)
+
+
+def seconds(model, x, step, options):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    if options is None:
+        for _ in range(STEPS):
+            step(model, x)
+    else:
+        with rootdk.watch(model, **options):
+            for _ in range(STEPS):
+                step(model, x)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / STEPS
+
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Layer() for _ in range(LAYERS))).cuda().bfloat16()
+    x = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {LAYERS} layers, {HEADS} heads of {WIDTH // HEADS}, {BATCH} × {LENGTH} tokens, bf16")
+    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": LENGTH}, "watched, beside the model's kernel": {"beside": True}}
+    for title, step in (("forward", forward), ("forward and backward", train)):
+        found = {name: [] for name in ways}
+        for round_ in range(ROUNDS + 1):  # the first is for the caches
+            names = list(ways)
+            for name in names[round_ % len(names):] + names[: round_ % len(names)]:
+                took = seconds(model, x, step, ways[name])
+                if round_:
+                    found[name].append(took)
+        print(title)
+        for name, times in found.items():
+            ratios = [a / b for a, b in zip(times, found["unwatched"])]
+            print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {statistics.median(ratios):.3f} × ({min(ratios):.3f} – {max(ratios):.3f})")
+
+    q, k, v = (torch.randn(1, 8, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    calls = {"PyTorch's": lambda: F.scaled_dot_product_attention(q, k, v), "rootdk.attention": lambda: rootdk.attention(q, k, v),
+             "with basic statistics": lambda: rootdk.attention(q, k, v, stats="basic"),
+             "the operator": lambda: torch.ops.rootdk.attention(q, k, v)}
+    print("the host's part of a small call")
+    for name, call in calls.items():
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(300):
+            call()
+        print(f"  {name:36} {(time.perf_counter() - start) / 300 * 1e6:8.1f} µs")
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
