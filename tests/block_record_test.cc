@@ -58,9 +58,9 @@ void expect_same(const HeadStats& a, const HeadStats& b) {
   EXPECT_EQ(a.blocks.all, b.blocks.all);
   EXPECT_EQ(a.blocks.seen, b.blocks.seen);
   EXPECT_EQ(a.score.pairs, b.score.pairs);
-  if (a.rows_counted > 0) EXPECT_NEAR(a.mean_p_max, b.mean_p_max, kOff);
-  if (a.rows_counted > 0) EXPECT_NEAR(a.mean_lse, b.mean_lse, kOff);
-  if (a.rows_sampled > 0) EXPECT_EQ(a.softmax.entropy, b.softmax.entropy);  // the same rows in the same order
+  if (a.rows_counted > 0) { EXPECT_NEAR(a.mean_p_max, b.mean_p_max, kOff); }
+  if (a.rows_counted > 0) { EXPECT_NEAR(a.mean_lse, b.mean_lse, kOff); }
+  if (a.rows_sampled > 0) { EXPECT_EQ(a.softmax.entropy, b.softmax.entropy); }  // the same rows in the same order
   EXPECT_EQ(a.softmax.logit_p_max.counts, b.softmax.logit_p_max.counts);
 }
 
