@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import sys
 from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
@@ -110,8 +111,16 @@ class Maker:
                 _driver("cuStreamSynchronize", c_void_p(self.stream))
 
 
+@functools.lru_cache(None)
+def _driver_library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libcuda.so.1")
+    if status := library.cuInit(0):
+        raise RuntimeError(f"cuInit: CUDA error {status}")
+    return library
+
+
 def _driver(name: str, *arguments: Any) -> None:
-    status = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    status = getattr(_driver_library(), name)(*arguments)
     if status != 0:
         raise RuntimeError(f"{name}: CUDA error {status}")
 
@@ -120,7 +129,6 @@ def _driver(name: str, *arguments: Any) -> None:
 def current(device: int) -> Iterator[None]:
     """The device's primary context, which all frameworks share, is this thread's meanwhile."""
     context = c_void_p()
-    _driver("cuInit", 0)
     _driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
         _driver("cuCtxPushCurrent_v2", context)

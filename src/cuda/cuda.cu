@@ -1,6 +1,7 @@
 // From a checked call to kernels.
 #include "cuda/cuda.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -65,13 +66,17 @@ ForwardView view_of(const base::ForwardCall& call, const ForwardMemory& memory) 
 }  // namespace
 
 std::string missing() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    return std::string("no usable CUDA driver or device: ") + cudaGetErrorString(status);
+  static std::atomic<bool> counted{false};  // devices do not go away, and every call asks
+  if (!counted) {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status != cudaSuccess) {
+      cudaGetLastError();
+      return std::string("no usable CUDA driver or device: ") + cudaGetErrorString(status);
+    }
+    if (count == 0) return "no CUDA device";
+    counted = true;
   }
-  if (count == 0) return "no CUDA device";
   const Gpu card = current_card();
   if (card.major < 8) return card.name + " has compute capability " + std::to_string(card.major) + "." + std::to_string(card.minor) + ", but 8.0 is wanted";
   return {};
