@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What rootdk.watch costs on a GPU, and a single call: steps of a 12-layer decoder in bf16, unwatched and watched in turn.
+"""What rootdk.watch costs on a GPU, and a single call: steps of decoders in bf16, unwatched and watched in turn.
 
 usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (without ROOTDK_LIBRARY, with the package installed)
 
@@ -22,19 +22,21 @@ else:
     import rootdk
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-STEPS, LAYERS, WIDTH, HEADS, LENGTH, BATCH = 5, 12, 1024, 16, 2048, 4
+STEPS = 10
+SIZES = {"small": (12, 1024, 16, 4, 2048), "layers of a 7 B model": (4, 4096, 32, 2, 4096)}  # layers, width, heads, batch, length
 F = torch.nn.functional
 
 
 class Layer(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.norm, self.norm2 = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
-        self.project, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
-        self.inner = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH))
+        self.heads = heads
+        self.norm, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.project, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
 
     def forward(self, x):
-        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.project(self.norm(x)).chunk(3, -1))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.project(self.norm(x)).chunk(3, -1))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.inner(self.norm2(x))
 
@@ -63,12 +65,13 @@ def seconds(model, x, step, options):
     return (time.perf_counter() - start) / STEPS
 
 
-def main():
+def compare(name, layers, width, heads, batch, length):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(Layer() for _ in range(LAYERS))).cuda().bfloat16()
-    x = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {LAYERS} layers, {HEADS} heads of {WIDTH // HEADS}, {BATCH} × {LENGTH} tokens, bf16")
-    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": LENGTH}, "watched, beside the model's kernel": {"beside": True}}
+    model = torch.nn.Sequential(*(Layer(width, heads) for _ in range(layers))).cuda().bfloat16()
+    x = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
+    print(f"{name}: {layers} layers, {heads} heads of {width // heads}, {batch} × {length} tokens")
+    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": length}, "watched, one step in 10": {"every": 10},
+            "watched, beside the model's kernel": {"beside": True}}
     for title, step in (("forward", forward), ("forward and backward", train)):
         found = {name: [] for name in ways}
         for round_ in range(ROUNDS + 1):  # the first is for the caches
@@ -82,6 +85,11 @@ def main():
             ratios = [a / b for a, b in zip(times, found["unwatched"])]
             print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {statistics.median(ratios):.3f} × ({min(ratios):.3f} – {max(ratios):.3f})")
 
+
+def main():
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, smallest and largest ratio")
+    for name, size in SIZES.items():
+        compare(name, *size)
     q, k, v = (torch.randn(1, 8, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     calls = {"PyTorch's": lambda: F.scaled_dot_product_attention(q, k, v), "rootdk.attention": lambda: rootdk.attention(q, k, v),
              "with basic statistics": lambda: rootdk.attention(q, k, v, stats="basic"),

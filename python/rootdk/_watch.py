@@ -10,6 +10,7 @@ import os
 import pathlib
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import numpy as np
@@ -71,7 +72,8 @@ class Watch:
         self._peak: dict[str, list[float]] = {}
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}
         self._fast: dict[Any, bool] = {}
-        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats]]] = []  # what a GPU may not have finished, with its step
+        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats], Future[Any]]] = []  # what a GPU may not have finished, with its step
+        self._reader: Optional[ThreadPoolExecutor] = None  # reads it, so that the model need not wait
         self._watched_s = self._model_s = self._started = 0.0
         self._looked = 0
         self._writers: dict[str, Any] = {}  # TensorBoard's, by folder
@@ -108,7 +110,12 @@ class Watch:
             watching.remove(self)
         if mode is not None:
             mode.__exit__(*exception)
-        self._settle()
+        try:
+            self._settle()
+        finally:
+            if self._reader is not None:
+                self._reader.shutdown()
+                self._reader = None
 
     def next_step(self) -> None:
         """For a watch without a model: what follows belongs to the next step."""
@@ -182,6 +189,7 @@ class Watch:
         ours = not self._beside and dropout_p == 0 and query.device.type in ("cpu", "cuda") and query.dtype != torch.float64
         ours = ours and rootdk_torch._why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) is None
         if ours and query.is_cuda:
+            self._settle(before=self.step - 1)  # while the device has something to do
             layer.options = self._options(query.shape[-2])
             ours = self._is_fast(layer.options, query, key, value, attn_mask, is_causal, scale)
         if ours:
@@ -248,12 +256,18 @@ class Watch:
         self._masks[id(mask)] = (mask, out)
         return out
 
+    def _read_later(self, layer: _Layer, found: Union[Stats, GradientStats]) -> None:
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, "rootdk.watch")
+        self._later.append((self.step, layer, found, self._reader.submit(lambda: found._core)))
+
     def _settle(self, before: Optional[int] = None) -> None:
-        """Takes what a GPU has finished meanwhile; waits for what is from before that step, or without one for all of it."""
+        """Takes what has come from a GPU meanwhile; waits for what is from before that step, or without one for all of it."""
         while self._later:
-            step, layer, found = self._later[0]
-            if before is not None and step >= before and not found._reader.ready():
+            step, layer, found, read = self._later[0]
+            if before is not None and step >= before and not read.done():
                 return
+            read.result()
             self._later.pop(0)
             if isinstance(found, Stats):
                 self._take(layer, found, None, step)
@@ -406,7 +420,7 @@ class _Layer:
         if _in_backward():
             return
         if stats._reader is not None:
-            self.watch._later.append((self.watch.step, self, stats))
+            self.watch._read_later(self, stats)
         else:
             self.watch._take(self, stats, more, self.watch.step)
 
@@ -414,7 +428,7 @@ class _Layer:
         if not self.watch._backward:
             return
         if stats._reader is not None:
-            self.watch._later.append((self.watch.step, self, stats))
+            self.watch._read_later(self, stats)
         else:
             self.take_gradients(stats)
 

@@ -129,10 +129,6 @@ class Reader:
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(device))
 
-    def ready(self) -> bool:
-        """Whether to read would not wait."""
-        return self._event is not None and self._event.query()
-
     def __call__(self) -> Any:
         if self._event is None:
             torch.cuda.synchronize(self._device)

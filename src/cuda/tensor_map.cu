@@ -35,9 +35,17 @@ CUtensorMap tensor_map(const ConstTensor& t, int rows) {
   for (std::size_t axis = 0; axis < 4; ++axis) sizes[axis] = static_cast<cuuint64_t>(t.shape[3 - axis]);
   for (std::size_t axis = 0; axis < 3; ++axis) strides[axis] = static_cast<cuuint64_t>(t.shape[2 - axis] == 1 ? divide_up(t.shape[3], 8) * 8 : t.strides[2 - axis]) * 2;
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = encoder()(&map, t.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, const_cast<void*>(t.data), sizes,
-                                    strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = [&] {
+    return encoder()(&map, t.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, const_cast<void*>(t.data), sizes, strides, box, steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult status = encode();
+  if (status == CUDA_ERROR_INVALID_CONTEXT) {  // the driver on a thread that the runtime has not worked on yet
+    int device = 0;
+    check(cudaGetDevice(&device), "device");
+    check(cudaSetDevice(device), "device");
+    status = encode();
+  }
   if (status != CUDA_SUCCESS) throw Error(ErrorCode::kInternal, "cuda: a tensor map was refused with status " + std::to_string(static_cast<int>(status)));
   return map;
 }

@@ -37,7 +37,7 @@ void check_plan(const Plan& plan, Pass pass, std::span<const std::byte> workspac
   base::check_problem(plan.problem, plan.shape, Device::kCuda);  // its arrays may have changed since the plan was made
 }
 
-constexpr std::int64_t kRowsPerThread = 1 << 14;  // about a millisecond of reducing
+constexpr std::int64_t kFewRows = 1 << 10;  // that one thread has reduced before others are awake
 
 using Bytes = std::unique_ptr<std::byte[]>;
 
@@ -132,7 +132,8 @@ Stats read_stats(const Plan& plan, std::span<std::byte> workspace, Stream stream
     }
     if (!copies.empty()) backend().to_host(copies, stream);
     stats.per_head.resize(static_cast<std::size_t>(heads));
-    const int threads = blocks || heads * plan.shape.len_q < kRowsPerThread ? 1 : Machine::here().threads;
+    const std::int64_t rows = heads * plan.shape.len_q / (blocks && !records.full ? kSampleBlock : plan.problem.stats_options.sample);
+    const int threads = rows < kFewRows ? 1 : Machine::here().threads;
     cpu::parallel_tasks(heads, threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head, blocks); });
     return stats;
   });
