@@ -67,7 +67,8 @@ def seconds(model, x, step, options):
 
 def compare(name, layers, width, heads, batch, length):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(Layer(width, heads) for _ in range(layers))).cuda().bfloat16()
+    with torch.device("cuda"):
+        model = torch.nn.Sequential(*(Layer(width, heads) for _ in range(layers))).bfloat16()
     x = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
     print(f"{name}: {layers} layers, {heads} heads of {width // heads}, {batch} × {length} tokens")
     ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": length}, "watched, one step in 10": {"every": 10},
