@@ -267,8 +267,8 @@ class Watch:
             step, layer, found, read = self._later[0]
             if before is not None and step >= before and not read.done():
                 return
-            read.result()
             self._later.pop(0)
+            read.result()
             if isinstance(found, Stats):
                 self._take(layer, found, None, step)
             else:
