@@ -84,11 +84,12 @@ def compare(name, layers, width, heads, batch, length):
         print(title)
         for name, times in found.items():
             ratios = [a / b for a, b in zip(times, found["unwatched"])]
-            print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {statistics.median(ratios):.3f} × ({min(ratios):.3f} – {max(ratios):.3f})")
+            spread = f"{statistics.median(ratios):.3f} × ({min(ratios):.3f} – {max(ratios):.3f})"
+            print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {spread}")
 
 
 def main():
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, smallest and largest ratio")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, and the range")
     for name, size in SIZES.items():
         compare(name, *size)
     q, k, v = (torch.randn(1, 8, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -139,7 +139,8 @@ class View:
 
     __slots__ = ("packed", "shape", "owner")
 
-    def __init__(self, pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int], device: int = _CUDA, owner: Any = None):
+    def __init__(self, pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int], device: int = _CUDA,
+                 owner: Any = None):
         # An empty array may come without an address, which would mean "absent".
         self.packed = _TENSOR.pack(pointer or (0 if 0 not in shape else 64), DTYPES[dtype], device, *shape, *strides)
         self.shape = tuple(shape)

@@ -1,7 +1,7 @@
 """rootdk.attention for arrays on a GPU that are not torch's: cupy, jax, and whatever has __dlpack__ and can make new arrays.
 
-cupy has a current stream, and calls run there. Nobody can tell jax to wait for a stream, so after its arrays have been written the call
-waits for the device.
+cupy has a current stream, and calls run there. Nobody can tell jax to wait for a stream, so after its arrays have been written the
+call waits for the device.
 """
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def _view(name: str, array: Any, stream: int, device: int) -> _cuda.View:
     if len(x.shape) != 4:
         raise ValueError(f"{name}: {len(x.shape)} axes, but the 4 of [batch, heads, length, dim] are wanted")
     if x.dtype is None or x.dtype == "u8":
-        raise ValueError(f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 (or bool for masks) is wanted")
+        raise ValueError(f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 (or bool for masks) "
+                         "is wanted")
     return _cuda.View(x.address, x.dtype, x.shape, x.strides, owner=x)
 
 
@@ -82,7 +83,7 @@ class Maker:
         namespace = getattr(like, "__array_namespace__", None)
         self.xp = namespace() if namespace is not None else importlib.import_module(type(like).__module__.split(".")[0])
         if not hasattr(self.xp, "empty"):
-            raise TypeError(f"q: {type(like).__name__}, but of a framework that can make arrays on a GPU (torch, cupy, jax) one is wanted")
+            raise TypeError(f"q: {type(like).__name__}, but an array of a framework that makes others on a GPU (torch, cupy, jax) is wanted")
         cupy = sys.modules.get("cupy")
         self.is_cupy = cupy is not None and isinstance(like, cupy.ndarray)
         self.stream = int(cupy.cuda.get_current_stream().ptr) if cupy is not None and self.is_cupy else 0

@@ -72,8 +72,9 @@ class Watch:
         self._peak: dict[str, list[float]] = {}
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}
         self._fast: dict[Any, bool] = {}
-        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats], Future[Any]]] = []  # what a GPU may not have finished, with its step
-        self._reader: Optional[ThreadPoolExecutor] = None  # reads it, so that the model need not wait
+        # What a GPU may not have finished, with its step; a thread reads it, so that the model need not wait.
+        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats], Future[Any]]] = []
+        self._reader: Optional[ThreadPoolExecutor] = None
         self._watched_s = self._model_s = self._started = 0.0
         self._looked = 0
         self._writers: dict[str, Any] = {}  # TensorBoard's, by folder

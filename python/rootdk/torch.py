@@ -214,7 +214,8 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
         core = core if spec.stats == "none" else Reader(core, q.device)
     else:
         row = (1, 1, 1, q.shape[1])
-        core = _core.backward(spec, **given, **gradients, **{name: None if x is None else x.view(row) for name, x in per_head.items()})
+        core = _core.backward(spec, **given, **gradients,
+                              **{name: None if x is None else x.view(row) for name, x in per_head.items()})
     if collector is not None and collector.options.level == "full":
         collector.on_backward(GradientStats(core))
     return d_q, d_k, d_v, d_scale, d_bias, d_sink
@@ -456,7 +457,8 @@ def _gpu_missing() -> str:
     return _cuda.missing()
 
 
-_gpu_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its imports
+# torch.compiler.assume_constant_result, without what that imports.
+_gpu_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _four(x: Tensor, batch: Sequence[int]) -> Tensor:

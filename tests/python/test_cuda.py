@@ -162,7 +162,7 @@ def test_any_strides():
     exact = case.by_hand(*(x.double() for x in views))
     plain = case.by_hand(*views).double()
     assert float((out.double() - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
-    one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16).expand(2, 4, -1, -1)  # strides of 0: not for the copy engine, either
+    one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16).expand(2, 4, -1, -1)  # strides of 0: neither
     exact = case.by_hand(*(x.double() for x in (one, k, v)))
     plain = case.by_hand(one, k, v).double()
     found = rootdk.attention(one, k, v).double()
@@ -192,7 +192,8 @@ def test_everything_that_learns_has_a_gradient():
 
 
 def test_statistics_are_those_of_the_scores():
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-4)):  # means of f32 sums over 130 keys; bf16 products are exact in f32
+    # Means of f32 sums over 130 keys; the products of bf16 are exact in f32.
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-4)):
         q, k, v = qkv(dtype=dtype, heads_kv=2)
         out, stats = rootdk.attention(q, k, v, causal=True, stats=StatsOptions("full", rows=True))
         assert torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16  # other tiles, other bits
@@ -358,7 +359,8 @@ def test_dropout_is_that_of_the_seed():
     a, b, other = (rootdk.attention(q, k, v, dropout=0.5, seed=s) for s in (7, 7, 8))
     assert torch.equal(a, b) and not torch.equal(a, other)
     ones = torch.ones_like(v)
-    kept = rootdk.attention(q * 0, k, ones, dropout=0.5, seed=3).float()  # 256 equal weights, each kept or not: mean 1, variance 1/256
+    # 256 equal weights, each kept or not: mean 1, variance 1/256.
+    kept = rootdk.attention(q * 0, k, ones, dropout=0.5, seed=3).float()
     assert abs(float(kept.mean()) - 1) < 6 / 256**0.5 / (2 * 4 * 256) ** 0.5 + 2.0**-8
 
 
@@ -414,7 +416,8 @@ def test_arrays_of_others():
         mask = xp.asarray(np.tril(np.ones((130, 130), bool)))
         assert torch.allclose(torch.from_dlpack(rootdk.attention(*arrays, mask=mask)).float(), want.float(), atol=2.0**-10)
         assert "kernel: " in rootdk.explain_plan(*arrays)
-        raises(ValueError, "k: does not lie on a CUDA device", lambda: rootdk.attention(arrays[0], np.zeros((2, 4, 130, 64), np.float16), arrays[2]))
+        host = np.zeros((2, 4, 130, 64), np.float16)
+        raises(ValueError, "k: does not lie on a CUDA device", lambda: rootdk.attention(arrays[0], host, arrays[2]))
         raises(ValueError, "k: dim_qk is 32", lambda: rootdk.attention(arrays[0], arrays[1][..., :32], arrays[2]))
     if "cupy" in sys.modules:
         stream = sys.modules["cupy"].cuda.Stream(non_blocking=True)
