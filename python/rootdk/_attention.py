@@ -44,7 +44,8 @@ def attention(
 
     q is [batch, heads_q, len_q, dim_qk]; k and v are [batch, heads_kv, len_kv, dim], heads_kv divides heads_q. Any strides,
     float32, float16, bfloat16 or float64, from numpy, torch, jax or anything with ``__dlpack__``; nothing is copied, and the
-    output comes back as what q was.
+    output comes back as what q was. On the CPU, or on the CUDA device where q, k, v, mask and bias lie (not in float64): there a
+    call only enqueues, and statistics wait when they are read.
 
     scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head
     causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query stands on

@@ -220,7 +220,7 @@ class Watch:
     def _is_fast(self, options: StatsOptions, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], is_causal: bool,
                  scale: Optional[float]) -> bool:
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-        seen = (*((x.shape, x.stride()) for x in (query, key, value)), query.dtype, query.device, is_causal, scale, learns,
+        seen = (*((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)), query.dtype, query.device, is_causal, scale, learns,
                 None if mask is None else (mask.shape, mask.dtype))
         if seen not in self._fast:
             self._fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
