@@ -192,7 +192,9 @@ class Watch:
         if ours and query.is_cuda:
             self._settle(before=self.step - 1)  # while the device has something to do
             layer.options = self._options(query.shape[-2])
-            ours = self._is_fast(layer.options, query, key, value, attn_mask, is_causal, scale)
+            if not _in_backward():  # a checkpoint must get again what it got
+                layer.fast = self._is_fast(layer.options, query, key, value, attn_mask, is_causal, scale)
+            ours = layer.fast
         if ours:
             mask = attn_mask if query.is_cuda else self._hard(attn_mask)
             out = rootdk_torch.sdpa(func, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, self._tag(label))
@@ -220,8 +222,8 @@ class Watch:
     def _is_fast(self, options: StatsOptions, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], is_causal: bool,
                  scale: Optional[float]) -> bool:
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-        seen = (*((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)), query.dtype, query.device, is_causal, scale, learns,
-                None if mask is None else (mask.shape, mask.dtype))
+        seen = (*((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)), query.dtype, query.device, is_causal, scale,
+                learns, None if mask is None else (mask.shape, mask.dtype))
         if seen not in self._fast:
             self._fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
         return self._fast[seen]
@@ -416,6 +418,7 @@ class _Layer:
         self.options = StatsOptions("full", sample=watch._sample)
         self.record: Optional[Record] = None
         self.dtype = "f32"
+        self.fast = False  # whether a fast kernel of ours took its newest call on a GPU
 
     def on_forward(self, stats: Stats, more: Optional[dict[str, Any]] = None) -> None:
         if _in_backward():

@@ -578,6 +578,32 @@ def test_watch_falls_back_beside_the_models_own_kernel():
         assert torch.equal(model(x), want) and calls.count == 0
 
 
+def test_watch_under_a_checkpoint():
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.layers, self.reentrant = small_model(), reentrant
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=self.reentrant)
+            return x
+
+    for reentrant in (False, True):
+        model = Checkpointed(reentrant)
+        x = torch.randn(2, 130, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        model(x).float().square().mean().backward()
+        want = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        with rootdk.watch(model) as w:
+            model(x).float().square().mean().backward()
+        for ours, theirs in zip((p.grad for p in model.parameters()), want):
+            assert float((ours - theirs).abs().max()) <= 2.0**-5 * float(theirs.abs().max())
+        assert w.layers == ["layers.0", "layers.1"] and len(w.to_dicts()) == 8
+
+
 def test_watch_on_transformers():
     try:
         from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
