@@ -85,7 +85,7 @@ def compare(name, layers, width, heads, batch, length):
         for name, times in found.items():
             ratios = [a / b for a, b in zip(times, found["unwatched"])]
             spread = f"{statistics.median(ratios):.3f} × ({min(ratios):.3f} – {max(ratios):.3f})"
-            print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {spread}")
+            print(f"  {name:36} {1000 * statistics.median(times):8.2f} ms  {spread}", flush=True)
 
 
 def main():

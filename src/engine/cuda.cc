@@ -37,7 +37,7 @@ void check_plan(const Plan& plan, Pass pass, std::span<const std::byte> workspac
   base::check_problem(plan.problem, plan.shape, Device::kCuda);  // its arrays may have changed since the plan was made
 }
 
-constexpr std::int64_t kFewRows = 1 << 10;  // that one thread has reduced before others are awake
+constexpr std::int64_t kFewRows = 1 << 15;  // a few milliseconds; for less, threads that spin afterwards cost the caller more than they bring
 
 using Bytes = std::unique_ptr<std::byte[]>;
 
