@@ -207,7 +207,6 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
     reinterpret_cast<Task*>(memory + T_::kTask)->parity = 0;
   }
   __syncthreads();
-  if constexpr (T_::kWide) next_kernel_start();
   const int warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T_::kProducerRegisters));

@@ -188,21 +188,14 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(c
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     consume_keys<T_, T>(a, base, rows, same_in_warp(warpgroup - 1));
   }
-  next_kernel_wait();  // nothing of the main kernel is needed here, but what comes after both may start when this one ends
 }
 
-/// Its blocks fill up the multiprocessors as the main kernel leaves them.
 template <class T_, class T>
 void launch_rows(const BackwardArguments& a, cudaStream_t stream) {
   allow_shared(hopper_backward_rows_kernel<T_, T>, T_::kBytes);
   const auto blocks = static_cast<unsigned>(a.f.p.batch * a.f.p.heads_q * ((a.row_tiles + 1) / 2));
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks), config.blockDim = dim3(T_::kThreads), config.dynamicSmemBytes = T_::kBytes, config.stream = stream;
-  config.attrs = &early, config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, hopper_backward_rows_kernel<T_, T>, a), "hopper backward, dQ");
+  hopper_backward_rows_kernel<T_, T><<<blocks, T_::kThreads, T_::kBytes, stream>>>(a);
+  check_launch("hopper backward, dQ");
 }
 
 }  // namespace rootdk::gpu::back
