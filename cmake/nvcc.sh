@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # usage: nvcc.sh NVCC SOURCE OBJECT [NVCC-ARGUMENT...]
 # Compiles one CUDA source for the architectures it is meant for, and fails where ptxas spills registers or puts wgmma products in series
-# (C75xx): both cost more than any tuning brings, and neither is an error to nvcc. The forward kernels may spill up to 32 bytes: that is a number or
-# two that waits through a loop, not one that a loop needs.
+# (C75xx): both cost more than any tuning brings, and neither is an error to nvcc.
 set -euo pipefail
 nvcc=$1 source=$2 object=$3
 shift 3
