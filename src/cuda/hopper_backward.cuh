@@ -204,7 +204,8 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
       barrier_init(base + T_::kShown + 8 * x, 128), barrier_init(base + T_::kSeen + 8 * x, 128);
     }
     asm volatile("fence.mbarrier_init.release.cluster;");
-    reinterpret_cast<Task*>(memory + T_::kTask)->parity = 0;
+    auto& task = *reinterpret_cast<Task*>(memory + T_::kTask);
+    task.parity = 0, task.index = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x);
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / 128;

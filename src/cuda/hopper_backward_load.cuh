@@ -62,7 +62,8 @@ struct Turn {
 /// start one after another, and end together.
 ///
 /// Without a mask all see everything, and there is no such order. Then `ring` blocks start together, spread over the rows, and go round: the first at a
-/// tile is the one that starts there. They wait for each other, so all must be running: the launch sees to that.
+/// tile is the one that starts there. They wait for each other, so all must be running: the launch sees to that. And no block may have two tasks of a ring, or it
+/// would wait for itself, so each takes every gridDim-th: a ring is never larger than that. (From a counter, a block with few steps takes its second before others have a first.)
 ///
 /// Above dim 128 nothing is added up, and the longest tasks of a causal mask simply come first.
 __device__ __forceinline__ Task place_task(const BackwardArguments& a, int index) {
@@ -154,7 +155,7 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
   unsigned step = 0;  // of all tasks
   for (;;) {
     int index = 0;
-    if (leader) index = atomicAdd(a.next_task, 1);
+    if (leader) index = a.ring > 0 ? shown.index + static_cast<int>(gridDim.x) : atomicAdd(a.next_task, 1);
     index = __shfl_sync(~0u, index, 0);
     Task task{-1, 0, 0, 0, 0, 0, false, 0};
     if (index < a.tasks) {
