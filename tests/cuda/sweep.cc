@@ -137,16 +137,18 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
   c.link();
 }
 
-/// What the sanitizers go through, of which they can do little: every dim of the fast backward, causal and not, of several tiles; every other six with more tiles of
-/// keys than a card has multiprocessors, so that a block has more than one.
+/// What the sanitizers go through, of which they can do little: every dim of the fast backward, causal and not. Six of several tiles; six with more tiles of keys than a
+/// card has multiprocessors, so that a block has more than one; six of one row and many keys, where blocks that wait for each other have loaded all they need before
+/// others have started.
 void make_few(Case& c, std::uint64_t seed) {
   Rng rng(seed);
-  const bool many = seed / 6 % 2 == 1;
+  const bool many = seed / 6 % 3 == 1, one_row = seed / 6 % 3 == 2;
   Shape& s = c.shape;
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << seed % 3;
   s.batch = 1, s.heads_kv = many ? 70 : 1, s.heads_q = s.heads_kv * (many ? 1 : 2);
   s.len_q = s.len_kv = many ? rng.integer(129, 140) : rng.integer(300, 400);
+  if (one_row) s.batch = s.heads_kv = 2, s.heads_q = 4, s.len_q = 1, s.len_kv = rng.integer(5000, 6000);
   clear(c);
   c.problem.mask.causal = seed / 3 % 2 == 1;
   fill(c, rng);
