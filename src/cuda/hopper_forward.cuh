@@ -162,7 +162,10 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if constexpr (kFull) {
     if (sampled) {
       FullPair one = full;
-      if (mine) one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1], one.second[0] = full.second[1], one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
+      if (mine) {
+        one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1], one.second[0] = full.second[1];
+        one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
+      }
       f.full[index] = record = finish_full(p, one, 0, h, sum, origin, visible);
     }
   }
@@ -185,7 +188,9 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     const PlacedRow place = place_row<Tile>(a, work, row + 8 * r);
     begin[r] = 0, end[r] = 0x7fffffff;  // padding needs no mask
     float c = 1;
-    if constexpr (kKind == ScoreKind::kRich) rich.h[r] = -1, rich.i[r] = 0, rich.visible[r] = 0, rich.raw_max[r] = -kInfinityF, rich.position[r] = 0, rich.slope[r] = 0, rich.c[r] = 1;
+    if constexpr (kKind == ScoreKind::kRich) {
+      rich.h[r] = -1, rich.i[r] = 0, rich.visible[r] = 0, rich.raw_max[r] = -kInfinityF, rich.position[r] = 0, rich.slope[r] = 0, rich.c[r] = 1;
+    }
     if (place.real) {
       const KeyRun run = visible_run(a, work, place.i);
       begin[r] = run.begin, end[r] = run.end;
