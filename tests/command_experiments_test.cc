@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -245,6 +246,17 @@ TEST(Command, NumbersDependOnTheSeedAndNotOnThreads) {
     EXPECT_EQ(one, with({"--seed", "1"})) << words[0];
     EXPECT_NE(one, with({"--seed", "2"})) << words[0];
   }
+}
+
+TEST(Command, RefusedTrainingLeavesNoFolder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "there");
+  for (const char* out : {"new", "a/b/c", "there", "there/a"}) {
+    const Finished done = rootdk({"train", "--dk", "0", "--steps", "1", "--out", (folder / out).string()});
+    EXPECT_EQ(done.status, 2) << done.err;
+  }
+  EXPECT_EQ(folder.files(), 1u) << "only the one that was there";
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "there"));
 }
 
 // The tour ------------------------------------------------------------------------------------------------------------

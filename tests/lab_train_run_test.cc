@@ -93,6 +93,15 @@ TEST(Train, GoesOnFromAnOlderCheckpoint) {
   expect_same(train(small_task(), small_options(), observer), train(small_task(), small_options()));
 }
 
+TEST(Train, AFinishedRunIsNotSavedAgain) {
+  MemoryStore store;
+  const RunObserver observer = {.store = &store, .checkpoint_path = "run", .resume = true};
+  const RunResult first = train(small_task(), small_options(), observer);
+  const int saves = store.saves;
+  expect_same(train(small_task(), small_options(), observer), first);
+  EXPECT_EQ(store.saves, saves);
+}
+
 TEST(Train, CheckpointsAreNamedAsLlamas) {
   MemoryStore store;
   train(small_task(), small_options(), {.store = &store, .checkpoint_path = "run"});

@@ -101,11 +101,20 @@ void write_file(const fs::path& path, std::string_view bytes) {
   write_beside(target, bytes);
 }
 
-void make_folder(const fs::path& path) {
+Folder::Folder(const fs::path& path) {
   std::error_code error;
+  for (fs::path missing = fs::absolute(path).lexically_normal(); !missing.empty() && !fs::exists(missing, error); missing = missing.parent_path())
+    if (missing.has_filename()) made_.insert(made_.begin(), missing);
   fs::create_directories(path, error);
-  if (error) fail(path.string(), error.value());
-  if (!fs::is_directory(path)) fail(path.string(), ENOTDIR);
+  const int status = error ? error.value() : fs::is_directory(path) ? 0 : ENOTDIR;
+  if (status == 0) return;
+  tidy();
+  fail(path.string(), status);
+}
+
+void Folder::tidy() noexcept {
+  std::error_code error;  // of one that is not empty, which is as it should be
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) fs::remove(*folder, error);
 }
 
 }  // namespace rootdk::app

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace rootdk::app {
 
@@ -13,7 +15,22 @@ void print(std::string_view text);
 /// names something other than a regular file (a pipe, a device) is written to directly.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-/// Makes a folder, and those above it. Fine if it is there.
-void make_folder(const std::filesystem::path& path);
+/// A folder, and those above it. Fine if it is there; what was made for nothing, because nothing came to lie in it, goes again.
+class Folder {
+ public:
+  Folder() = default;
+  explicit Folder(const std::filesystem::path& path);
+  ~Folder() { tidy(); }
+  Folder(Folder&& other) noexcept : made_(std::exchange(other.made_, {})) {}
+  Folder& operator=(Folder&& other) noexcept {
+    std::swap(made_, other.made_);
+    return *this;
+  }
+
+ private:
+  void tidy() noexcept;
+
+  std::vector<std::filesystem::path> made_;  ///< the outermost first
+};
 
 }  // namespace rootdk::app

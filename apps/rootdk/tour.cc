@@ -152,7 +152,7 @@ class Teller {
   explicit Teller(const Options& options) : o_(options), results_(options) {
     results_.set_quick(o_.quick);
     if (o_.out.empty()) return;
-    make_folder(o_.out);
+    folder_ = Folder(o_.out);
     results_.keep(o_.out);
   }
 
@@ -189,6 +189,7 @@ class Teller {
   }
 
   const Options& o_;
+  Folder folder_;
   Results results_;
   std::vector<std::string> conclusions_;
 };

@@ -51,7 +51,7 @@ int run(const Options& o) {
   const std::unique_ptr<lab::Task> task = task_of(o);
   const lab::TrainOptions options = options_of(o);
   lab::SafetensorsStore store;
-  if (!o.out.empty()) make_folder(o.out);
+  const Folder folder = o.out.empty() ? Folder() : Folder(o.out);
   const auto start = std::chrono::steady_clock::now();
   const lab::TrainResult result = [&] {
     Progress progress("train");

@@ -13,12 +13,14 @@ RunResult train(const Task& task, const RunOptions& options, const RunObserver& 
   Trainer trainer(task, options);
   RunResult result;
   result.options = trainer.options();
+  std::int64_t saved = -1;  // the step that the last checkpoint is of
   if (observer.resume)
-    if (const auto checkpoint = observer.store->load(observer.checkpoint_path))
+    if (const auto checkpoint = observer.store->load(observer.checkpoint_path)) {
       trainer.restore(*checkpoint, observer.checkpoint_path, result);
+      saved = trainer.steps_done();
+    }
 
   const RunOptions& o = trainer.options();
-  std::int64_t saved = -1;
   const auto save = [&] {
     if (observer.store && saved != trainer.steps_done())
       observer.store->save(observer.checkpoint_path, trainer.checkpoint(result));
