@@ -5,7 +5,7 @@ import dataclasses
 import html
 import json
 import math
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from ._core import GradientStats as CoreGradientStats
 from ._core import Stats as CoreStats
 
 Array = npt.NDArray[Any]
+Core = TypeVar("Core")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,25 @@ def _number(x: float) -> str:
     return f"{x:.2f}" if abs(x) < 100 else f"{x:.4g}"
 
 
-class Stats:
+class _Learned(Generic[Core]):
+    """Holds statistics, or what will read them: those of a GPU are read when somebody first asks, since that waits for the device."""
+
+    def __init__(self, core: Core | Callable[[], Core]):
+        self._source = core
+
+    @property
+    def _core(self) -> Core:
+        if callable(self._source):
+            self._source = self._source()
+        return self._source
+
+    @property
+    def _reader(self) -> Any:
+        """What will read them, while nobody has."""
+        return self._source if callable(self._source) else None
+
+
+class Stats(_Learned[CoreStats]):
     """Statistics of one call, or of several that were merged. Every number is an array [batch, heads]; `stats.names` lists them.
 
     Averages leave out rows with fewer than two visible keys and rows that are not finite; both are counted.
@@ -107,21 +126,9 @@ class Stats:
     scale: Array
 
     def __init__(self, core: CoreStats | Callable[[], CoreStats], rows: Rows | None = None, key_mass: Any = None):
-        self._source = core
+        super().__init__(core)
         self._rows = rows
         self._key_mass = key_mass
-
-    @property
-    def _core(self) -> CoreStats:
-        """Statistics of a GPU are read when somebody first asks, since that waits for the device."""
-        if callable(self._source):
-            self._source = self._source()
-        return self._source
-
-    @property
-    def _reader(self) -> Any:
-        """What will read them, while nobody has."""
-        return self._source if callable(self._source) else None
 
     @property
     def level(self) -> str:
@@ -245,7 +252,7 @@ def _mean(values: Array) -> str:
     return _number(float(known.mean())) if known.size else "unknown"
 
 
-class GradientStats:
+class GradientStats(_Learned[CoreGradientStats]):
     """What backward learned: sums of squares, each an array [batch, heads]."""
 
     NAMES = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
@@ -255,19 +262,6 @@ class GradientStats:
     d_q: Array
     d_k: Array
     d_v: Array
-
-    def __init__(self, core: CoreGradientStats | Callable[[], CoreGradientStats]):
-        self._source = core
-
-    @property
-    def _core(self) -> CoreGradientStats:
-        if callable(self._source):
-            self._source = self._source()
-        return self._source
-
-    @property
-    def _reader(self) -> Any:
-        return self._source if callable(self._source) else None
 
     @property
     def batch(self) -> int:
