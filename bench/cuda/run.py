@@ -9,9 +9,11 @@ import datetime
 import fnmatch
 import json
 import math
+import random
 import statistics
 import subprocess
 import sys
+import time
 
 import torch
 import torch.nn.functional as F
@@ -176,19 +178,24 @@ def captured(run):
     return graph.replay
 
 
-def timed(contestants, repeats=31, warm=3, capture=True):
+def timed(contestants, repeats=31, warm=0.5, capture=True):
     """Times in ms of each, interleaved; inputs larger than the cache sweep it themselves, smaller ones do not.
+
+    A card at its power limit slows down after some tenths of a second, and what runs after a hungry kernel runs slower: all are warmed for
+    `warm` seconds first, and each round has an order of its own.
 
     Without capture (autograd runs where forward ran, which a graph does not allow) the queue stays full instead: nothing waits in between."""
     events = {name: [] for name in contestants}
     if capture:
         contestants = {name: captured(run) for name, run in contestants.items()}
-    for run in contestants.values():
-        for _ in range(warm):
+    begin = time.monotonic()
+    while time.monotonic() - begin < warm:
+        for run in contestants.values():
             run()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+    orders = random.Random(1)
     for _ in range(repeats):
-        for name, run in contestants.items():
+        for name, run in orders.sample(list(contestants.items()), len(contestants)):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             run()

@@ -23,6 +23,7 @@ struct HopperMemory {
   float4* rows = nullptr;    ///< [splits, batch, heads_q, len_q]: maximum in base 2, sum, raw maximum, visible keys
   int2* runs = nullptr;      ///< [batch, len_q]: the keys that documents leave
   int* next_tile = nullptr;  ///< where tiles differ in length
+  unsigned long long* largest = nullptr;  ///< with full statistics: [batch, heads_q], then next_tile
 };
 HopperMemory hopper_memory(const Plan& plan, base::Arena& arena);
 

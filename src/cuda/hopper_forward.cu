@@ -126,62 +126,45 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) combine_kernel(const __gri
   f.records[index] = {raw_max, largest, gain, total.lse, visible, finite};
 }
 
-constexpr int kSettleThreads = 1024;
+constexpr int kKeyThreads = 1024, kPerKey = 8;
 
-/// The kernel only knows in which block of keys a row's maximum is. Finds the key of the row that has the head's, or of all rows where
-/// they are asked for.
+/// The kernel only knows in which block of keys a row's maximum is: finds the key, of the row that has the head's, or of all rows.
 template <class T>
-__global__ void __launch_bounds__(kSettleThreads) settle_argmax(const __grid_constant__ ForwardView f, int block_keys, int rows_at_once) {
+__global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__ ForwardView f, const unsigned long long* largest, int block_keys, int rows_at_once) {
   const ProblemView& p = f.p;
   const std::int64_t head = blockIdx.x, b = head / p.heads_q, h = head % p.heads_q, first = head * p.len_q;
-  const bool every = f.full_rows[11].data || f.full_rows[12].data;
-  __shared__ double maxima[kSettleThreads];
-  __shared__ int winners[kSettleThreads];
-  if (!every) {  // the lowest query of the largest maximum
-    double max = -__longlong_as_double(0x7ff0000000000000ll);
-    int winner = 0x7fffffff;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < p.len_q; i += kSettleThreads) {
-      const base::RowRecord& row = f.records[first + i];
-      if (row.visible > 0 && row.raw_max > max) max = row.raw_max, winner = i;
-    }
-    maxima[threadIdx.x] = max, winners[threadIdx.x] = winner;
-    for (int half = kSettleThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (static_cast<int>(threadIdx.x) >= half) continue;
-      const double other = maxima[threadIdx.x + half];
-      const int candidate = winners[threadIdx.x + half];
-      if (other > maxima[threadIdx.x] || (other == maxima[threadIdx.x] && candidate < winners[threadIdx.x])) maxima[threadIdx.x] = other, winners[threadIdx.x] = candidate;
-    }
-    __syncthreads();
-  }
-  const int from = every ? static_cast<int>(blockIdx.y) * rows_at_once : winners[0], to = min(from, static_cast<int>(p.len_q) - rows_at_once) + rows_at_once;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   __shared__ unsigned long long best;
+  next_kernel_wait();
+  if (largest && largest[head] == 0) return;
+  const int from = largest ? number_of(largest[head]) : static_cast<int>(blockIdx.y) * rows_at_once, to = min(from + rows_at_once, static_cast<int>(p.len_q));
   for (int i = from; i < to; ++i) {
     __syncthreads();
-    if (threadIdx.x == 0) best = ~0ull;
+    if (threadIdx.x == 0) best = 0;
     __syncthreads();
     if (!is_sampled(p, i)) continue;
     const QueryRow run = visible_keys(p, b, i);
-    const int start = f.full[first + i].raw.argmax, last = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
+    const int start = f.full[first + i].raw.argmax, begin = max(start, static_cast<int>(run.begin)), end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
     if (start < 0) continue;
-    for (int j = max(start, static_cast<int>(run.begin)) + warp; j < last; j += kSettleThreads / 32) {
-      const T *q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i), *k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
+    const T* q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i);
+    for (int j = begin + static_cast<int>(threadIdx.x) / kPerKey; j < end; j += kKeyThreads / kPerKey) {
+      const T* k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
       float dot = 0;
-      for (int d = lane; d < p.dim_qk; d += 32) dot = fmaf(widen(q[d * f.q.strides[3]]), widen(k[d * f.k.strides[3]]), dot);
-      dot = warp_sum(dot);
-      if (lane != 0 || isnan(dot)) continue;
-      const unsigned bits = __float_as_uint(dot), order = bits >> 31 ? bits : ~bits & 0x7fffffffu;  // the largest number has the smallest
-      atomicMin(&best, static_cast<unsigned long long>(order) << 32 | static_cast<unsigned>(j));
+#pragma unroll 8
+      for (int d = threadIdx.x % kPerKey; d < p.dim_qk; d += kPerKey) dot = fmaf(widen(q[d * f.q.strides[3]]), widen(k[d * f.k.strides[3]]), dot);
+      const unsigned others = 0xffu << (threadIdx.x % 32 / kPerKey * kPerKey);
+      for (int distance = kPerKey / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(others, dot, distance);
+      if (threadIdx.x % kPerKey == 0 && !isnan(dot)) atomicMax(&best, first_of_largest(dot, j));
     }
     __syncthreads();
     if (threadIdx.x != 0) continue;
-    const int key = best == ~0ull ? max(start, static_cast<int>(run.begin)) : static_cast<int>(best & 0xffffffffu);
+    const int key = best == 0 ? begin : number_of(best);
     f.full[first + i].raw.argmax = f.full[first + i].score.argmax = key;
     write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
   }
 }
+
+/// Whether each row's key is asked for.
+bool wants_keys(const ForwardView& view) { return view.full_rows[11].data || view.full_rows[12].data; }
 
 /// Tiles differ in how long they take: in what their rows see, or in whether they are sampled.
 bool uneven(const Problem& problem) {
@@ -226,7 +209,12 @@ HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
     memory.o = arena.take<float>(parts * rows * s.dim_v);
     memory.rows = arena.take<float4>(parts * rows);
   }
-  if (parts > 1 || uneven(plan.problem)) memory.next_tile = arena.take<int>(2);
+  if (plan.problem.stats == StatsLevel::kFull) {
+    memory.largest = arena.take<unsigned long long>(s.batch * s.heads_q + 1);
+    memory.next_tile = reinterpret_cast<int*>(memory.largest + s.batch * s.heads_q);
+  } else if (parts > 1 || uneven(plan.problem)) {
+    memory.next_tile = arena.take<int>(2);
+  }
   if (plan.problem.mask.documents) memory.runs = arena.take<int2>(s.batch * s.len_q);
   return memory;
 }
@@ -286,9 +274,12 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   const std::int64_t parts = splits(problem, s), rows = s.batch * s.heads_q * s.len_q, heads = s.batch * s.heads_q;
   a.splits = static_cast<int>(parts);
   if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
+  a.followed = parts > 1 || full;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
   for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
-  if (memory.next_tile && !packed) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
+  if (full) check(cudaMemsetAsync(memory.largest, 0, static_cast<std::size_t>(heads + 1) * sizeof(unsigned long long), stream), "maxima and tile counters");
+  else if (memory.next_tile && !packed) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
+  if (full && view.full && !wants_keys(view)) a.largest = memory.largest;
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
@@ -304,28 +295,26 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
     a.next_tile = nullptr;
     if (a.whole_heads) a.near_heads = 1;
-    else if (!packed || a.tiles >= kManyRounds * blocks) a.next_tile = next_tile;
+    else if (packed ? a.tiles >= kManyRounds * blocks : uneven(problem)) a.next_tile = next_tile;
     if (packed && a.next_tile) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
     if (blocks > 0) launch(a, s, kind_of(problem, s), layout, blocks, stream);
-    return tile;
   };
   const SliceRule sampled = full && !a.full_rows ? sampled_slices(problem.stats_options) : SliceRule{};
-  const HopperTileSizes tile = launch_slices(sampled, layout_of(problem, s), memory.next_tile);
+  const HopperLayout layout = layout_of(problem, s);
+  launch_slices(sampled, layout, memory.next_tile);
   if (sampled.kind == SliceRule::kEvery) {
-    a.beside = true;
+    a.beside = a.tiles > 0;
     launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1);
   }
   if (parts > 1) {
     const auto combine = s.dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
-    launch_beside(combine, rows, parts > 32 ? 512 : 128, 0, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
+    launch_beside(combine, dim3(static_cast<unsigned>(rows)), parts > 32 ? 512 : 128, 0, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
   }
   if (full && view.full) {
-    const bool every = view.full_rows[11].data || view.full_rows[12].data;
-    const std::int64_t rows_at_once = every ? std::max<std::int64_t>(64, divide_up(s.len_q, 65535)) : 1;
-    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(every ? divide_up(s.len_q, rows_at_once) : 1));
-    const auto settle = s.dtype == DType::kBF16 ? settle_argmax<__nv_bfloat16> : settle_argmax<__half>;
-    settle<<<grid, kSettleThreads, 0, stream>>>(view, tile.keys, static_cast<int>(rows_at_once));
-    check_launch("argmax");
+    const std::int64_t rows_at_once = a.largest ? 1 : std::max<std::int64_t>(64, divide_up(s.len_q, 65535));
+    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(a.largest ? 1 : divide_up(s.len_q, rows_at_once)));
+    const auto find = s.dtype == DType::kBF16 ? find_keys<__nv_bfloat16> : find_keys<__half>;
+    launch_beside(find, grid, kKeyThreads, 0, stream, view, static_cast<const unsigned long long*>(a.largest), hopper_tile(kernel_dim(s), layout).keys, static_cast<int>(rows_at_once));
   }
 }
 

@@ -70,6 +70,21 @@ __device__ __forceinline__ void write_parts(const HopperArguments& a, const Work
   }
 }
 
+/// A score and the number of its row or key: the largest of such pairs is the first number of those that have the largest score. Never 0.
+__device__ __forceinline__ unsigned long long first_of_largest(float score, int number) {
+  const unsigned bits = __float_as_uint(score), order = bits >> 31 ? ~bits : bits | 0x80000000u;  // integers in the order of the floats
+  return static_cast<unsigned long long>(order) << 32 | ~static_cast<unsigned>(number);
+}
+__device__ __forceinline__ int number_of(unsigned long long pair) { return static_cast<int>(~static_cast<unsigned>(pair)); }
+
+/// Of a warp's rows that count, the one with a head's largest score.
+__device__ __forceinline__ void note_largest(unsigned long long* head, bool counts, float score, int row) {
+  const unsigned long long pair = counts ? first_of_largest(score, row) : 0;
+  const unsigned most = __reduce_max_sync(~0u, static_cast<unsigned>(pair >> 32));
+  const unsigned first = __reduce_max_sync(~0u, static_cast<unsigned>(pair >> 32) == most ? static_cast<unsigned>(pair) : 0);
+  if (most > 0 && threadIdx.x % 32 == 0) atomicMax(head, static_cast<unsigned long long>(most) << 32 | first);
+}
+
 /// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values, which `settle` makes relative to
 /// the maximum, as all else is. What is known of a row is worked out by one lane of its four: code that runs once a tile costs what it takes
 /// to fetch it.
@@ -145,12 +160,14 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
       full.min[r] = quad_min(full.min[r]);
     }
   }
-  if (lane % 4 > 1 || !place.real) return;
   const bool finite = (isfinite(total.lse) || total.lse == -kInfinityF) && ((mine ? good[1] : good[0]) >> quad & 15) == 15;
   if (kKind != ScoreKind::kRich || !(p.allowed.data || p.bias.data)) {
-    const KeyRun run = visible_run(a, work, place.i);
+    const KeyRun run = visible_run(a, work, static_cast<int>(i));
     visible = run.end - run.begin;
   }
+  const bool sampled = kFull && is_sampled(p, i);
+  if (kFull && a.largest) note_largest(a.largest + work.head_index, place.real && sampled && finite && visible > 0, raw_max, static_cast<int>(i));
+  if (lane % 4 > 1 || !place.real) return;
   if (f.lse.data) write(f.lse, Tile::kPacked ? at(f.lse, b, h, i) : work.lse_at + i * f.lse.strides[2], total.lse);
   if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, my_gain);
   if (!f.records) return;
@@ -158,7 +175,6 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   f.records[index] = {raw_max, score_max, my_gain, total.lse, visible, finite};
   if constexpr (!kFull) return;
   base::FullRecord record = {};
-  const bool sampled = is_sampled(p, i);
   if constexpr (kFull) {
     if (sampled) {
       FullPair one = full;
@@ -204,6 +220,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       }
     }
     scale2[r] = c * kLog2E;
+    if constexpr (kFull) scale2[r] = __int_as_float(same_in_warp(__float_as_int(work.c * kLog2E)));  // two registers less
     if constexpr (kKind == ScoreKind::kCapped) inner = static_cast<float>(factor_of(p, 0)) / p.cap, scale2[r] = p.cap * kLog2E;
   }
   const int warp_begin = __reduce_max_sync(~0u, max(begin[0], begin[1])), warp_end = __reduce_min_sync(~0u, min(end[0], end[1]));
@@ -218,7 +235,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     rows.max[r] = rows.base[r] = -kInfinityF, rows.sum[r] = 0;
-    full.t[r] = full.sum2[r] = full.sum3[r] = full.first[r] = full.second[r] = full.count[r] = 0;
+    full.t[r] = full.sum2[r] = full.sum3[r] = full.first[r] = full.second[r] = 0;
     full.min[r] = kInfinityF, full.max_block[r] = -1;
   }
   const int place_q = same_in_warp(RingPlace<Tile::kQueries>{round}.stage() * kGroups + group);
@@ -239,7 +256,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     for (int x = 0; x < kWidth / 16; ++x) Values<kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
     products_commit();
   };
-  const auto softmax = [&]<int N>(float(&s)[N], int first_key, bool first) {  // whether o is to be multiplied by shrink
+  const auto softmax = [&]<int N, bool kFirst>(float(&s)[N], int first_key, std::bool_constant<kFirst>) {  // whether o is to be multiplied by shrink
     const bool masked = first_key < warp_begin || first_key + 2 * N > warp_end;
     if constexpr (kKind == ScoreKind::kRich) {
       transform(p, s, rich, work.batch, masked, begin, end, first_key);
@@ -249,8 +266,8 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     }
     if (masked) hide(s, begin, end, first_key);
     if constexpr (kFull) {
-      if (first || masked) return softmax_step_full<N, true>(s, rows, full, shrink, scale2, first_key);  // one way for the first: less code
-      return softmax_step_full<N, false>(s, rows, full, shrink, scale2, first_key);
+      if (masked) return softmax_step_full<kFirst, true>(s, rows, full, shrink, scale2, begin, end, first_key);
+      return softmax_step_full<kFirst, false>(s, rows, full, shrink, scale2, begin, end, first_key);
     } else if constexpr (kKind == ScoreKind::kCapped) {
       return softmax_step_capped(s, rows, shrink, scale2[0], inner, masked, begin, end, first_key);
     } else {
@@ -292,7 +309,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
       if (blocks == 1) barrier_arrive(empty_q);
-      softmax(s, first_key, true);
+      softmax(s, first_key, std::true_type{});
       pack<T>(s, weights);
     }
     const auto step = [&]<int kWidth>(Width<kWidth>, int n) {
@@ -308,7 +325,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
       if (n == blocks - 1) barrier_arrive(empty_q);
-      const bool moved = softmax(s, first_key + n * kKeys, false);
+      const bool moved = softmax(s, first_key + n * kKeys, std::false_type{});
       products_wait<0>();
       hold(o);
       if (thread % 32 == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
@@ -337,12 +354,14 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     }
   }
   pass_over(ring + blocks, work.last_block - work.group_last[group]);
+  if constexpr (kFull) agree_on_blocks(full, rows.max);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {  // from here on relative to the maximum
+  for (int r = 0; r < 2; ++r) {  // from here on relative to the maximum, on which the quarter agrees
+    rows.max[r] = quad_max(rows.max[r]);
     float step = (rows.base[r] - rows.max[r]) * scale2[r];
     if constexpr (kKind == ScoreKind::kCapped) step = capped_origin(rows.base[r], scale2[r], inner) - capped_origin(rows.max[r], scale2[r], inner);
     if (rows.max[r] == -kInfinityF) step = 0;
-    if constexpr (kFull) shift_full(full, r, rows.sum[r], step);
+    if constexpr (kFull) shift_full(full, r, rows.sum[r], step, ::max(0, keys_of_thread(end[r]) - keys_of_thread(begin[r])));
     shrink[r] = exp2_approx(step), rows.sum[r] *= shrink[r];
   }
   if (Tile::kPacked && a.part_o) {
@@ -357,18 +376,18 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
 template <class Tile>
 __device__ __forceinline__ void produce(const HopperArguments& a, const HopperShared<Tile>& shared, Work* slots) {
   constexpr int kKeys = Tile::kKeys, kStages = Tile::kStages, kDim = Tile::kDim;
-  const bool leader = threadIdx.x % 32 == 0;
+  const auto leader = [] { return thread_again() % 32 == 0; };  // asked anew: registers are scarce here, too
   const auto write_work = [&](int round) {
     Work& slot = slots[round % Tile::kSlots];
-    if (leader) {
+    if (leader()) {
       int index = static_cast<int>(blockIdx.x) * (a.whole_heads ? a.row_tiles : 1);
       if (round > 0) {
-        index = slots[(round - 1) % Tile::kSlots].index;  // not kept: registers are scarce here, too
+        index = slots[(round - 1) % Tile::kSlots].index;
         if (a.next_tile) index = static_cast<int>(gridDim.x) + atomicAdd(a.next_tile, 1);
         else if (!a.whole_heads) index += static_cast<int>(gridDim.x);
         else if (++index % a.row_tiles == 0) index += (static_cast<int>(gridDim.x) - 1) * a.row_tiles;
       }
-      slot = index < a.tiles ? place_work<Tile>(a, index) : Work{};
+      place_work<Tile>(a, index, slot);
     }
     __syncwarp();
     if (slot.index >= 0) find_blocks<Tile>(a, slot);
@@ -376,13 +395,12 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
   };
 
   int ring = 0;
-  write_work(0);
-  for (int round = 0;; ++round) {
-    const Work& work = slots[round % Tile::kSlots];
-    const int head = work.kv_head, batch = work.batch;
+#pragma unroll 1
+  for (int round = -1;; ++round) {  // from −1 on: the first tile is found as any other
+    const Work& work = slots[round & (Tile::kSlots - 1)];
     const auto copy = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap& map, int block) {
       const RingPlace<kStages> place{ring};
-      const int stage = place.stage();
+      const int stage = place.stage(), head = work.kv_head, batch = work.batch;
       barrier_wait(empty + 8 * stage, place.parity() ^ 1);
       barrier_expect(full + 8 * stage, Tile::kStageBytes);
       for (int panel = 0; panel < Tile::kPanels; ++panel) {
@@ -391,35 +409,34 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
         else copy_box(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
       }
     };
-    const bool some = work.index >= 0 && work.first_block < work.last_block;
+    const auto some = [&] { return work.first_block < work.last_block; };
     const auto give_queries = [&](int g) {
       const RingPlace<Tile::kQueries> queries{round};
       const int place = queries.stage() * Tile::kGroups + g;
       const std::uint32_t full = shared.full_q + 8 * place;
       barrier_wait(shared.empty_q + 8 * place, queries.parity() ^ 1);
-      if (!some || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
+      if (!some() || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
       barrier_expect(full, Tile::kQueryBytes / Tile::kGroups);
       const int first_row = a.slices(work.row_tile * Tile::kGroups + g) * 64;
       for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, first_row, work.head, work.batch, full);
     };
     int block = work.first_block;
-    const int last = work.last_block, full = min(last, block + kStages);
-    if (leader) {
+    if (round >= 0 && leader()) {
       // Where rows are packed memory is what counts: keys first. Else queries come before what needs them.
-      if (some) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
+      if (some()) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
 #pragma unroll 1
       for (int g = 0; g < Tile::kGroups && !Tile::kPacked; ++g) give_queries(g);
-      if (some) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring;
+      if (some()) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring;
 #pragma unroll 1
-      for (++block; block < full; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
+      for (++block; block < min(work.last_block, work.first_block + kStages); ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
       if (Tile::kPacked) give_queries(0);
     }
     __syncwarp();
-    if (work.index < 0) break;
+    if (round >= 0 && work.index < 0) break;
     write_work(round + 1);  // the rings are full: there is time
-    if (leader) {
+    if (round >= 0 && leader()) {
 #pragma unroll 1
-      for (; block < last; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
+      for (; block < work.last_block; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
     }
     __syncwarp();
   }
@@ -468,7 +485,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
     asm volatile("fence.mbarrier_init.release.cluster;");
   }
   __syncthreads();
-  if (kFull || (Tile::kPacked && a.part_o)) next_kernel_start();
+  if (a.followed) next_kernel_start();
 
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Tile::kProducerRegisters));
@@ -496,7 +513,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
 template <class Tile, class T, bool kFull, ScoreKind kKind>
 void hopper_launch(const HopperArguments& a, int blocks, cudaStream_t stream) {
   allow_shared(hopper_kernel<Tile, T, kFull, kKind>, Tile::kBytes);
-  if (a.beside) return launch_beside(hopper_kernel<Tile, T, kFull, kKind>, blocks, Tile::kThreads, Tile::kBytes, stream, a);
+  if (a.beside) return launch_beside(hopper_kernel<Tile, T, kFull, kKind>, dim3(static_cast<unsigned>(blocks)), Tile::kThreads, Tile::kBytes, stream, a);
   hopper_kernel<Tile, T, kFull, kKind><<<static_cast<unsigned>(blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
   check_launch("hopper forward");
 }

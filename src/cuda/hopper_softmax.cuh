@@ -64,11 +64,11 @@ __device__ __forceinline__ void quad_transpose(std::uint32_t (&x)[4]) {
   }
 }
 
-/// Maxima agree across the quarter, sums are the thread's own until the end.
+/// Sums and maxima are the thread's own until the end, the base agrees across the quarter.
 ///
 /// Weights are relative to `base`, a maximum that was: it follows the true one only once that is 2^kSlack times as heavy, which after the
-/// first block hardly ever happens, so that what was added up before seldom has to be multiplied. Sums of such weights are as exact as others;
-/// settle() makes them relative to the maximum in the end.
+/// first block hardly ever happens, so that what was added up before seldom has to be multiplied, and threads seldom have to ask each other
+/// for their maxima. Sums of such weights are as exact as others; in the end they are made relative to the maximum.
 struct RowPair {
   float max[2], base[2], sum[2];  ///< max and base: of what softmax_step is given
 };
@@ -78,7 +78,7 @@ inline constexpr float kSlack = 8;  ///< 2^8 times 2^8 such weights stay in the 
 /// What full statistics add; all in units of gap, relative to the maximum so far.
 struct FullPair {
   float t[2], sum2[2], sum3[2];          ///< Σ w·gap, Σ w², Σ w³
-  float first[2], second[2], count[2];   ///< Σ gap, Σ gap², how many
+  float first[2], second[2];             ///< Σ gap, Σ gap²
   float min[2];                          ///< of the scores as they come
   int max_block[2];                      ///< first key of the block that the maximum is in
 };
@@ -99,49 +99,63 @@ __device__ __forceinline__ void hide(float (&s)[N], const int (&begin)[2], const
   }
 }
 
-/// The new maxima of a pair of rows. Two warps share a scheduler, so the two rows go side by side and each has two chains.
-template <int N>
-__device__ __forceinline__ void new_maxima(const float (&s)[N], const RowPair& rows, float (&out)[2]) {
-  float max[2][2] = {{rows.max[0], rows.max[0]}, {rows.max[1], rows.max[1]}};
+/// What a thread has seen of a pair of rows, this block included. NaN is passed over.
+struct Range {
+  float max[2], min[2];
+};
+
+/// The two rows go side by side and each has two chains.
+template <bool kLowest, int N>
+__device__ __forceinline__ Range range_of(const float (&s)[N], const float (&max)[2], const float (&min)[2]) {
+  float top[4] = {max[0], max[0], max[1], max[1]}, low[4] = {min[0], min[0], min[1], min[1]};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
-    for (int x = 0; x < 4; ++x) max[x / 2][x % 2] = fmaxf(max[x / 2][x % 2], s[4 * j + x]);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) out[r] = quad_max(fmaxf(max[r][0], max[r][1]));
+    for (int x = 0; x < 4; ++x) {
+      top[x] = fmaxf(top[x], s[4 * j + x]);
+      if constexpr (kLowest) low[x] = fminf(low[x], s[4 * j + x]);
+    }
+  return {{fmaxf(top[0], top[1]), fmaxf(top[2], top[3])}, {fminf(low[0], low[1]), fminf(low[2], low[3])}};
 }
 
-/// The same in half as many steps. Above zero the bits of floats are in the order of the floats, so three at a time can be compared as
-/// integers; where that will not do (nothing above zero, or a NaN, which is passed over) one by one.
+/// The maxima in half as many steps. Above zero the bits of floats are in the order of the floats, so three at a time can be compared as
+/// integers. False where that will not do: nothing above zero, or a NaN.
 template <int N>
-__device__ __forceinline__ void new_maxima_by_bits(const float (&s)[N], const RowPair& rows, float (&out)[2]) {
-  int top[2][2] = {{__float_as_int(rows.max[0]), __float_as_int(rows.max[0])}, {__float_as_int(rows.max[1]), __float_as_int(rows.max[1])}};
+__device__ __forceinline__ bool maxima_by_bits(const float (&s)[N], const float (&max)[2], float (&out)[2]) {
+  int top[2][2] = {{__float_as_int(max[0]), __float_as_int(max[0])}, {__float_as_int(max[1]), __float_as_int(max[1])}};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
     for (int r = 0; r < 2; ++r) top[r][j % 2] = __vimax3_s32(top[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
-  const int most[2] = {max(top[0][0], top[0][1]), max(top[1][0], top[1][1])};
-  if (__any_sync(~0u, max(static_cast<unsigned>(most[0]), static_cast<unsigned>(most[1])) > 0x7f800000u)) return new_maxima(s, rows, out);
+  bool sure = true;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) out[r] = quad_max(__int_as_float(most[r]));
+  for (int r = 0; r < 2; ++r) {
+    const int most = ::max(top[r][0], top[r][1]);
+    sure = sure && static_cast<unsigned>(most) <= 0x7f800000u;
+    out[r] = __int_as_float(most);
+  }
+  return sure;
 }
 
 /// Where weights count from, in base 2: 0 while nothing has been seen, so that they are 0 and not NaN.
 __device__ __forceinline__ float origin_of(float base, float scale2) { return base == -kInfinityF ? 0 : base * scale2; }
 
-/// Moves the base of rows whose maximum has gone too far, all in a warp at once if any: `shrink` is what all that was added up before is to
-/// be multiplied by. Returns whether there is anything to do.
+/// Whether a row of the thread has a maximum too far from its base.
+__device__ __forceinline__ bool too_far(const float (&max)[2], const RowPair& rows, const float (&scale2)[2]) {
+  return (max[0] - rows.base[0]) * scale2[0] > kSlack || (max[1] - rows.base[1]) * scale2[1] > kSlack;
+}
+
+/// Moves the base of such rows, all in a warp at once: `shrink` is what all that was added up before is to be multiplied by. Returns whether
+/// there is anything to do. The maxima of the quarter agree from here on.
 __device__ __forceinline__ bool move_base(RowPair& rows, const float (&max)[2], float (&shrink)[2], const float (&scale2)[2]) {
-  bool far = false;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) rows.max[r] = max[r], far = far || (max[r] - rows.base[r]) * scale2[r] > kSlack;
-  if (!__any_sync(~0u, far)) return false;
+  for (int r = 0; r < 2; ++r) rows.max[r] = quad_max(max[r]), shrink[r] = 1;
+  if (!__any_sync(~0u, too_far(rows.max, rows, scale2))) return false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    shrink[r] = 1;
-    if (!((max[r] - rows.base[r]) * scale2[r] > kSlack)) continue;
-    shrink[r] = exp2_approx((rows.base[r] - max[r]) * scale2[r]);
-    rows.base[r] = max[r], rows.sum[r] *= shrink[r];
+    if (!((rows.max[r] - rows.base[r]) * scale2[r] > kSlack)) continue;
+    shrink[r] = exp2_approx((rows.base[r] - rows.max[r]) * scale2[r]);
+    rows.base[r] = rows.max[r], rows.sum[r] *= shrink[r];
   }
   return true;
 }
@@ -165,10 +179,16 @@ __device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const
 /// Scores become weights. Returns whether everything before is to be multiplied by `shrink`.
 template <bool kByBits, int N>
 __device__ __forceinline__ bool softmax_step(float (&s)[N], RowPair& rows, float (&shrink)[2], const float (&scale2)[2]) {
-  float max[2];
-  if constexpr (kByBits) new_maxima_by_bits(s, rows, max);
-  else new_maxima(s, rows, max);
-  const bool moved = move_base(rows, max, shrink, scale2);
+  Range range;
+  bool sure = true, moved = false;
+  if constexpr (kByBits) sure = maxima_by_bits(s, rows.max, range.max);
+  else range = range_of<false>(s, rows.max, rows.max);
+  if (__any_sync(~0u, !sure || too_far(range.max, rows, scale2))) [[unlikely]] {
+    if constexpr (kByBits) range = range_of<false>(s, rows.max, rows.max);
+    moved = move_base(rows, range.max, shrink, scale2);
+  } else {
+    rows.max[0] = range.max[0], rows.max[1] = range.max[1];
+  }
   const float origin[2] = {origin_of(rows.base[0], scale2[0]), origin_of(rows.base[1], scale2[1])};
   exponentiate(s, rows, scale2, origin);
   return moved;
@@ -188,20 +208,26 @@ __device__ __forceinline__ float capped_origin(float base, float scale2, float i
 template <int N>
 __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2, float inner, bool masked, const int (&begin)[2],
                                                     const int (&end)[2], int first_key) {
-  float max[2], origin[2], peak[2] = {0, 0};
-  new_maxima(s, rows, max);
+  float origin[2], top[2], peak[2] = {0, 0};
 #pragma unroll
   for (int j = 0; j < N; ++j) peak[j % 2] = fmaxf(peak[j % 2], fabsf(s[j]));
-  bool moved = false;
+  const Range range = range_of<false>(s, rows.max, rows.max);
+  bool far = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    rows.max[r] = max[r], origin[r] = capped_origin(rows.base[r], scale2, inner), shrink[r] = 1;
-    const float top = capped_origin(max[r], scale2, inner);
-    if (!(top - origin[r] > kSlack)) continue;
-    shrink[r] = exp2_approx(origin[r] - top), moved = true;
-    rows.base[r] = max[r], rows.sum[r] *= shrink[r], origin[r] = top;
+    rows.max[r] = range.max[r], origin[r] = capped_origin(rows.base[r], scale2, inner);
+    far = far || capped_origin(rows.max[r], scale2, inner) - origin[r] > kSlack;
   }
-  moved = __any_sync(~0u, moved);
+  const bool moved = __any_sync(~0u, far);
+  if (moved) [[unlikely]] {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows.max[r] = quad_max(rows.max[r]), top[r] = capped_origin(rows.max[r], scale2, inner), shrink[r] = 1;
+      if (!(top[r] - origin[r] > kSlack)) continue;
+      shrink[r] = exp2_approx(origin[r] - top[r]);
+      rows.base[r] = rows.max[r], rows.sum[r] *= shrink[r], origin[r] = top[r];
+    }
+  }
   if (__all_sync(~0u, fmaxf(peak[0], peak[1]) * inner <= 0.5f)) {
     const float unit = scale2 * inner, square = inner * inner;
     const float a0 = kTanhOverX[0] * unit, a1 = kTanhOverX[1] * unit * square, a2 = kTanhOverX[2] * unit * square * square, a3 = kTanhOverX[3] * unit * square * square * square;
@@ -224,68 +250,100 @@ __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows
   return moved;
 }
 
-/// What full statistics have added up, once weights are 2^step of what they were, and gaps are larger by `step`.
-__device__ __forceinline__ void shift_full(FullPair& full, int r, float sum, float step) {
-  const float a = exp2_approx(step), moved = step == -kInfinityF ? 0 : step;
+/// How many of the keys before `end` a thread has.
+__device__ __forceinline__ int keys_of_thread(int end) { return end / 8 * 2 + ::min(::max(end % 8 - 2 * (thread_again() % 4), 0), 2); }
+
+/// What full statistics have added up of `count` scores, once weights are 2^step of what they were, and gaps are larger by `step`.
+__device__ __forceinline__ void shift_full(FullPair& full, int r, float sum, float step, int count) {
+  const float a = exp2_approx(step), moved = step == -kInfinityF ? 0 : step, n = static_cast<float>(count);
   full.t[r] = a * fmaf(moved, sum, full.t[r]);
   full.sum2[r] *= a * a, full.sum3[r] *= a * a * a;
-  full.second[r] = fmaf(moved, fmaf(2.0f, full.first[r], full.count[r] * moved), full.second[r]);
-  full.first[r] = fmaf(full.count[r], moved, full.first[r]);
+  full.second[r] = fmaf(moved, fmaf(2.0f, full.first[r], n * moved), full.second[r]);
+  full.first[r] = fmaf(n, moved, full.first[r]);
 }
 
-/// The smallest score of a row that a thread has, as new_maxima: below zero the larger bits are those of the smaller number.
-template <int N>
-__device__ __forceinline__ float lowest(const float (&s)[N], int r) {
-  unsigned low = 0;
-#pragma unroll
-  for (int j = 0; j < N / 4; ++j) low = __vimax3_u32(low, __float_as_uint(s[4 * j + 2 * r]), __float_as_uint(s[4 * j + 2 * r + 1]));
-  if (low - 0x80000000u <= 0x7f800000u) return __uint_as_float(low);
-  float min = kInfinityF;
-#pragma unroll
-  for (int j = 0; j < N / 4; ++j) min = fminf(min, fminf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-  return min;
-}
-
-/// softmax_step with full statistics: six more additions and half a comparison for each score.
-template <int N, bool kMasked>
-__device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, float (&shrink)[2], const float (&scale2)[2], int first_key) {
-  float max[2];
-  new_maxima_by_bits(s, rows, max);
+/// Of the blocks that a quarter's threads have their maxima in, the first that has the largest.
+__device__ __forceinline__ void agree_on_blocks(FullPair& full, const float (&max)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (max[r] > rows.max[r]) full.max_block[r] = first_key;
-    if constexpr (!kMasked) full.min[r] = fminf(full.min[r], lowest(s, r));
+    int block = max[r] == quad_max(max[r]) ? full.max_block[r] : 0x7fffffff;
+    block = ::min(block, __shfl_xor_sync(~0u, block, 1));
+    full.max_block[r] = ::min(block, __shfl_xor_sync(~0u, block, 2));
   }
-  const float old_base[2] = {rows.base[0], rows.base[1]}, old_sum[2] = {rows.sum[0], rows.sum[1]};
-  const bool moved = move_base(rows, max, shrink, scale2);
-  if (moved) {
+}
+
+/// What a thread adds up of two scores of a row, which become weights a and b: Σ w² and Σ w³ of two cost five operations, of one three.
+__device__ __forceinline__ void add_pair(float& first, float& second, RowPair& rows, FullPair& full, int r, float scale2, float origin) {
+  const float g = fmaf(first, scale2, -origin), h = fmaf(second, scale2, -origin), a = exp2_approx(g), b = exp2_approx(h);
+  const float sum = a + b, squares = fmaf(b, b, a * a);
+  rows.sum[r] += sum;
+  full.t[r] = fmaf(b, h, fmaf(a, g, full.t[r]));
+  full.first[r] += g, full.first[r] += h;
+  full.second[r] = fmaf(h, h, fmaf(g, g, full.second[r]));
+  full.sum2[r] += squares;
+  full.sum3[r] = fmaf(sum, fmaf(-a, b, squares), full.sum3[r]);  // a³ + b³ = (a + b)(a² − ab + b²)
+  first = a, second = b;
+}
+
+/// One that may be hidden.
+__device__ __forceinline__ void add_seen(float& s, RowPair& rows, FullPair& full, int r, float scale2, float origin) {
+  const bool seen = s != -kInfinityF;
+  const float all = fmaf(s, scale2, -origin), gap = seen ? all : 0, w = exp2_approx(all), square = w * w;
+  if (seen) full.min[r] = fminf(full.min[r], s);
+  rows.sum[r] += w;
+  full.t[r] = fmaf(w, gap, full.t[r]);
+  full.first[r] += gap;
+  full.second[r] = fmaf(gap, gap, full.second[r]);
+  full.sum2[r] += square;
+  full.sum3[r] = fmaf(square, w, full.sum3[r]);
+  s = w;
+}
+
+/// softmax_step with full statistics. `kFirst`: nothing was added up before, and the base goes where this block's maximum is.
+template <bool kFirst, bool kMasked, int N>
+__device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, float (&shrink)[2], const float (&scale2)[2], const int (&begin)[2], const int (&end)[2],
+                                                  int first_key) {
+  Range range;
+  bool sure = maxima_by_bits(s, rows.max, range.max);
+  // Once a thread has seen scores below zero the lowest is found by bits, too, beside the weights: another unit of the processor does that.
+  if constexpr (!kMasked) sure = sure && full.min[0] < 0 && full.min[1] < 0;
+  const bool usual = !kFirst && !__any_sync(~0u, !sure || too_far(range.max, rows, scale2));
+  const auto note_blocks = [&] {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (rows.base[r] != old_base[r]) shift_full(full, r, old_sum[r], (old_base[r] - rows.base[r]) * scale2[r]);
+      if (range.max[r] > rows.max[r]) full.max_block[r] = first_key;
+  };
+  bool moved = false;
+  if (usual) {
+    note_blocks();
+    rows.max[0] = range.max[0], rows.max[1] = range.max[1];
+  } else {
+    range = range_of<!kMasked>(s, rows.max, full.min);
+    note_blocks();
+    agree_on_blocks(full, range.max);
+    if constexpr (!kMasked) full.min[0] = range.min[0], full.min[1] = range.min[1];
+    const float old_base[2] = {rows.base[0], rows.base[1]}, old_sum[2] = {rows.sum[0], rows.sum[1]};
+    moved = move_base(rows, range.max, shrink, scale2);
+#pragma unroll
+    for (int r = 0; r < 2 && !kFirst; ++r)
+      if (rows.base[r] != old_base[r])
+        shift_full(full, r, old_sum[r], (old_base[r] - rows.base[r]) * scale2[r], ::max(0, keys_of_thread(::min(first_key, end[r])) - keys_of_thread(begin[r])));
   }
-  if constexpr (!kMasked) full.count[0] += N / 2, full.count[1] += N / 2;
   const float origin[2] = {origin_of(rows.base[0], scale2[0]), origin_of(rows.base[1], scale2[1])};
+  unsigned low[2] = {__float_as_uint(full.min[0]), __float_as_uint(full.min[1])};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
-    for (int x = 0; x < 4; ++x) {
-      const int r = x / 2;
-      float gap = fmaf(s[4 * j + x], scale2[r], -origin[r]);
-      const float w = exp2_approx(gap), square = w * w;
+    for (int r = 0; r < 2; ++r) {
+      float &first = s[4 * j + 2 * r], &second = s[4 * j + 2 * r + 1];
       if constexpr (kMasked) {
-        const bool seen = s[4 * j + x] != -kInfinityF;
-        if (seen) full.min[r] = fminf(full.min[r], s[4 * j + x]);
-        gap = seen ? gap : 0;
-        full.count[r] += seen ? 1 : 0;
+        add_seen(first, rows, full, r, scale2[r], origin[r]), add_seen(second, rows, full, r, scale2[r], origin[r]);
+      } else {
+        if constexpr (!kFirst) low[r] = __vimax3_u32(low[r], __float_as_uint(first), __float_as_uint(second));
+        add_pair(first, second, rows, full, r, scale2[r], origin[r]);
       }
-      rows.sum[r] += w;
-      full.t[r] = fmaf(w, gap, full.t[r]);
-      full.first[r] += gap;
-      full.second[r] = fmaf(gap, gap, full.second[r]);
-      full.sum2[r] += square;
-      full.sum3[r] = fmaf(square, w, full.sum3[r]);
-      s[4 * j + x] = w;
     }
+  if (!kMasked && usual) full.min[0] = __uint_as_float(low[0]), full.min[1] = __uint_as_float(low[1]);
   return moved;
 }
 

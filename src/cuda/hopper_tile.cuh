@@ -64,9 +64,11 @@ struct HopperArguments {
   int near_heads = 1;   ///< heads whose K and V fit the cache together: their tiles come one after another
   bool whole_heads = false;  ///< a block takes all tiles of a head
   SliceRule slices;
-  bool beside = false;  ///< started beside the kernel before it, whose end is waited for in the end
+  bool followed = false;  ///< another kernel may start beside this one
+  bool beside = false;    ///< started beside the kernel before it, whose end is waited for in the end
   bool rows = false, full_rows = false;  ///< statistics by row are wanted
   int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, blocks take the next one when they are free
+  unsigned long long* largest = nullptr;  ///< of each head, zero at the start: see note_largest
   float* part_o = nullptr;
   float4* part_rows = nullptr;  ///< maximum in base 2, sum, raw maximum, visible keys
 };
@@ -131,11 +133,12 @@ __device__ __forceinline__ PlacedRow place_row(const HopperArguments& a, const W
 
 /// Tiles in the order in which they are taken: of the heads that share the cache the longest rows of a causal mask first.
 template <class Tile>
-__device__ __forceinline__ Work place_work(const HopperArguments& a, int index) {
+__device__ __forceinline__ void place_work(const HopperArguments& a, int index, Work& work) {
   const ProblemView& p = a.f.p;
   const int heads = static_cast<int>(Tile::kPacked ? p.heads_kv : p.heads_q);
-  Work work;
-  work.index = index;
+  work.index = index < a.tiles ? index : -1;
+  work.first_block = work.last_block = 0;
+  if (index >= a.tiles) return;
   if constexpr (Tile::kPacked) {
     work.split = index % a.splits;
     work.head = work.kv_head = index / a.splits % heads, work.batch = index / a.splits / heads;
@@ -154,7 +157,6 @@ __device__ __forceinline__ Work place_work(const HopperArguments& a, int index) 
     work.keys = min(work.keys, length);
     if (p.diagonal == Diagonal::Kind::kLastKey) work.offset = length - static_cast<int>(p.len_q);
   }
-  return work;
 }
 
 /// Which blocks of keys the rows of a tile see: a warp's work, whose first lane writes it down.
@@ -163,26 +165,30 @@ __device__ __forceinline__ void find_blocks(const HopperArguments& a, Work& work
   const int lane = threadIdx.x % 32;
   const int split_first = Tile::kPacked && a.split_keys > 0 ? work.split * a.split_keys : 0;
   const int split_last = Tile::kPacked && a.split_keys > 0 ? split_first + a.split_keys : 0x7fffffff;
-  int first = 0x7fffffff, last = 0, tails = 0;
+  if (lane == 0) work.tails = 0;
 #pragma unroll 1
   for (int g = 0; g < Tile::kGroups; ++g) {
-    int group_first = 0x7fffffff, group_last = 0;
+    int first = 0x7fffffff, last = 0;
 #pragma unroll 1
     for (int row = 64 * g + lane; row < 64 * g + 64; row += a.rule.alike ? 64 : 32) {  // where rows are alike one does
       const PlacedRow place = place_row<Tile>(a, work, row);
       if (!place.real) continue;
       const KeyRun run = visible_run(a, work, place.i);
-      if (run.begin < run.end) group_first = min(group_first, max(run.begin, split_first)), group_last = max(group_last, min(run.end, split_last));
+      if (run.begin < run.end) first = min(first, max(run.begin, split_first)), last = max(last, min(run.end, split_last));
     }
-    const int end = __reduce_max_sync(~0u, group_last);
-    group_first = __reduce_min_sync(~0u, group_first) / Tile::kKeys, group_last = (end + Tile::kKeys - 1) / Tile::kKeys;
-    if (Tile::kTail > 0 && group_last - group_first > 1 && end - (group_last - 1) * Tile::kKeys <= Tile::kTail) tails |= 1 << g;
-    if (group_first < group_last) first = min(first, group_first), last = max(last, group_last);
-    if (lane == 0) work.group_first[g] = group_first, work.group_last[g] = group_last;
+    const int end = __reduce_max_sync(~0u, last), begin = __reduce_min_sync(~0u, first);
+    if (lane != 0) continue;
+    work.group_first[g] = begin / Tile::kKeys, work.group_last[g] = (end + Tile::kKeys - 1) / Tile::kKeys;
+    if (Tile::kTail > 0 && work.group_last[g] - work.group_first[g] > 1 && end - (work.group_last[g] - 1) * Tile::kKeys <= Tile::kTail) work.tails |= 1 << g;
   }
   if (lane != 0) return;
+  int first = 0x7fffffff, last = 0;
+#pragma unroll 1
+  for (int g = 0; g < Tile::kGroups; ++g)
+    if (work.group_first[g] < work.group_last[g]) first = min(first, work.group_first[g]), last = max(last, work.group_last[g]);
   if (first >= last) first = last = 0;
-  work.first_block = first, work.last_block = last, work.tails = tails;
+  work.first_block = first, work.last_block = last;
+#pragma unroll 1
   for (int g = 0; g < Tile::kGroups; ++g)
     if (work.group_first[g] >= work.group_last[g]) work.group_first[g] = work.group_last[g] = first;
 }

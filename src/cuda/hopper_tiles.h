@@ -36,7 +36,7 @@ struct HopperTiles<128> {
   using Wide = HopperTile<128, 2, 176, 2, 1, 40, 232, 64>;
   using Short = void;
   using Capped = HopperTile<128, 2, 128, 2, 1, 40, 232>;
-  using Full = Capped;
+  using Full = HopperTile<128, 2, 128, 2, 1, 24, 240>;
   using Rich = HopperTile<128, 2, 80, 2, 1, 40, 232>;
   using Packed = HopperTile<128, 1, 64, 3, 2, 40, 216>;
   using PackedRich = Packed;

@@ -30,9 +30,9 @@ inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b
 
 /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
 template <class... Parameters, class... Arguments>
-void launch_beside(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+  config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
