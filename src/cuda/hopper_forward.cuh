@@ -376,7 +376,8 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
 template <class Tile>
 __device__ __forceinline__ void produce(const HopperArguments& a, const HopperShared<Tile>& shared, Work* slots) {
   constexpr int kKeys = Tile::kKeys, kStages = Tile::kStages, kDim = Tile::kDim;
-  const auto leader = [] { return thread_again() % 32 == 0; };  // asked anew: registers are scarce here, too
+  constexpr bool kScarce = Tile::kProducerRegisters < 32;  // registers: what can be asked anew is not kept
+  const auto leader = [] { return thread_again() % 32 == 0; };
   const auto write_work = [&](int round) {
     Work& slot = slots[round % Tile::kSlots];
     if (leader()) {
@@ -398,9 +399,11 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
 #pragma unroll 1
   for (int round = -1;; ++round) {  // from −1 on: the first tile is found as any other
     const Work& work = slots[round & (Tile::kSlots - 1)];
+    const int kept_head = work.kv_head, kept_batch = work.batch, last = work.last_block;
+    int block = work.first_block;
     const auto copy = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap& map, int block) {
       const RingPlace<kStages> place{ring};
-      const int stage = place.stage(), head = work.kv_head, batch = work.batch;
+      const int stage = place.stage(), head = kScarce ? work.kv_head : kept_head, batch = kScarce ? work.batch : kept_batch;
       barrier_wait(empty + 8 * stage, place.parity() ^ 1);
       barrier_expect(full + 8 * stage, Tile::kStageBytes);
       for (int panel = 0; panel < Tile::kPanels; ++panel) {
@@ -409,26 +412,26 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
         else copy_box(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
       }
     };
-    const auto some = [&] { return work.first_block < work.last_block; };
+    const bool some = block < last;
     const auto give_queries = [&](int g) {
       const RingPlace<Tile::kQueries> queries{round};
       const int place = queries.stage() * Tile::kGroups + g;
       const std::uint32_t full = shared.full_q + 8 * place;
       barrier_wait(shared.empty_q + 8 * place, queries.parity() ^ 1);
-      if (!some() || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
+      if (!some || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
       barrier_expect(full, Tile::kQueryBytes / Tile::kGroups);
       const int first_row = a.slices(work.row_tile * Tile::kGroups + g) * 64;
       for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, first_row, work.head, work.batch, full);
     };
-    int block = work.first_block;
+    const int full = min(last, block + kStages);
     if (round >= 0 && leader()) {
       // Where rows are packed memory is what counts: keys first. Else queries come before what needs them.
-      if (some()) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
+      if (some) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
 #pragma unroll 1
       for (int g = 0; g < Tile::kGroups && !Tile::kPacked; ++g) give_queries(g);
-      if (some()) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring;
+      if (some) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring;
 #pragma unroll 1
-      for (++block; block < min(work.last_block, work.first_block + kStages); ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
+      for (++block; block < full; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
       if (Tile::kPacked) give_queries(0);
     }
     __syncwarp();
@@ -436,7 +439,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
     write_work(round + 1);  // the rings are full: there is time
     if (round >= 0 && leader()) {
 #pragma unroll 1
-      for (; block < work.last_block; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
+      for (; block < last; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
     }
     __syncwarp();
   }
