@@ -416,7 +416,8 @@ def test_the_interpreter_is_free_meanwhile():
 def test_ctrl_c_is_heard_during_a_long_call():
     # f64 runs in the reference kernel: this would take minutes.
     code = """
-        import numpy as np, rootdk, sys
+        import numpy as np, rootdk, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background start with it ignored
         x = np.zeros((4, 64, 2000, 64), np.float64)
         print("ready", flush=True)
         try:
