@@ -219,8 +219,8 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
         c = scale_of_head<Tile>(a, work, place.h);
       }
     }
-    scale2[r] = c * kLog2E;
-    if constexpr (kFull) scale2[r] = __int_as_float(same_in_warp(__float_as_int(work.c * kLog2E)));  // two registers less
+    if constexpr (kFull) scale2[r] = __int_as_float(same_in_warp(__float_as_int(work.c * kLog2E)));  // once for a warp: two registers less
+    else scale2[r] = c * kLog2E;
     if constexpr (kKind == ScoreKind::kCapped) inner = static_cast<float>(factor_of(p, 0)) / p.cap, scale2[r] = p.cap * kLog2E;
   }
   const int warp_begin = __reduce_max_sync(~0u, max(begin[0], begin[1])), warp_end = __reduce_min_sync(~0u, min(end[0], end[1]));

@@ -1,7 +1,7 @@
 // Softmax of a block of scores in the registers of a warpgroup, and the statistics that ride on it.
 //
 // A thread has a quarter of two rows: s[4j + 2r + e] is row r of its pair, column 8j + 2·(lane % 4) + e. Exponents are of base 2 and relative
-// to the row's maximum so far: gap = s·scale2 − origin ≤ 0, w = 2^gap. What statistics need beyond that is added up from gap and w.
+// to a maximum that the row had: gap = s·scale2 − origin ≤ kSlack, w = 2^gap. What statistics need beyond that is added up from gap and w.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -75,7 +75,7 @@ struct RowPair {
 
 inline constexpr float kSlack = 8;  ///< 2^8 times 2^8 such weights stay in the range of f16
 
-/// What full statistics add; all in units of gap, relative to the maximum so far.
+/// What full statistics add, in units of gap; sums are relative to the base.
 struct FullPair {
   float t[2], sum2[2], sum3[2];          ///< Σ w·gap, Σ w², Σ w³
   float first[2], second[2];             ///< Σ gap, Σ gap²
@@ -208,7 +208,7 @@ __device__ __forceinline__ float capped_origin(float base, float scale2, float i
 template <int N>
 __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2, float inner, bool masked, const int (&begin)[2],
                                                     const int (&end)[2], int first_key) {
-  float origin[2], top[2], peak[2] = {0, 0};
+  float origin[2], peak[2] = {0, 0};
 #pragma unroll
   for (int j = 0; j < N; ++j) peak[j % 2] = fmaxf(peak[j % 2], fabsf(s[j]));
   const Range range = range_of<false>(s, rows.max, rows.max);
@@ -222,10 +222,11 @@ __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows
   if (moved) [[unlikely]] {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      rows.max[r] = quad_max(rows.max[r]), top[r] = capped_origin(rows.max[r], scale2, inner), shrink[r] = 1;
-      if (!(top[r] - origin[r] > kSlack)) continue;
-      shrink[r] = exp2_approx(origin[r] - top[r]);
-      rows.base[r] = rows.max[r], rows.sum[r] *= shrink[r], origin[r] = top[r];
+      rows.max[r] = quad_max(rows.max[r]), shrink[r] = 1;
+      const float top = capped_origin(rows.max[r], scale2, inner);
+      if (!(top - origin[r] > kSlack)) continue;
+      shrink[r] = exp2_approx(origin[r] - top);
+      rows.base[r] = rows.max[r], rows.sum[r] *= shrink[r], origin[r] = top;
     }
   }
   if (__all_sync(~0u, fmaxf(peak[0], peak[1]) * inner <= 0.5f)) {
