@@ -126,50 +126,92 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) combine_kernel(const __gri
   f.records[index] = {raw_max, largest, gain, total.lse, visible, finite};
 }
 
-constexpr int kKeyThreads = 1024, kPerKey = 8;
+constexpr int kKeyThreads = 512, kPerKey = 8;
+
+/// Of rows that the copy engine can read, which begin at multiples of 16 bytes: of the first eight elements, or as many as there are.
+template <class T>
+__device__ float dot_of_eight(const T* q, const T* k, int count) {
+  float dot = 0;
+  if (count < 8) {
+    for (int d = 0; d < count; ++d) dot = fmaf(widen(q[d]), widen(k[d]), dot);
+    return dot;
+  }
+  const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(k);
+  const T *x = reinterpret_cast<const T*>(&a), *y = reinterpret_cast<const T*>(&b);
+#pragma unroll
+  for (int d = 0; d < 8; ++d) dot = fmaf(widen(x[d]), widen(y[d]), dot);
+  return dot;
+}
+
+/// What find_keys goes by.
+struct KeySearch {
+  const unsigned long long* largest = nullptr;  ///< of each head's warps; null: the key of each row is wanted
+  int warps = 0;
+  const int* ready = nullptr;  ///< if there, the search begins when it is not 0, instead of at the end of the kernel before
+  int block_keys = 0;
+  int rows = 1;  ///< for each block
+};
+
+/// The key of row i's maximum, in the block of keys that the kernel found: a block's work.
+template <class T>
+__device__ void find_key(const ForwardView& f, int block_keys, std::int64_t b, std::int64_t h, int i, unsigned long long& best) {
+  const ProblemView& p = f.p;
+  base::FullRecord& record = f.full[(b * p.heads_q + h) * p.len_q + i];
+  __syncthreads();
+  if (threadIdx.x == 0) best = 0;
+  __syncthreads();
+  const QueryRow run = visible_keys(p, b, i);
+  const int start = record.raw.argmax, begin = max(start, static_cast<int>(run.begin)), end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
+  if (start < 0) return;
+  const T* q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i);
+  for (int j = begin + static_cast<int>(threadIdx.x) / kPerKey; j < end; j += kKeyThreads / kPerKey) {
+    const T* k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
+    float dot = 0;
+#pragma unroll 2
+    for (int d = 8 * static_cast<int>(threadIdx.x % kPerKey); d < p.dim_qk; d += 8 * kPerKey) dot += dot_of_eight(q + d, k + d, static_cast<int>(p.dim_qk) - d);
+    const unsigned others = 0xffu << (threadIdx.x % 32 / kPerKey * kPerKey);
+    for (int distance = kPerKey / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(others, dot, distance);
+    if (threadIdx.x % kPerKey == 0 && !isnan(dot)) atomicMax(&best, first_of_largest(dot, j));
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const int key = best == 0 ? begin : number_of(best);
+  record.raw.argmax = record.score.argmax = key;
+  write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
+}
 
 /// The kernel only knows in which block of keys a row's maximum is: finds the key, of the row that has the head's, or of all rows.
 template <class T>
-__global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__ ForwardView f, const unsigned long long* largest, int block_keys, int rows_at_once) {
+__global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__ ForwardView f, const __grid_constant__ KeySearch search) {
   const ProblemView& p = f.p;
-  const std::int64_t head = blockIdx.x, b = head / p.heads_q, h = head % p.heads_q, first = head * p.len_q;
+  const std::int64_t head = blockIdx.x, b = head / p.heads_q, h = head % p.heads_q;
   __shared__ unsigned long long best;
-  next_kernel_wait();
-  if (largest && largest[head] == 0) return;
-  const int from = largest ? number_of(largest[head]) : static_cast<int>(blockIdx.y) * rows_at_once, to = min(from + rows_at_once, static_cast<int>(p.len_q));
-  for (int i = from; i < to; ++i) {
+  if (threadIdx.x == 0) best = 0;
+  if (!search.ready) next_kernel_wait();
+  else if (threadIdx.x == 0)
+    while (load_acquire(search.ready) == 0) __nanosleep(100);
+  __syncthreads();
+  if (search.largest) {
+    unsigned long long most = 0;
+    for (int w = static_cast<int>(threadIdx.x); w < search.warps; w += kKeyThreads) most = max(most, search.largest[head * search.warps + w]);
+    if (most > 0) atomicMax(&best, most);
     __syncthreads();
-    if (threadIdx.x == 0) best = 0;
-    __syncthreads();
-    if (!is_sampled(p, i)) continue;
-    const QueryRow run = visible_keys(p, b, i);
-    const int start = f.full[first + i].raw.argmax, begin = max(start, static_cast<int>(run.begin)), end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
-    if (start < 0) continue;
-    const T* q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i);
-    for (int j = begin + static_cast<int>(threadIdx.x) / kPerKey; j < end; j += kKeyThreads / kPerKey) {
-      const T* k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
-      float dot = 0;
-#pragma unroll 8
-      for (int d = threadIdx.x % kPerKey; d < p.dim_qk; d += kPerKey) dot = fmaf(widen(q[d * f.q.strides[3]]), widen(k[d * f.k.strides[3]]), dot);
-      const unsigned others = 0xffu << (threadIdx.x % 32 / kPerKey * kPerKey);
-      for (int distance = kPerKey / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(others, dot, distance);
-      if (threadIdx.x % kPerKey == 0 && !isnan(dot)) atomicMax(&best, first_of_largest(dot, j));
-    }
-    __syncthreads();
-    if (threadIdx.x != 0) continue;
-    const int key = best == 0 ? begin : number_of(best);
-    f.full[first + i].raw.argmax = f.full[first + i].score.argmax = key;
-    write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
+    if (best != 0) find_key<T>(f, search.block_keys, b, h, number_of(best), best);
+  } else {
+    const int from = static_cast<int>(blockIdx.y) * search.rows, to = min(from + search.rows, static_cast<int>(p.len_q));
+    for (int i = from; i < to; ++i)
+      if (is_sampled(p, i)) find_key<T>(f, search.block_keys, b, h, i, best);
   }
+  if (search.ready) next_kernel_wait();  // what comes after this kernel comes after those before it
 }
 
 /// Whether each row's key is asked for.
 bool wants_keys(const ForwardView& view) { return view.full_rows[11].data || view.full_rows[12].data; }
 
-/// Tiles differ in how long they take: in what their rows see, or in whether they are sampled.
+/// Tiles differ in how long they take.
 bool uneven(const Problem& problem) {
   const Mask& mask = problem.mask;
-  return mask.causal || mask.window || !mask.key_lengths.empty() || mask.documents || problem.stats_options.sample > 1;
+  return mask.causal || mask.window || !mask.key_lengths.empty() || mask.documents;
 }
 
 /// Many heads of few tiles: a block that takes all tiles of a head has as much to do as any other.
@@ -210,11 +252,9 @@ HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
     memory.rows = arena.take<float4>(parts * rows);
   }
   if (plan.problem.stats == StatsLevel::kFull) {
-    memory.largest = arena.take<unsigned long long>(s.batch * s.heads_q + 1);
-    memory.next_tile = reinterpret_cast<int*>(memory.largest + s.batch * s.heads_q);
-  } else if (parts > 1 || uneven(plan.problem)) {
-    memory.next_tile = arena.take<int>(2);
+    memory.largest = arena.take<unsigned long long>(s.batch * s.heads_q * 4 * (divide_up(s.len_q, 64) + kMostGroups));
   }
+  if (parts > 1 || uneven(plan.problem) || plan.problem.stats_options.sample > 1) memory.next_tile = arena.take<int>(3);
   if (plan.problem.mask.documents) memory.runs = arena.take<int2>(s.batch * s.len_q);
   return memory;
 }
@@ -235,6 +275,19 @@ std::int64_t count(const SliceRule& rule, std::int64_t slices) {
   return rule.kind == SliceRule::kAll ? slices : rule.kind == SliceRule::kEvery ? every : slices - every;
 }
 
+/// Where full statistics are sampled two kernels run side by side. The instructions of both do not fit the cache that a group of
+/// multiprocessors has for them, so that the sampled rows get groups of their own, until about half of the time is over. 0: all
+/// multiprocessors begin with sampled rows, where that is not long.
+int clusters_for_sampled(const SliceRule& sampled, const Shape& s, std::int64_t heads, int multiprocessors) {
+  constexpr double kMostOfTime = 0.6, kManyRounds = 12;
+  const double cost = kernel_dim(s) == 64 ? 1.75 : 1.4;  // of a tile with full statistics, over one without
+  const std::int64_t slices = divide_up(s.len_q, 64), some = count(sampled, slices), groups = hopper_tile(kernel_dim(s), HopperLayout::kFull).rows / 64;
+  const std::int64_t tiles = divide_up(some, groups) * heads, others = divide_up(slices - some, groups) * heads;
+  const double rounds = (static_cast<double>(tiles) * cost + static_cast<double>(others)) / multiprocessors;
+  if (rounds < kManyRounds) return 0;
+  return static_cast<int>(divide_up(tiles, kClusterBlocks * static_cast<std::int64_t>(kMostOfTime * rounds / cost)));
+}
+
 RowRule rule_of(const Mask& mask, const Shape& s) {
   constexpr std::int64_t kFar = std::int64_t{1} << 29;
   RowRule rule;
@@ -247,14 +300,14 @@ RowRule rule_of(const Mask& mask, const Shape& s) {
   return rule;
 }
 
-void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayout layout, int blocks, cudaStream_t stream) {
+void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayout layout, const HopperGrid& grid, cudaStream_t stream) {
   const std::int64_t dim = kernel_dim(s);
   if (kind == ScoreKind::kScaled) {
     const auto scaled = dim == 64 ? &hopper_scaled<64> : dim == 128 ? &hopper_scaled<128> : &hopper_scaled<256>;
-    return scaled(a, s.dtype, layout, blocks, stream);
+    return scaled(a, s.dtype, layout, grid, stream);
   }
   const auto rich = dim == 64 ? &hopper_rich<64> : dim == 128 ? &hopper_rich<128> : &hopper_rich<256>;
-  rich(a, s.dtype, layout, kind, blocks, stream);
+  rich(a, s.dtype, layout, kind, grid, stream);
 }
 
 }  // namespace
@@ -277,14 +330,12 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   a.followed = parts > 1 || full;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
   for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
-  if (full) check(cudaMemsetAsync(memory.largest, 0, static_cast<std::size_t>(heads + 1) * sizeof(unsigned long long), stream), "maxima and tile counters");
-  else if (memory.next_tile && !packed) check(cudaMemsetAsync(memory.next_tile, 0, 2 * sizeof(int), stream), "tile counters");
   if (full && view.full && !wants_keys(view)) a.largest = memory.largest;
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
 
-  const auto launch_slices = [&](const SliceRule& slices, HopperLayout layout, int* next_tile) {
+  const auto launch_slices = [&](const SliceRule& slices, HopperLayout layout, int* next_tile, int clusters) {
     const HopperTileSizes tile = hopper_tile(kernel_dim(s), layout);
     a.slices = slices;
     a.q = tensor_map(call.in.q, 64), a.k = tensor_map(call.in.k, tile.keys), a.v = tensor_map(call.in.v, tile.keys);
@@ -295,26 +346,33 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
     a.next_tile = nullptr;
     if (a.whole_heads) a.near_heads = 1;
-    else if (packed ? a.tiles >= kManyRounds * blocks : uneven(problem)) a.next_tile = next_tile;
-    if (packed && a.next_tile) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
-    if (blocks > 0) launch(a, s, kind_of(problem, s), layout, blocks, stream);
+    else if (packed ? a.tiles >= kManyRounds * blocks : uneven(problem) || a.beside) a.next_tile = next_tile;
+    if (a.next_tile && !a.beside) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
+    if (blocks > 0) launch(a, s, kind_of(problem, s), layout, {blocks, clusters}, stream);
   };
   const SliceRule sampled = full && !a.full_rows ? sampled_slices(problem.stats_options) : SliceRule{};
-  const HopperLayout layout = layout_of(problem, s);
-  launch_slices(sampled, layout, memory.next_tile);
-  if (sampled.kind == SliceRule::kEvery) {
+  const bool apart = sampled.kind == SliceRule::kEvery, some = apart && count(sampled, divide_up(s.len_q, 64)) > 0, none = apart && !some;  // of the rows are sampled
+  const HopperLayout layout = none ? plain_layout(problem, s) : layout_of(problem, s);
+  if (some) a.clears = memory.next_tile + 1;
+  launch_slices(none ? SliceRule{} : sampled, layout, memory.next_tile, some ? clusters_for_sampled(sampled, s, heads, multiprocessors) : 0);
+  const int noted = a.row_tiles * hopper_tile(kernel_dim(s), layout).rows / 16;
+  if (some) {
+    a.beside = true, a.before_done = memory.next_tile + 2;
+    launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1, 0);
     a.beside = a.tiles > 0;
-    launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1);
   }
   if (parts > 1) {
     const auto combine = s.dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
     launch_beside(combine, dim3(static_cast<unsigned>(rows)), parts > 32 ? 512 : 128, 0, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
   }
-  if (full && view.full) {
-    const std::int64_t rows_at_once = a.largest ? 1 : std::max<std::int64_t>(64, divide_up(s.len_q, 65535));
-    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(a.largest ? 1 : divide_up(s.len_q, rows_at_once)));
+  if (full && view.full && !none) {
+    KeySearch search;
+    search.largest = a.largest, search.warps = noted, search.block_keys = hopper_tile(kernel_dim(s), layout).keys;
+    if (a.beside) search.ready = a.before_done;  // the sampled rows are done long before the others
+    search.rows = static_cast<int>(std::max<std::int64_t>(64, divide_up(s.len_q, 65535)));
+    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(a.largest ? 1 : divide_up(s.len_q, search.rows)));
     const auto find = s.dtype == DType::kBF16 ? find_keys<__nv_bfloat16> : find_keys<__half>;
-    launch_beside(find, grid, kKeyThreads, 0, stream, view, static_cast<const unsigned long long*>(a.largest), hopper_tile(kernel_dim(s), layout).keys, static_cast<int>(rows_at_once));
+    launch_beside(find, grid, kKeyThreads, 0, stream, view, search);
   }
 }
 

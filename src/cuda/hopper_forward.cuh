@@ -13,6 +13,7 @@
 // What limits it on an H200 is power: with fewer instructions for each score the card clocks higher.
 #pragma once
 
+#include <cstddef>
 #include <type_traits>
 
 #include "cuda/hopper_scores.cuh"
@@ -77,12 +78,32 @@ __device__ __forceinline__ unsigned long long first_of_largest(float score, int 
 }
 __device__ __forceinline__ int number_of(unsigned long long pair) { return static_cast<int>(~static_cast<unsigned>(pair)); }
 
-/// Of a warp's rows that count, the one with a head's largest score.
-__device__ __forceinline__ void note_largest(unsigned long long* head, bool counts, float score, int row) {
+/// Of a warp's rows that count, the one with the largest score; 0 if there is none.
+__device__ __forceinline__ void note_largest(unsigned long long* of_warp, bool counts, float score, int row) {
   const unsigned long long pair = counts ? first_of_largest(score, row) : 0;
   const unsigned most = __reduce_max_sync(~0u, static_cast<unsigned>(pair >> 32));
   const unsigned first = __reduce_max_sync(~0u, static_cast<unsigned>(pair >> 32) == most ? static_cast<unsigned>(pair) : 0);
-  if (most > 0 && threadIdx.x % 32 == 0) atomicMax(head, static_cast<unsigned long long>(most) << 32 | first);
+  if (threadIdx.x % 32 == 0) *of_warp = static_cast<unsigned long long>(most) << 32 | first;
+}
+
+/// Records in as few pieces as there can be: each is a transaction for each row, and an instruction to fetch.
+__device__ __forceinline__ void write_record(base::RowRecord* to, float raw_max, float score_max, float p_max, float lse, int visible, bool finite) {
+  static_assert(sizeof(base::RowRecord) == 40 && offsetof(base::RowRecord, visible) == 32 && offsetof(base::RowRecord, finite) == 36);
+  auto* pieces = reinterpret_cast<double*>(to);
+  pieces[0] = raw_max, pieces[1] = score_max, pieces[2] = p_max, pieces[3] = lse;
+  *reinterpret_cast<int2*>(pieces + 4) = {visible, finite};
+}
+__device__ __forceinline__ void write_record(base::FullRecord* to, const base::FullRecord& record) {
+  static_assert(sizeof(base::RowMoments) == 32 && offsetof(base::RowMoments, argmax) == 24 && sizeof(base::FullRecord) == 96 && offsetof(base::FullRecord, entropy) == 64);
+  auto* pieces = reinterpret_cast<double2*>(to);
+  int piece = 0;
+#pragma unroll
+  for (const base::RowMoments* moments : {&record.raw, &record.score}) {
+    pieces[piece++] = {moments->mean, moments->m2};
+    pieces[piece++] = {moments->min, __hiloint2double(0, moments->argmax)};
+  }
+  pieces[piece++] = {record.entropy, record.sum_p2};
+  pieces[piece++] = {record.sum_p3, record.sink_mass};
 }
 
 /// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values, which `settle` makes relative to
@@ -166,13 +187,14 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
     visible = run.end - run.begin;
   }
   const bool sampled = kFull && is_sampled(p, i);
-  if (kFull && a.largest) note_largest(a.largest + work.head_index, place.real && sampled && finite && visible > 0, raw_max, static_cast<int>(i));
+  const std::int64_t tile = std::int64_t{work.head_index} * a.row_tiles + work.row_tile;
+  if (kFull && a.largest) note_largest(a.largest + (tile * Tile::kGroups + group) * 4 + thread / 32, place.real && sampled && finite && visible > 0, raw_max, static_cast<int>(i));
   if (lane % 4 > 1 || !place.real) return;
   if (f.lse.data) write(f.lse, Tile::kPacked ? at(f.lse, b, h, i) : work.lse_at + i * f.lse.strides[2], total.lse);
   if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, my_gain);
   if (!f.records) return;
   const std::int64_t index = (Tile::kPacked ? b * p.heads_q + h : std::int64_t{work.head_index}) * static_cast<int>(p.len_q) + i;
-  f.records[index] = {raw_max, score_max, my_gain, total.lse, visible, finite};
+  write_record(f.records + index, raw_max, score_max, my_gain, total.lse, visible, finite);
   if constexpr (!kFull) return;
   base::FullRecord record = {};
   if constexpr (kFull) {
@@ -182,7 +204,8 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
         one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1], one.second[0] = full.second[1];
         one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
       }
-      f.full[index] = record = finish_full(p, one, 0, h, sum, origin, visible);
+      record = finish_full(p, one, 0, h, sum, origin, visible);
+      write_record(f.full + index, record);
     }
   }
   if (a.full_rows) write_full_rows(f, b, h, i, sampled, visible, record);
@@ -420,8 +443,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
       barrier_wait(shared.empty_q + 8 * place, queries.parity() ^ 1);
       if (!some || Tile::kPacked || work.group_first[g] >= work.group_last[g]) return barrier_arrive(full);
       barrier_expect(full, Tile::kQueryBytes / Tile::kGroups);
-      const int first_row = a.slices(work.row_tile * Tile::kGroups + g) * 64;
-      for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, first_row, work.head, work.batch, full);
+      for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, work.group_row[g], work.head, work.batch, full);
     };
     const int full = min(last, block + kStages);
     if (round >= 0 && leader()) {
@@ -443,7 +465,9 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
     }
     __syncwarp();
   }
-  if (a.beside) next_kernel_wait();
+  if (!a.beside) return;
+  next_kernel_wait();
+  if (leader()) store_release(a.before_done, 1);
 }
 
 /// Packed rows are gathered by hand, in the layout that the copy engine would have made. Rows of padding are zero, from the first tile on.
@@ -486,6 +510,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
       barrier_init(shared.empty_k + 8 * x, 4 * kGroups), barrier_init(shared.empty_v + 8 * x, 4 * kGroups);
     }
     asm volatile("fence.mbarrier_init.release.cluster;");
+    if (kFull && a.clears && blockIdx.x == 0) a.clears[0] = a.clears[1] = 0, __threadfence();
   }
   __syncthreads();
   if (a.followed) next_kernel_start();
@@ -513,11 +538,28 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
   }
 }
 
+/// How many blocks take tiles.
+struct HopperGrid {
+  int blocks = 0;
+  int clusters = 0;  ///< if not 0: so many clusters of kClusterBlocks instead, where the card has room for them
+};
+
+inline constexpr int kClusterBlocks = 16;  ///< about what a group of multiprocessors has
+
 template <class Tile, class T, bool kFull, ScoreKind kKind>
-void hopper_launch(const HopperArguments& a, int blocks, cudaStream_t stream) {
-  allow_shared(hopper_kernel<Tile, T, kFull, kKind>, Tile::kBytes);
-  if (a.beside) return launch_beside(hopper_kernel<Tile, T, kFull, kKind>, dim3(static_cast<unsigned>(blocks)), Tile::kThreads, Tile::kBytes, stream, a);
-  hopper_kernel<Tile, T, kFull, kKind><<<static_cast<unsigned>(blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
+void hopper_launch(const HopperArguments& a, const HopperGrid& grid, cudaStream_t stream) {
+  const auto kernel = hopper_kernel<Tile, T, kFull, kKind>;
+  allow_shared(kernel, Tile::kBytes);
+  if (a.beside) return launch_beside(kernel, dim3(static_cast<unsigned>(grid.blocks)), Tile::kThreads, Tile::kBytes, stream, a);
+  if constexpr (kFull) {
+    static PerDevice<int> clusters;
+    const int most = grid.clusters == 0 ? 0 : clusters.get([&] { return clusters_at_once(kernel, kClusterBlocks, Tile::kThreads, Tile::kBytes); });
+    if (grid.clusters > 0 && grid.clusters <= most) {
+      return with_clusters(grid.clusters * kClusterBlocks, kClusterBlocks, Tile::kThreads, Tile::kBytes, stream,
+                           [&](const cudaLaunchConfig_t& config) { check(cudaLaunchKernelEx(&config, kernel, a), "hopper forward in clusters"); });
+    }
+  }
+  kernel<<<static_cast<unsigned>(grid.blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
   check_launch("hopper forward");
 }
 

@@ -353,9 +353,10 @@ __device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, co
   base::FullRecord record = {};
   const double ln2 = kLn2, n = visible;
   if (visible > 0) {
-    const double mean = static_cast<double>(full.first[r]) / n;
+    // Squares around a number next to the mean: what it is off by counts only squared, so that a quick division will do.
+    const double first = full.first[r], mean = __fdividef(full.first[r], static_cast<float>(visible));
     record.raw.mean = ln2 * (static_cast<double>(origin) + mean);
-    record.raw.m2 = ln2 * ln2 * fmax(0.0, static_cast<double>(full.second[r]) - static_cast<double>(full.first[r]) * mean);
+    record.raw.m2 = ln2 * ln2 * fmax(0.0, fma(mean, fma(n, mean, -2 * first), static_cast<double>(full.second[r])));
     record.raw.min = static_cast<double>(full.min[r] * static_cast<float>(factor_of(p, h)));
     record.raw.argmax = full.max_block[r];  // settle_argmax finds the key
   }
@@ -369,8 +370,8 @@ __device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, co
     record.sink_mass = e / sums;
   }
   if (sums > 0) {
-    const float inverse = 1 / sums;
-    record.entropy = logf(sums) - t * inverse;
+    const float inverse = __fdividef(1.0f, sums);
+    record.entropy = __logf(sums) - t * inverse;  // sums are 1 or more
     record.sum_p2 = sum2 * inverse * inverse;
     record.sum_p3 = sum3 * inverse * inverse * inverse;
   }

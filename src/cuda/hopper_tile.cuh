@@ -22,7 +22,7 @@ struct HopperTile {
   static constexpr bool kPacked = kGroups == 1;  ///< rows are (head of the group, query), and keys may be split
   static constexpr int kBarriers = 2 * kQueries * kGroups + 4 * kStages;
   static_assert(kQueries <= 2);
-  static constexpr int kSlots = 4, kSlotBytes = 104;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
+  static constexpr int kSlots = 4, kSlotBytes = 120;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
   // A warpgroup that asks for more than the block was launched with waits for ever.
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= (kGroups + 1) * (65536 / (kThreads * kBlocks) / 8 * 8));
   static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kStageBytes + kBarriers * 8 + kSlots * kSlotBytes;
@@ -66,9 +66,11 @@ struct HopperArguments {
   SliceRule slices;
   bool followed = false;  ///< another kernel may start beside this one
   bool beside = false;    ///< started beside the kernel before it, whose end is waited for in the end
+  int* before_done = nullptr;  ///< zero at the start, then 1 once that kernel has come to its end
+  int* clears = nullptr;       ///< two counters of the kernel beside this one, which are zero before that can start
   bool rows = false, full_rows = false;  ///< statistics by row are wanted
   int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, blocks take the next one when they are free
-  unsigned long long* largest = nullptr;  ///< of each head, zero at the start: see note_largest
+  unsigned long long* largest = nullptr;  ///< of each warp of each tile: see note_largest
   float* part_o = nullptr;
   float4* part_rows = nullptr;  ///< maximum in base 2, sum, raw maximum, visible keys
 };
@@ -81,6 +83,7 @@ struct Work {
   int batch = 0, head = 0, kv_head = 0, row_tile = 0, split = 0;  ///< head: of the keys where rows are packed
   int first_block = 0, last_block = 0;
   int group_first[kMostGroups] = {}, group_last[kMostGroups] = {};  ///< of each warpgroup's rows
+  int group_row[kMostGroups] = {};  ///< their first
   int tails = 0;  ///< bit g: the last of several blocks of warpgroup g is a tail
   int keys = 0, offset = 0;  ///< of the item: how many there are, and where the diagonal is
   float c = 0;               ///< the head's scale; this and what follows not where rows are packed
@@ -127,7 +130,7 @@ __device__ __forceinline__ PlacedRow place_row(const HopperArguments& a, const W
     const int group = static_cast<int>(a.f.p.group), g = row / len_q;
     return {work.head * group + g, row - g * len_q, g < group};
   }
-  const int i = a.slices(work.row_tile * Tile::kGroups + row / 64) * 64 + row % 64;
+  const int i = work.group_row[row / 64] + row % 64;
   return {work.head, i, i < len_q};
 }
 
@@ -146,6 +149,8 @@ __device__ __forceinline__ void place_work(const HopperArguments& a, int index, 
     const int all = static_cast<int>(p.batch) * heads, per_group = a.row_tiles * a.near_heads, group = index / per_group, rest = index % per_group;
     const int near = min(a.near_heads, all - group * a.near_heads), head = group * a.near_heads + rest % near;
     work.row_tile = a.row_tiles - 1 - rest / near;
+#pragma unroll 1
+    for (int g = 0; g < Tile::kGroups; ++g) work.group_row[g] = 64 * a.slices(work.row_tile * Tile::kGroups + g);
     work.head = head % heads, work.batch = head / heads;
     work.kv_head = work.head / static_cast<int>(p.group);
     work.c = static_cast<float>(factor_of(p, work.head));

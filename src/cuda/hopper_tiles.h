@@ -33,7 +33,7 @@ struct HopperTiles<64> {
 };
 template <>
 struct HopperTiles<128> {
-  using Wide = HopperTile<128, 2, 176, 2, 1, 40, 232, 64>;
+  using Wide = HopperTile<128, 2, 176, 2, 1, 24, 240, 64>;
   using Short = void;
   using Capped = HopperTile<128, 2, 128, 2, 1, 40, 232>;
   using Full = HopperTile<128, 2, 128, 2, 1, 24, 240>;
@@ -86,9 +86,9 @@ inline HopperTileSizes hopper_tile(std::int64_t dim, HopperLayout layout) {
 
 /// Scaled scores, with statistics; scores that are more than scaled, without full ones.
 template <int kDim>
-void hopper_scaled(const HopperArguments& a, DType dtype, HopperLayout layout, int blocks, cudaStream_t stream);
+void hopper_scaled(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid, cudaStream_t stream);
 template <int kDim>
-void hopper_rich(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, int blocks, cudaStream_t stream);
+void hopper_rich(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, const HopperGrid& grid, cudaStream_t stream);
 
 template <class F>
 void with_type(DType dtype, const F& f) {
@@ -96,34 +96,34 @@ void with_type(DType dtype, const F& f) {
   else f(__half{});
 }
 
-#define ROOTDK_HOPPER_SCALED(DIM)                                                                                                          \
-  template <>                                                                                                                             \
-  void hopper_scaled<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, int blocks, cudaStream_t stream) {                      \
-    using Tiles = HopperTiles<DIM>;                                                                                                        \
-    constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                                                      \
-    with_type(dtype, [&]<class T>(T) {                                                                                                     \
-      switch (layout) {                                                                                                                    \
-        case HopperLayout::kShort:                                                                                                         \
-          if constexpr (!std::is_void_v<Tiles::Short>) return hopper_launch<Tiles::Short, T, false, kScaled>(a, blocks, stream);           \
-          [[fallthrough]];                                                                                                                 \
-        case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, blocks, stream);                                 \
-        case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, blocks, stream);                                  \
-        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, blocks, stream);                                                \
-      }                                                                                                                                    \
-    });                                                                                                                                    \
+#define ROOTDK_HOPPER_SCALED(DIM)                                                                                                    \
+  template <>                                                                                                                        \
+  void hopper_scaled<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid, cudaStream_t stream) { \
+    using Tiles = HopperTiles<DIM>;                                                                                                  \
+    constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                                                \
+    with_type(dtype, [&]<class T>(T) {                                                                                               \
+      switch (layout) {                                                                                                              \
+        case HopperLayout::kShort:                                                                                                   \
+          if constexpr (!std::is_void_v<Tiles::Short>) return hopper_launch<Tiles::Short, T, false, kScaled>(a, grid, stream);       \
+          [[fallthrough]];                                                                                                           \
+        case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, grid, stream);                             \
+        case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, grid, stream);                              \
+        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, grid, stream);                                            \
+      }                                                                                                                              \
+    });                                                                                                                              \
   }
 
-#define ROOTDK_HOPPER_RICH(DIM)                                                                                                            \
-  template <>                                                                                                                             \
-  void hopper_rich<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, int blocks, cudaStream_t stream) {        \
-    using Tiles = HopperTiles<DIM>;                                                                                                        \
-    with_type(dtype, [&]<class T>(T) {                                                                                                      \
-      if (layout == HopperLayout::kPackedCapped) return hopper_launch<Tiles::Packed, T, false, ScoreKind::kCapped>(a, blocks, stream);     \
-      if constexpr (!std::is_void_v<Tiles::PackedRich>)                                                                                    \
-        if (layout == HopperLayout::kPackedRich) return hopper_launch<Tiles::PackedRich, T, false, ScoreKind::kRich>(a, blocks, stream);   \
-      if (kind == ScoreKind::kCapped) return hopper_launch<Tiles::Capped, T, false, ScoreKind::kCapped>(a, blocks, stream);                   \
-      hopper_launch<Tiles::Rich, T, false, ScoreKind::kRich>(a, blocks, stream);                                                              \
-    });                                                                                                                                   \
+#define ROOTDK_HOPPER_RICH(DIM)                                                                                                                    \
+  template <>                                                                                                                                      \
+  void hopper_rich<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, const HopperGrid& grid, cudaStream_t stream) { \
+    using Tiles = HopperTiles<DIM>;                                                                                                                \
+    with_type(dtype, [&]<class T>(T) {                                                                                                             \
+      if (layout == HopperLayout::kPackedCapped) return hopper_launch<Tiles::Packed, T, false, ScoreKind::kCapped>(a, grid, stream);               \
+      if constexpr (!std::is_void_v<Tiles::PackedRich>)                                                                                            \
+        if (layout == HopperLayout::kPackedRich) return hopper_launch<Tiles::PackedRich, T, false, ScoreKind::kRich>(a, grid, stream);             \
+      if (kind == ScoreKind::kCapped) return hopper_launch<Tiles::Capped, T, false, ScoreKind::kCapped>(a, grid, stream);                          \
+      hopper_launch<Tiles::Rich, T, false, ScoreKind::kRich>(a, grid, stream);                                                                     \
+    });                                                                                                                                            \
   }
 
 }  // namespace rootdk::gpu

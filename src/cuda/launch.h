@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "rootdk/error.h"
@@ -39,6 +41,47 @@ void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std:
   config.attrs = &early, config.numAttrs = 1;
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "launch beside a kernel");
 }
+
+/// The launch of a grid in clusters, whose blocks share a group of multiprocessors (a GPC): f(config).
+template <class F>
+auto with_clusters(int blocks, int cluster, int threads, std::size_t shared, cudaStream_t stream, const F& f) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+  cudaLaunchAttribute size;
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim.x = static_cast<unsigned>(cluster), size.val.clusterDim.y = size.val.clusterDim.z = 1;
+  config.attrs = &size, config.numAttrs = 1;
+  return f(config);
+}
+
+/// How many such clusters there can be at a time: none where groups of multiprocessors are too small.
+template <class... Parameters>
+int clusters_at_once(void (*kernel)(Parameters...), int cluster, int threads, std::size_t shared) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters");
+  int count = 0;
+  const auto status = with_clusters(cluster, cluster, threads, shared, nullptr, [&](const cudaLaunchConfig_t& config) { return cudaOccupancyMaxActiveClusters(&count, kernel, &config); });
+  if (status == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+/// What is found out once for each device.
+template <class Value>
+class PerDevice {
+ public:
+  template <class F>
+  Value get(const F& find) {
+    int device = 0;
+    check(cudaGetDevice(&device), "device");
+    const std::lock_guard lock(mutex_);
+    if (const auto found = values_.find(device); found != values_.end()) return found->second;
+    return values_.emplace(device, find()).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, Value> values_;
+};
 
 /// Blocks for so many tasks; kernels stride over the rest.
 inline unsigned grid(std::int64_t tasks) { return static_cast<unsigned>(tasks < 1 ? 1 : tasks > (1 << 22) ? 1 << 22 : tasks); }

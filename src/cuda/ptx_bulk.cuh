@@ -1,4 +1,4 @@
-// More of sm_90 in PTX, for backward: runs of bytes copied or added in bulk, fragments stored to shared memory, and flags between blocks.
+// More of sm_90 in PTX, for backward: runs of bytes copied or added in bulk, and fragments stored to shared memory.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,6 @@ __device__ __forceinline__ void runs_wait() { asm volatile("cp.async.bulk.wait_g
 /// What ordinary stores wrote becomes visible to the copy engine and to wgmma, or the other way round.
 __device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-
-__device__ __forceinline__ int load_acquire(const int* flag) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_release(int* flag, int value) { asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory"); }
 
 /// Four 8 × 8 matrices of 16-bit elements; lane 8m + r has the address of row r of matrix m.
 __device__ __forceinline__ void store_matrices(std::uint32_t to, const std::uint32_t* x) {

@@ -116,8 +116,7 @@ Result run_plainly(const Case& c, bool backward) { return run_on_cpu(c, backward
 std::string chosen_kernel(const Case& c) { return gpu::choose(c.problem, c.shape, Pass::kForward, gpu::current_card()).kernel; }
 
 Result run_on_device(const Case& c, const DeviceOptions& options) {
-  const bool full = c.problem.stats == StatsLevel::kFull;
-  Written w(c, full);
+  Written w(c, c.problem.stats == StatsLevel::kFull && options.rows);
   // The case's buffers are not written; only their twins need a place to come from.
   const auto source = [](const Buffer& b) { return Twin(const_cast<Buffer&>(b)); };
   Twin q = source(c.q), k = source(c.k), v = source(c.v), d_o = source(c.d_o), d_lse = source(c.d_lse), allowed = source(c.allowed), bias = source(c.bias);

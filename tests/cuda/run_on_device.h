@@ -10,6 +10,7 @@ namespace rootdk::test {
 
 struct DeviceOptions {
   bool backward = true;
+  bool rows = true;         ///< want full statistics of each row, too; else only of heads, which other kernels do
   bool sums = true;         ///< want the gradients that are sums over rows, too: of the scale, of sinks
   bool graph = false;       ///< capture both passes, replay the graph twice
   std::string kernel = {}, back_kernel = {};  ///< instead of those the backend would choose

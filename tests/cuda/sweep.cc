@@ -1,7 +1,7 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
 // Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | backward | decode | few | long]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | backward | decode | few | long | many]]]      one part only, for tools under which the rest would take too long
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -216,18 +216,22 @@ struct Compare {
   }
 };
 
-void full_statistics(std::uint64_t seed, bool fast_sizes) {
-  const auto c = device_case(seed);
-  if (fast_sizes) make_fast(*c, seed);
-  if (c->shape.len_q == 0) return;
-  Rng rng(seed ^ 0x57A75);
-  c->problem.stats = StatsLevel::kFull;
-  if (rng.chance(0.3)) c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
-  c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5);
-  const Result exact = run_exactly(*c), fast = on_device(*c);
-  const Floors floor = floors(*c, exact, Rounds::of(fast));
-  const double n = static_cast<double>(c->shape.len_kv), rows = static_cast<double>(c->shape.len_q), log_n = std::log(std::max(2.0, n));
-  Compare compare;
+/// Whether the head's largest score is where the kernel says: there may be others as large but for rounding.
+void place_of_largest(Compare& compare, const Case& c, const Spread& fast, const Spread& exact, std::size_t h, double allowed) {
+  if (c.problem.stats_options.sample == 1 && (fast.max_query < 0) != (exact.max_query < 0)) compare.out += "the largest score is nowhere; ";
+  if (fast.max_query < 0 || c.problem.scale.by_row() || !c.table.empty()) return;
+  const Shape& s = c.shape;
+  const auto heads = static_cast<std::size_t>(s.heads_q);
+  const auto b = static_cast<std::int64_t>(h / heads), head = static_cast<std::int64_t>(h % heads);
+  double dot = 0;
+  for (std::int64_t d = 0; d < s.dim_qk; ++d) dot += c.q.get(b, head, fast.max_query, d) * c.k.get(b, head / s.group(), fast.max_key, d);
+  compare.close(dot * c.problem.scale.factor(head, s.dim_qk), exact.max, allowed, "the score where the largest is");
+}
+
+/// Heads' statistics against the reference's.
+void compare_heads(Compare& compare, const Case& c, const Result& exact, const Result& fast) {
+  const Floors floor = floors(c, exact, Rounds::of(fast));
+  const double n = static_cast<double>(c.shape.len_kv), rows = static_cast<double>(c.shape.len_q), log_n = std::log(std::max(2.0, n));
   if (!fast.guards_intact) compare.out += "wrote outside an output; ";
   for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
     const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
@@ -251,11 +255,29 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
     for (const auto count : y.gaps.counts) gaps_y += static_cast<double>(count);
     compare.close(gaps_x, gaps_y, 0, "gaps");
     const double relative_mass = 4 * floor.score_max + 4 * floor.lse + 8 * kU;
-    const auto len_kv = static_cast<std::size_t>(c->shape.len_kv);
+    const auto len_kv = static_cast<std::size_t>(c.shape.len_kv);
     for (std::size_t j = 0; j < len_kv && !fast.key_mass.empty(); ++j)
       compare.close(fast.key_mass[h * len_kv + j], exact.key_mass[h * len_kv + j], relative_mass * rows + kU, "key_mass");
+    place_of_largest(compare, c, x.raw, y.raw, h, 2 * floor.raw_max);
+    const std::lock_guard lock(report);
     ++heads_compared;
   }
+}
+
+void full_statistics(std::uint64_t seed, bool fast_sizes) {
+  const auto c = device_case(seed);
+  if (fast_sizes) make_fast(*c, seed);
+  if (c->shape.len_q == 0) return;
+  Rng rng(seed ^ 0x57A75);
+  c->problem.stats = StatsLevel::kFull;
+  if (rng.chance(0.3)) c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
+  c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5);
+  const bool by_row = rng.chance(0.5);
+  const Result exact = run_exactly(*c), fast = on_device(*c, {.rows = by_row});
+  const Floors floor = floors(*c, exact, Rounds::of(fast));
+  const double n = static_cast<double>(c->shape.len_kv), rows = static_cast<double>(c->shape.len_q);
+  Compare compare;
+  compare_heads(compare, *c, exact, fast);
   // Norms of what the sweep holds against the reference element by element: | ‖x‖ − ‖y‖ | ≤ ‖x − y‖ ≤ √count · the largest error.
   const double q_count = rows * static_cast<double>(c->shape.dim_qk), k_count = n * static_cast<double>(c->shape.dim_qk), v_count = n * static_cast<double>(c->shape.dim_v);
   for (std::size_t h = 0; h < fast.gradient_stats.per_head.size(); ++h) {
@@ -265,13 +287,39 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
     compare.close(std::sqrt(x.d_k), std::sqrt(y.d_k), std::sqrt(k_count) * floor.d_k, "norm of dK");
     compare.close(std::sqrt(x.d_v), std::sqrt(y.d_v), std::sqrt(v_count) * floor.d_v, "norm of dV");
   }
-  for (std::size_t t = 0; t < exact.rows.size(); ++t)
+  for (std::size_t t = 0; t < exact.rows.size() && by_row; ++t)
     for (std::size_t i = 0; i < exact.rows[t].size(); ++i)
       if (std::isnan(exact.rows[t][i]) != std::isnan(fast.rows[t][i])) {
         compare.out += "a row tensor is NaN in other rows; ";
         t = exact.rows.size() - 1;
         break;
       }
+  if (!compare.out.empty()) fail(seed, compare.out, *c);
+}
+
+/// Sampled statistics of so many rows that those that are sampled get multiprocessors of their own. Few keys, so that the double reference is done with them.
+void many_rows(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  Rng rng(seed ^ 0x3A3B);
+  Shape& s = c->shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = std::int64_t{64} << seed % 2;
+  s.batch = 2, s.heads_kv = 8, s.heads_q = 16;
+  s.len_q = (s.dim_qk == 64 ? 9600 : 6400) + rng.integer(0, 200), s.len_kv = rng.integer(20, 60);
+  clear(*c);
+  Problem& p = c->problem;
+  if (rng.chance(0.5)) p.mask.causal = true, p.mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv));
+  if (rng.chance(0.3))
+    for (std::int64_t b = 0; b < s.batch; ++b) c->key_lengths.push_back(rng.integer(0, s.len_kv));
+  p.stats = StatsLevel::kFull;
+  p.stats_options.sample = rng.integer(2, 12), p.stats_options.sample_offset = rng.integer(0, p.stats_options.sample - 1);
+  fill(*c, rng);
+  const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false, .rows = false});
+  Compare compare;
+  compare.out = Yardstick(*c, run_plainly(*c, false), exact).judge(fast);
+  compare_heads(compare, *c, exact, fast);
+  if (!fast.same_as(on_device(*c, {.backward = false, .rows = false}))) compare.out += "another run has other bits; ";
+  if (!fast.same_as(on_device(*c, {.backward = false, .rows = false, .graph = true}))) compare.out += "a replayed graph has other bits; ";
   if (!compare.out.empty()) fail(seed, compare.out, *c);
 }
 
@@ -355,6 +403,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
     else if (only == "backward") backward(count);
     else if (only == "decode") decoding(count);
     else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
+    else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
     else std::printf("no such part: %s\n", only.c_str()), ++failures;
     return failures == 0 ? 0 : 1;
@@ -365,6 +414,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   decoding(count / 4);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
+  in_parallel("full statistics, sampled from many rows", count / 400, first + 1000000, many_rows);
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
   in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000, [](std::uint64_t seed) { same_bits(seed, true); });
   in_parallel("long rows, backward", count / 80, first + 600000, long_rows);
