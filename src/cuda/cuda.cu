@@ -2,8 +2,6 @@
 #include "cuda/cuda.h"
 
 #include <atomic>
-#include <map>
-#include <mutex>
 
 #include "base/arena.h"
 #include "base/row_tensors.h"
@@ -84,15 +82,14 @@ std::string missing() {
 
 // Every call asks, and a card's properties take longer to get than a kernel takes to launch.
 Gpu current_card() {
-  static std::mutex mutex;
-  static std::map<int, Gpu> known;
-  int device = 0;
-  check(cudaGetDevice(&device), "device");
-  const std::lock_guard lock(mutex);
-  if (const auto found = known.find(device); found != known.end()) return found->second;
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, device), "device properties");
-  return known[device] = {properties.name, properties.major, properties.minor, properties.multiProcessorCount};
+  static PerDevice<Gpu> known;
+  return known.get([] {
+    int device = 0;
+    cudaDeviceProp properties;
+    check(cudaGetDevice(&device), "device");
+    check(cudaGetDeviceProperties(&properties, device), "device properties");
+    return Gpu{properties.name, properties.major, properties.minor, properties.multiProcessorCount};
+  });
 }
 
 std::string refusal(const Problem& problem, const Shape& shape) {

@@ -22,7 +22,7 @@ struct HopperMemory {
   float* o = nullptr;        ///< of rows whose keys are split: [splits, batch, heads_q, len_q, dim_v]
   float4* rows = nullptr;    ///< [splits, batch, heads_q, len_q]: maximum in base 2, sum, raw maximum, visible keys
   int2* runs = nullptr;      ///< [batch, len_q]: the keys that documents leave
-  int* next_tile = nullptr;  ///< three counters, where blocks take the next tile when they are free
+  int* next_tile = nullptr;  ///< two counters and a flag, where blocks take the next tile when they are free
   unsigned long long* largest = nullptr;  ///< with full statistics: of each head's warps the row with the largest score
 };
 HopperMemory hopper_memory(const Plan& plan, base::Arena& arena);

@@ -152,11 +152,12 @@ struct KeySearch {
   int rows = 1;  ///< for each block
 };
 
-/// The key of row i's maximum, in the block of keys that the kernel found: a block's work.
+/// The key of the maximum of a head's row i, in the block of keys that the kernel found: a block's work.
 template <class T>
-__device__ void find_key(const ForwardView& f, int block_keys, std::int64_t b, std::int64_t h, int i, unsigned long long& best) {
+__device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head, int i, unsigned long long& best) {
   const ProblemView& p = f.p;
-  base::FullRecord& record = f.full[(b * p.heads_q + h) * p.len_q + i];
+  const std::int64_t b = head / p.heads_q, h = head % p.heads_q;
+  base::FullRecord& record = f.full[head * p.len_q + i];
   __syncthreads();
   if (threadIdx.x == 0) best = 0;
   __syncthreads();
@@ -184,7 +185,7 @@ __device__ void find_key(const ForwardView& f, int block_keys, std::int64_t b, s
 template <class T>
 __global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__ ForwardView f, const __grid_constant__ KeySearch search) {
   const ProblemView& p = f.p;
-  const std::int64_t head = blockIdx.x, b = head / p.heads_q, h = head % p.heads_q;
+  const std::int64_t head = blockIdx.x;
   __shared__ unsigned long long best;
   if (threadIdx.x == 0) best = 0;
   if (!search.ready) next_kernel_wait();
@@ -196,17 +197,17 @@ __global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__
     for (int w = static_cast<int>(threadIdx.x); w < search.warps; w += kKeyThreads) most = max(most, search.largest[head * search.warps + w]);
     if (most > 0) atomicMax(&best, most);
     __syncthreads();
-    if (best != 0) find_key<T>(f, search.block_keys, b, h, number_of(best), best);
+    if (best != 0) find_key<T>(f, search.block_keys, head, number_of(best), best);
   } else {
     const int from = static_cast<int>(blockIdx.y) * search.rows, to = min(from + search.rows, static_cast<int>(p.len_q));
     for (int i = from; i < to; ++i)
-      if (is_sampled(p, i)) find_key<T>(f, search.block_keys, b, h, i, best);
+      if (is_sampled(p, i)) find_key<T>(f, search.block_keys, head, i, best);
   }
   if (search.ready) next_kernel_wait();  // what comes after this kernel comes after those before it
 }
 
-/// Whether each row's key is asked for.
-bool wants_keys(const ForwardView& view) { return view.full_rows[11].data || view.full_rows[12].data; }
+/// Whether the keys of other rows than the head's are asked for: of each row, or of the row with the largest score in each bucket.
+bool wants_keys(const ForwardView& view, const StatsOptions& options) { return view.full_rows[11].data || view.full_rows[12].data || options.by_keys; }
 
 /// Tiles differ in how long they take.
 bool uneven(const Problem& problem) {
@@ -277,14 +278,14 @@ std::int64_t count(const SliceRule& rule, std::int64_t slices) {
 
 /// Where full statistics are sampled two kernels run side by side. The instructions of both do not fit the cache that a group of
 /// multiprocessors has for them, so that the sampled rows get groups of their own, until about half of the time is over. 0: all
-/// multiprocessors begin with sampled rows, where that is not long.
-int clusters_for_sampled(const SliceRule& sampled, const Shape& s, std::int64_t heads, int multiprocessors) {
-  constexpr double kMostOfTime = 0.6, kManyRounds = 12;
+/// multiprocessors begin with sampled rows, where there are few tiles or short ones.
+int clusters_for_sampled(const Problem& problem, const SliceRule& sampled, const Shape& s, int multiprocessors) {
+  constexpr double kMostOfTime = 0.6, kFewRounds = 12;
   const double cost = kernel_dim(s) == 64 ? 1.75 : 1.4;  // of a tile with full statistics, over one without
   const std::int64_t slices = divide_up(s.len_q, 64), some = count(sampled, slices), groups = hopper_tile(kernel_dim(s), HopperLayout::kFull).rows / 64;
-  const std::int64_t tiles = divide_up(some, groups) * heads, others = divide_up(slices - some, groups) * heads;
+  const std::int64_t heads = s.batch * s.heads_q, tiles = divide_up(some, groups) * heads, others = divide_up(slices - some, groups) * heads;
   const double rounds = (static_cast<double>(tiles) * cost + static_cast<double>(others)) / multiprocessors;
-  if (rounds < kManyRounds) return 0;
+  if (rounds < kFewRounds || plain_layout(problem, s) == HopperLayout::kShort || takes_whole_heads(problem, s, divide_up(slices - some, groups))) return 0;
   return static_cast<int>(divide_up(tiles, kClusterBlocks * static_cast<std::int64_t>(kMostOfTime * rounds / cost)));
 }
 
@@ -330,7 +331,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   a.followed = parts > 1 || full;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
   for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
-  if (full && view.full && !wants_keys(view)) a.largest = memory.largest;
+  if (full && view.full && !wants_keys(view, problem.stats_options)) a.largest = memory.largest;
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
@@ -351,10 +352,11 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     if (blocks > 0) launch(a, s, kind_of(problem, s), layout, {blocks, clusters}, stream);
   };
   const SliceRule sampled = full && !a.full_rows ? sampled_slices(problem.stats_options) : SliceRule{};
-  const bool apart = sampled.kind == SliceRule::kEvery, some = apart && count(sampled, divide_up(s.len_q, 64)) > 0, none = apart && !some;  // of the rows are sampled
+  const bool apart = sampled.kind == SliceRule::kEvery, none = apart && count(sampled, divide_up(s.len_q, 64)) == 0;
+  const bool some = apart && !none;
   const HopperLayout layout = none ? plain_layout(problem, s) : layout_of(problem, s);
   if (some) a.clears = memory.next_tile + 1;
-  launch_slices(none ? SliceRule{} : sampled, layout, memory.next_tile, some ? clusters_for_sampled(sampled, s, heads, multiprocessors) : 0);
+  launch_slices(none ? SliceRule{} : sampled, layout, memory.next_tile, some ? clusters_for_sampled(problem, sampled, s, multiprocessors) : 0);
   const int noted = a.row_tiles * hopper_tile(kernel_dim(s), layout).rows / 16;
   if (some) {
     a.beside = true, a.before_done = memory.next_tile + 2;

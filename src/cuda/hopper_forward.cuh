@@ -87,11 +87,11 @@ __device__ __forceinline__ void note_largest(unsigned long long* of_warp, bool c
 }
 
 /// Records in as few pieces as there can be: each is a transaction for each row, and an instruction to fetch.
-__device__ __forceinline__ void write_record(base::RowRecord* to, float raw_max, float score_max, float p_max, float lse, int visible, bool finite) {
+__device__ __forceinline__ void write_record(base::RowRecord* to, const base::RowRecord& record) {
   static_assert(sizeof(base::RowRecord) == 40 && offsetof(base::RowRecord, visible) == 32 && offsetof(base::RowRecord, finite) == 36);
   auto* pieces = reinterpret_cast<double*>(to);
-  pieces[0] = raw_max, pieces[1] = score_max, pieces[2] = p_max, pieces[3] = lse;
-  *reinterpret_cast<int2*>(pieces + 4) = {visible, finite};
+  pieces[0] = record.raw_max, pieces[1] = record.score_max, pieces[2] = record.p_max, pieces[3] = record.lse;
+  *reinterpret_cast<int2*>(pieces + 4) = {record.visible, record.finite};
 }
 __device__ __forceinline__ void write_record(base::FullRecord* to, const base::FullRecord& record) {
   static_assert(sizeof(base::RowMoments) == 32 && offsetof(base::RowMoments, argmax) == 24 && sizeof(base::FullRecord) == 96 && offsetof(base::FullRecord, entropy) == 64);
@@ -194,7 +194,7 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, my_gain);
   if (!f.records) return;
   const std::int64_t index = (Tile::kPacked ? b * p.heads_q + h : std::int64_t{work.head_index}) * static_cast<int>(p.len_q) + i;
-  write_record(f.records + index, raw_max, score_max, my_gain, total.lse, visible, finite);
+  write_record(f.records + index, {raw_max, score_max, my_gain, total.lse, visible, finite});
   if constexpr (!kFull) return;
   base::FullRecord record = {};
   if constexpr (kFull) {
@@ -510,6 +510,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
       barrier_init(shared.empty_k + 8 * x, 4 * kGroups), barrier_init(shared.empty_v + 8 * x, 4 * kGroups);
     }
     asm volatile("fence.mbarrier_init.release.cluster;");
+    // The kernel beside this one cannot start before all blocks have said so, and only looks at these in the second-level cache (atomicAdd,
+    // load_acquire): with the fence it has them without next_kernel_wait.
     if (kFull && a.clears && blockIdx.x == 0) a.clears[0] = a.clears[1] = 0, __threadfence();
   }
   __syncthreads();
@@ -551,13 +553,12 @@ void hopper_launch(const HopperArguments& a, const HopperGrid& grid, cudaStream_
   const auto kernel = hopper_kernel<Tile, T, kFull, kKind>;
   allow_shared(kernel, Tile::kBytes);
   if (a.beside) return launch_beside(kernel, dim3(static_cast<unsigned>(grid.blocks)), Tile::kThreads, Tile::kBytes, stream, a);
-  if constexpr (kFull) {
-    static PerDevice<int> clusters;
-    const int most = grid.clusters == 0 ? 0 : clusters.get([&] { return clusters_at_once(kernel, kClusterBlocks, Tile::kThreads, Tile::kBytes); });
-    if (grid.clusters > 0 && grid.clusters <= most) {
-      return with_clusters(grid.clusters * kClusterBlocks, kClusterBlocks, Tile::kThreads, Tile::kBytes, stream,
-                           [&](const cudaLaunchConfig_t& config) { check(cudaLaunchKernelEx(&config, kernel, a), "hopper forward in clusters"); });
-    }
+  if (kFull && grid.clusters > 0) {
+    static PerDevice<int> most;
+    const ClusterGrid clusters{grid.clusters, kClusterBlocks, Tile::kThreads, Tile::kBytes};
+    allow_clusters(kernel);
+    if (grid.clusters <= most.get([&] { return clusters_at_once(kernel, clusters); }))
+      return with_clusters(clusters, stream, [&](const cudaLaunchConfig_t& config) { check(cudaLaunchKernelEx(&config, kernel, a), "hopper forward in clusters"); });
   }
   kernel<<<static_cast<unsigned>(grid.blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
   check_launch("hopper forward");

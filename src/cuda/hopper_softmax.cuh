@@ -358,7 +358,7 @@ __device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, co
     record.raw.mean = ln2 * (static_cast<double>(origin) + mean);
     record.raw.m2 = ln2 * ln2 * fmax(0.0, fma(mean, fma(n, mean, -2 * first), static_cast<double>(full.second[r])));
     record.raw.min = static_cast<double>(full.min[r] * static_cast<float>(factor_of(p, h)));
-    record.raw.argmax = full.max_block[r];  // settle_argmax finds the key
+    record.raw.argmax = full.max_block[r];  // find_keys finds the key
   }
   record.score = record.raw;
   float sums = sum, t = kLn2 * full.t[r], sum2 = full.sum2[r], sum3 = full.sum3[r];

@@ -66,10 +66,10 @@ struct HopperArguments {
   SliceRule slices;
   bool followed = false;  ///< another kernel may start beside this one
   bool beside = false;    ///< started beside the kernel before it, whose end is waited for in the end
-  int* before_done = nullptr;  ///< zero at the start, then 1 once that kernel has come to its end
+  int* before_done = nullptr;  ///< zero at the start, then 1 once that kernel has ended and a block of this one has no more tiles
   int* clears = nullptr;       ///< two counters of the kernel beside this one, which are zero before that can start
   bool rows = false, full_rows = false;  ///< statistics by row are wanted
-  int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, blocks take the next one when they are free
+  int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, or blocks start late, they take the next one when they are free
   unsigned long long* largest = nullptr;  ///< of each warp of each tile: see note_largest
   float* part_o = nullptr;
   float4* part_rows = nullptr;  ///< maximum in base 2, sum, raw maximum, visible keys

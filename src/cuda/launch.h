@@ -42,25 +42,37 @@ void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std:
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "launch beside a kernel");
 }
 
-/// The launch of a grid in clusters, whose blocks share a group of multiprocessors (a GPC): f(config).
+/// A grid in clusters, whose blocks share a group of multiprocessors (a GPC).
+struct ClusterGrid {
+  int clusters, blocks;  ///< blocks: of each
+  int threads;
+  std::size_t shared;
+};
+
+/// f(the launch).
 template <class F>
-auto with_clusters(int blocks, int cluster, int threads, std::size_t shared, cudaStream_t stream, const F& f) {
+auto with_clusters(const ClusterGrid& grid, cudaStream_t stream, const F& f) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+  config.gridDim = dim3(static_cast<unsigned>(grid.clusters * grid.blocks)), config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared, config.stream = stream;
   cudaLaunchAttribute size;
   size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim.x = static_cast<unsigned>(cluster), size.val.clusterDim.y = size.val.clusterDim.z = 1;
+  size.val.clusterDim.x = static_cast<unsigned>(grid.blocks), size.val.clusterDim.y = size.val.clusterDim.z = 1;
   config.attrs = &size, config.numAttrs = 1;
   return f(config);
 }
 
+/// More blocks to a cluster than the 8 that need no asking.
+template <class Kernel>
+void allow_clusters(Kernel kernel) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters");
+}
+
 /// How many such clusters there can be at a time: none where groups of multiprocessors are too small.
 template <class... Parameters>
-int clusters_at_once(void (*kernel)(Parameters...), int cluster, int threads, std::size_t shared) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters");
+int clusters_at_once(void (*kernel)(Parameters...), const ClusterGrid& grid) {
   int count = 0;
-  const auto status = with_clusters(cluster, cluster, threads, shared, nullptr, [&](const cudaLaunchConfig_t& config) { return cudaOccupancyMaxActiveClusters(&count, kernel, &config); });
-  if (status == cudaSuccess) return count;
+  if (with_clusters(grid, nullptr, [&](const cudaLaunchConfig_t& config) { return cudaOccupancyMaxActiveClusters(&count, kernel, &config); }) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
 }

@@ -1,5 +1,5 @@
-// The few instructions of sm_90 that CUDA C++ has no words for: barriers that count bytes, bulk tensor copies, named barriers, and the
-// bookkeeping around wgmma.
+// The few instructions of sm_90 that CUDA C++ has no words for: barriers that count bytes, bulk tensor copies, kernels side by side, flags between
+// blocks, named barriers, and the bookkeeping around wgmma.
 #pragma once
 
 #include <cuda.h>
