@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -304,6 +305,8 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
 
 /// Sampled statistics of so many rows that those that are sampled get multiprocessors of their own. Few keys, so that the double reference is done with them.
 void many_rows(std::uint64_t seed) {
+  static std::counting_semaphore<> room(4);  // each takes up to 3 GB
+  room.acquire();
   const auto c = device_case(seed);
   Rng rng(seed ^ 0x3A3B);
   Shape& s = c->shape;
@@ -327,6 +330,7 @@ void many_rows(std::uint64_t seed) {
   if (!fast.same_as(replayed)) compare.out += "a replayed graph has other bits; ";
   compare_heads(compare, *c, exact, replayed);
   if (!compare.out.empty()) fail(seed, compare.out, *c);
+  room.release();
 }
 
 /// The same bits again, alone in a batch, and replayed from a captured graph.
