@@ -227,13 +227,10 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
 template <class T_, class T>
 void launch(const BackwardArguments& a, int blocks, cudaStream_t stream) {
   allow_shared(hopper_backward_kernel<T_, T>, T_::kBytes);
-  cudaLaunchAttribute together;  // all blocks run at a time, or none
-  together.id = cudaLaunchAttributeCooperative;
-  together.val.cooperative = a.ring > 0;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(T_::kThreads), config.dynamicSmemBytes = T_::kBytes, config.stream = stream;
-  config.attrs = &together, config.numAttrs = 1;
-  const cudaError_t status = cudaLaunchKernelEx(&config, hopper_backward_kernel<T_, T>, a);
+  Launch together(dim3(static_cast<unsigned>(blocks)), T_::kThreads, T_::kBytes, stream);  // all blocks run at a time, or none
+  together.attribute.id = cudaLaunchAttributeCooperative;
+  together.attribute.val.cooperative = a.ring > 0;
+  const cudaError_t status = cudaLaunchKernelEx(&together.config, hopper_backward_kernel<T_, T>, a);
   if (status == cudaErrorCooperativeLaunchTooLarge && a.ring > 0) {  // part of the card is not ours
     cudaGetLastError();
     BackwardArguments alone = a;

@@ -555,10 +555,10 @@ void hopper_launch(const HopperArguments& a, const HopperGrid& grid, cudaStream_
   if (a.beside) return launch_beside(kernel, dim3(static_cast<unsigned>(grid.blocks)), Tile::kThreads, Tile::kBytes, stream, a);
   if (kFull && grid.clusters > 0) {
     static PerDevice<int> most;
-    const ClusterGrid clusters{grid.clusters, kClusterBlocks, Tile::kThreads, Tile::kBytes};
+    const ClusterLaunch clusters(grid.clusters, kClusterBlocks, Tile::kThreads, Tile::kBytes, stream);
     allow_clusters(kernel);
     if (grid.clusters <= most.get([&] { return clusters_at_once(kernel, clusters); }))
-      return with_clusters(clusters, stream, [&](const cudaLaunchConfig_t& config) { check(cudaLaunchKernelEx(&config, kernel, a), "hopper forward in clusters"); });
+      return check(cudaLaunchKernelEx(&clusters.config, kernel, a), "hopper forward in clusters");
   }
   kernel<<<static_cast<unsigned>(grid.blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
   check_launch("hopper forward");

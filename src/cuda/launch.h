@@ -30,37 +30,36 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// A launch with an attribute, which lasts as long as this.
+struct Launch {
+  cudaLaunchAttribute attribute = {};
+  cudaLaunchConfig_t config = {};
+
+  Launch(dim3 blocks, int threads, std::size_t shared, cudaStream_t stream) {
+    config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+    config.attrs = &attribute, config.numAttrs = 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+};
+
 /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
 template <class... Parameters, class... Arguments>
 void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early, config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), "launch beside a kernel");
+  Launch launch(blocks, threads, shared, stream);
+  launch.attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  launch.attribute.val.programmaticStreamSerializationAllowed = 1;
+  check(cudaLaunchKernelEx(&launch.config, kernel, arguments...), "launch beside a kernel");
 }
 
-/// A grid in clusters, whose blocks share a group of multiprocessors (a GPC).
-struct ClusterGrid {
-  int clusters, blocks;  ///< blocks: of each
-  int threads;
-  std::size_t shared;
+/// Blocks in clusters, each of which shares a group of multiprocessors (a GPC).
+struct ClusterLaunch : Launch {
+  ClusterLaunch(int clusters, int cluster_blocks, int threads, std::size_t shared, cudaStream_t stream)
+      : Launch(dim3(static_cast<unsigned>(clusters * cluster_blocks)), threads, shared, stream) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(cluster_blocks), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
 };
-
-/// f(the launch).
-template <class F>
-auto with_clusters(const ClusterGrid& grid, cudaStream_t stream, const F& f) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(grid.clusters * grid.blocks)), config.blockDim = dim3(static_cast<unsigned>(grid.threads));
-  config.dynamicSmemBytes = grid.shared, config.stream = stream;
-  cudaLaunchAttribute size;
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim.x = static_cast<unsigned>(grid.blocks), size.val.clusterDim.y = size.val.clusterDim.z = 1;
-  config.attrs = &size, config.numAttrs = 1;
-  return f(config);
-}
 
 /// More blocks to a cluster than the 8 that need no asking.
 template <class Kernel>
@@ -70,9 +69,9 @@ void allow_clusters(Kernel kernel) {
 
 /// How many such clusters there can be at a time: none where groups of multiprocessors are too small.
 template <class... Parameters>
-int clusters_at_once(void (*kernel)(Parameters...), const ClusterGrid& grid) {
+int clusters_at_once(void (*kernel)(Parameters...), const ClusterLaunch& launch) {
   int count = 0;
-  if (with_clusters(grid, nullptr, [&](const cudaLaunchConfig_t& config) { return cudaOccupancyMaxActiveClusters(&count, kernel, &config); }) == cudaSuccess) return count;
+  if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
 }
