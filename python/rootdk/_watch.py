@@ -30,6 +30,8 @@ from ._transformers import register_with_transformers, watching
 
 __all__ = ["Alarm", "Event", "Watch"]
 
+_READERS = 4  # threads: to reduce a call's rows takes longer than a small layer does
+
 
 class Watch:
     """Looks at every attention a torch model computes while the context is open.
@@ -72,8 +74,8 @@ class Watch:
         self._peak: dict[str, list[float]] = {}
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}
         self._fast: dict[Any, bool] = {}
-        # What a GPU may not have finished, with its step; a thread reads it, so that the model need not wait.
-        self._later: list[tuple[int, _Layer, Union[Stats, GradientStats], Future[Any]]] = []
+        # What a GPU may not have finished, with its step; threads read it, so that the model need not wait.
+        self._later: list[tuple[int, _Layer, Future[Union[Stats, GradientStats]]]] = []
         self._reader: Optional[ThreadPoolExecutor] = None
         self._watched_s = self._model_s = self._started = 0.0
         self._looked = 0
@@ -261,24 +263,24 @@ class Watch:
 
     def _read_later(self, layer: _Layer, found: Union[Stats, GradientStats]) -> None:
         if self._reader is None:
-            self._reader = ThreadPoolExecutor(1, "rootdk.watch")
-        self._later.append((self.step, layer, found, self._reader.submit(lambda: found._core)))
+            self._reader = ThreadPoolExecutor(_READERS, "rootdk.watch")
+        self._later.append((self.step, layer, self._reader.submit(_read, found)))
 
     def _settle(self, before: Optional[int] = None) -> None:
         """Takes what has come from a GPU meanwhile; waits for what is from before that step, or without one for all of it."""
         while self._later:
-            step, layer, found, read = self._later[0]
+            step, layer, read = self._later[0]
             if before is not None and step >= before and not read.done():
                 return
             self._later.pop(0)
-            read.result()
+            found = read.result()
             if isinstance(found, Stats):
                 self._take(layer, found, None, step)
             else:
                 layer.take_gradients(found)
 
     def _take(self, layer: _Layer, stats: Stats, more: Optional[dict[str, Any]], step: int) -> None:
-        stats = stats.over_batch()
+        """Of one batch item that stands for all."""
         record = Record(step, layer.label, stats.heads)
         names = set(stats.names)
         for name in FORWARD:
@@ -426,7 +428,7 @@ class _Layer:
         if stats._reader is not None:
             self.watch._read_later(self, stats)
         else:
-            self.watch._take(self, stats, more, self.watch.step)
+            self.watch._take(self, stats.over_batch(), more, self.watch.step)
 
     def on_backward(self, stats: GradientStats) -> None:
         if not self.watch._backward:
@@ -457,14 +459,23 @@ class _Layer:
             if not x.requires_grad or record is None:
                 continue
 
-            def hook(gradient: Tensor, name: str = name, x: Tensor = x) -> None:
+            # x owns the hook: one that held x would keep the two, and all that x came from, for ever.
+            def hook(gradient: Tensor, name: str = name, x: Tensor = x.detach()) -> None:
                 wide = gradient.detach().float()
                 group = record.values.shape[1] // wide.shape[1]
                 record.set(name, wide.square().sum((0, 2, 3)).repeat_interleave(group).cpu().numpy())
                 if name == "d_q":
-                    record.set("d_log_scale", (wide * x.detach().float()).sum((0, 2, 3)).cpu().numpy())
+                    record.set("d_log_scale", (wide * x.float()).sum((0, 2, 3)).cpu().numpy())
 
             x.register_hook(hook)
+
+
+def _read(found: Union[Stats, GradientStats]) -> Union[Stats, GradientStats]:
+    """In a thread, most of it without Python's lock."""
+    if isinstance(found, Stats):
+        return found.over_batch()
+    found._core  # waits for the device
+    return found
 
 
 def _causes(query: Tensor, key: Tensor, factor: float) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Reader:
     """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it; where the call
     was captured, for all of the device, since a graph may be replayed anywhere."""
 
-    _streams: dict[torch.device, torch.cuda.Stream] = {}
+    _streams = threading.local()  # .of: each thread's, by device
 
     def __init__(self, read: Callable[..., Any], device: torch.device):
         self._read, self._device = read, device
@@ -134,9 +134,10 @@ class Reader:
             torch.cuda.synchronize(self._device)
         else:
             self._event.synchronize()
-        if self._device not in self._streams:
-            self._streams[self._device] = torch.cuda.Stream(self._device)
-        return self._read(self._streams[self._device].cuda_stream)
+        streams = self._streams.__dict__.setdefault("of", {})
+        if self._device not in streams:
+            streams[self._device] = torch.cuda.Stream(self._device)
+        return self._read(streams[self._device].cuda_stream)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

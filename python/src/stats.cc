@@ -158,7 +158,7 @@ void bind_stats(nb::module_& m) {
       .def("to_json", [](const Stats& s) { return report::to_json(s); })
       .def_static("from_json", [](const std::string& text) { return report::stats_from_json(text); })
       .def("merge", [](const Stats& a, const Stats& b) { return merge(a, b); })
-      .def("over_batch", [](const Stats& s) { return over_batch(s); })
+      .def("over_batch", [](const Stats& s) { return over_batch(s); }, nb::call_guard<nb::gil_scoped_release>())
       .def("max_raw", [](const Stats& s) { return max_raw_of(s); })
       .def("judge", [](const Stats& s, const std::string& dtype, std::int64_t first, std::int64_t count) {
         theory::Setting setting;

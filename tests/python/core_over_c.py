@@ -6,6 +6,7 @@ compiled module's place. Statistics are rootdk_stats, so merging is the engine's
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import pathlib
 import sys
@@ -69,6 +70,7 @@ class Stats:
         self._handle, self.level = handle, level
         batch, heads = ctypes.c_int64(), ctypes.c_int64()
         lib = c.library()
+        self._free = lib.rootdk_stats_free
         c.check(lib, lib.rootdk_stats_shape(handle, ctypes.addressof(batch), ctypes.addressof(heads)))
         self.batch, self.heads = batch.value, heads.value
         self._table = np.zeros(self.batch * self.heads, _HEAD)
@@ -77,13 +79,17 @@ class Stats:
             self.level = "basic"
 
     def __del__(self) -> None:
-        _c().library().rootdk_stats_free(self._handle)
+        self._free(self._handle)
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        return _columns(self._table, self.level)
 
     def columns(self) -> list[str]:
-        return list(_columns(self._table, self.level))
+        return list(self._columns)
 
     def column(self, name: str) -> Any:
-        return _columns(self._table, self.level)[name].reshape(self.batch, self.heads)
+        return self._columns[name].reshape(self.batch, self.heads)
 
     def _new(self, function: str, *others: Stats) -> Stats:
         c, merged = _c(), ctypes.c_void_p()

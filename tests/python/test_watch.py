@@ -216,6 +216,27 @@ def test_memory_is_flat_over_a_thousand_steps(way):
     assert w.step == 1199 and len({r["step"] for r in w.to_dicts()}) <= 50
 
 
+@pytest.mark.parametrize("way, beside", [("sdpa", False), ("sdpa", True), ("divided", False)])
+def test_no_tensor_outlives_its_step(way, beside):
+    model = Model(way=way)
+    x = torch.randn(1, 16, 32)
+
+    def living():
+        gc.collect()
+        return sum(issubclass(type(it), torch.Tensor) for it in gc.get_objects())
+
+    def step():
+        model(x).square().mean().backward()
+        model.zero_grad()
+
+    with rootdk.watch(model, beside=beside):
+        step()
+        before = living()
+        for _ in range(5):
+            step()
+        assert living() == before
+
+
 def test_alarms_name_the_head_and_the_reason():
     model = Model(layers=2).eval()
     dim = model.layers[1].dim
