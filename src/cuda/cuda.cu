@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/row_tensors.h"
 #include "cuda/backend.h"
+#include "cuda/causes.h"
 #include "cuda/hopper.h"
 #include "cuda/launch.h"
 #include "cuda/plain.h"
@@ -22,14 +23,9 @@ std::int64_t page_size(const Plan& plan, const ConstTensor& k) { return plan.pro
 /// The workspace of a forward call.
 struct ForwardMemory {
   Staged staged;
-  unsigned char *finite_q = nullptr, *finite_k = nullptr;
+  CausesMemory causes;
 
-  ForwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena) : staged(stage(plan, size_of_page, arena)) {
-    const Shape& s = plan.shape;
-    if (plan.problem.stats != StatsLevel::kFull || !plan.problem.stats_options.causes) return;
-    finite_q = arena.take<unsigned char>(s.batch * s.heads_q * s.len_q);
-    finite_k = arena.take<unsigned char>(s.batch * s.heads_kv * s.len_kv);
-  }
+  ForwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena) : staged(stage(plan, size_of_page, arena)), causes(causes_memory(plan, arena)) {}
 };
 
 struct BackwardMemory {
@@ -57,7 +53,6 @@ ForwardView view_of(const base::ForwardCall& call, const ForwardMemory& memory) 
   for (int x = 0; x < kFullRowCount; ++x) f.full_rows[x] = View(call.out.rows.*base::kFullRowTensors[x].tensor);
   f.key_mass = View(call.out.key_mass);
   f.records = call.records, f.full = call.full, f.causes = call.causes, f.gaps = call.gaps;
-  f.finite_q = memory.finite_q, f.finite_k = memory.finite_k;
   return f;
 }
 
@@ -127,6 +122,7 @@ void forward(const base::ForwardCall& call, void* stream) {
   if (fast) hopper_forward(view, call, hopper_memory(call.plan, arena), to);
   else plain_forward(view, call.plan.shape.dtype, to);
   if (call.records) second_pass(view, call.plan.shape.dtype, to);
+  if (call.causes) find_causes(view, memory.causes, call.plan.shape.dtype, fast, to);
 }
 
 void backward(const base::BackwardCall& call, void* stream) {

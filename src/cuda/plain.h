@@ -13,7 +13,7 @@ void plain_backward(const BackwardView& view, DType dtype, cudaStream_t stream);
 /// What the row sums of a backward pass add up to: gradients with one value per head, and statistics.
 void plain_head_sums(const BackwardView& view, cudaStream_t stream);
 
-/// What follows a forward pass of any kernel: gaps, key mass and causes, from its records, where they are wanted.
+/// What follows a forward pass of any kernel: gaps and key mass, from its records, where they are wanted.
 void second_pass(const ForwardView& view, DType dtype, cudaStream_t stream);
 
 }  // namespace rootdk::gpu

@@ -44,7 +44,11 @@ __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.
 
 /// A kernel that was launched to start beside this one may; what this one writes it has after next_kernel_wait.
 __device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
-__device__ __forceinline__ void next_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void next_kernel_wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // before, there is nothing to wait for
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /// Flags between blocks: what was written before a flag is there for who has seen it.
 __device__ __forceinline__ int load_acquire(const int* flag) {

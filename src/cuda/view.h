@@ -63,7 +63,6 @@ struct ForwardView {
   base::FullRecord* full = nullptr;
   Causes* causes = nullptr;
   std::int64_t* gaps = nullptr;
-  unsigned char *finite_q = nullptr, *finite_k = nullptr;  ///< for causes: [batch, heads, length]
 };
 
 /// What backward adds up of each query row.

@@ -440,6 +440,41 @@ def test_another_thread_than_the_first():
     assert torch.equal(found[0][0], want) and found[0][1].raw_max.shape == (2, 4)
 
 
+def test_causes_are_those_of_the_finite_rows():
+    for dtype, dim, lengths in ((torch.bfloat16, 128, None), (torch.bfloat16, 64, [1300, 700]), (torch.float16, 65, None), (torch.float32, 36, [0, 5])):
+        q, k, v = qkv(batch=2, heads=4, heads_kv=2, len_q=700, len_kv=1300, dim=dim, dtype=dtype, seed=5)
+        k = k + torch.arange(dim, device="cuda", dtype=dtype) / 4  # means of many sigmas
+        k[0, 1, 4] += 100  # a key unlike the others
+        for damaged in (False, True):
+            if damaged:
+                q[0, 1, 17, 3], q[1, 0, 650:660, dim - 1], k[0, 0, 600, 0], k[1, 1, 2, dim - 1] = torch.nan, -torch.inf, torch.inf, torch.nan
+                if dtype != torch.float16:
+                    q[1, 3, 99, 1] = k[0, 0, 1200, 2] = 1e30  # its square is beyond f32
+            _, stats = rootdk.attention(q, k, v, key_lengths=lengths, stats="full")
+            for b in range(2):
+                for h in range(4):
+                    rows, keys = q[b, h].double(), k[b, h // 2, : None if lengths is None else lengths[b]].double()
+                    rows, keys = rows[rows.isfinite().all(-1)], keys[keys.isfinite().all(-1)]
+                    mean = keys.mean(0) if len(keys) else keys.new_zeros(dim)
+                    want = (rows.square().mean().sqrt(), (keys - mean).square().mean().sqrt() if len(keys) else 0.0, mean.norm())
+                    found = (stats.sigma_q[b, h], stats.sigma_k[b, h], stats.key_mean_norm[b, h])
+                    assert np.allclose(found, [float(x) for x in want], rtol=1e-5), (dtype, dim, damaged, b, h, found, want)
+
+
+def test_the_last_tiles_may_be_divided():
+    """On a card of 132 multiprocessors a few tiles are left for a last round; a row has the same bits in a tile of its own as in any other."""
+    for batch, length, dim, options in ((2, 1100, 128, {}), (2, 1100, 64, {}), (2, 1100, 256, {}), (6, 500, 64, {}), (2, 1100, 128, {"softcap": 20.0})):
+        q, k, v = qkv(batch=batch, heads=23, len_q=length, dim=dim, seed=7)
+        out, stats = rootdk.attention(q, k, v, stats="basic", **options)
+        for b in range(batch):
+            alone, its = rootdk.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], stats="basic", **options)
+            assert torch.equal(out[b : b + 1], alone) and np.array_equal(stats.raw_max[b : b + 1], its.raw_max), (length, dim, options, b)
+        s = q[-1, -1].double() @ k[-1, -1].double().mT / dim**0.5
+        s = options["softcap"] * torch.tanh(s / options["softcap"]) if options else s
+        want = torch.softmax(s, -1) @ v[-1, -1].double()
+        assert float((out[-1, -1] - want).abs().max()) <= 2.0**-7 * float(want.abs().max()), (length, dim, options)
+
+
 def test_statistics_by_the_block_are_those_of_rows():
     q, k, v = qkv(batch=3, heads=4, len_q=1000, len_kv=200, seed=3)
     lengths = [200, 1, 0]  # heads whose rows all count, are all short, see nothing

@@ -1,0 +1,277 @@
+// Q and K are read once more, in one pass: sums of every component over runs of rows, then of the runs, in a fixed order. f32 adds up a few
+// rows about one of the same head, so that digits stay where the mean is large, and double takes over between them. Rows that are not finite
+// are left out: they show in the sums, and only then is each row looked at.
+#include "cuda/causes.h"
+
+#include "cuda/launch.h"
+#include "cuda/ptx.cuh"
+#include "cuda/rows.cuh"
+
+namespace rootdk::gpu {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRunRows = 512;
+constexpr int kFewRows = 8;        ///< that f32 adds up
+constexpr int kMostSlices = kRunRows / kFewRows;
+constexpr int kHeadThreads = 512;  ///< for the sums of a head's runs
+
+/// Neighbouring elements of a row, loaded at once.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Elements {
+  T x[kCount];
+};
+
+/// The rows of one head of Q or K.
+template <class T>
+struct HeadRows {
+  const ProblemView& p;
+  const View& t;
+  bool paged;
+  std::int64_t b, h, length;
+  const T* first;
+
+  __device__ HeadRows(const ForwardView& f, bool keys, std::int64_t head)
+      : p(f.p), t(keys ? f.k : f.q), paged(keys && f.p.pages), b(head / (keys ? p.heads_kv : p.heads_q)), h(head % (keys ? p.heads_kv : p.heads_q)),
+        length(!keys ? p.len_q : p.key_lengths ? p.key_lengths[b] : p.len_kv), first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))) {}
+
+  __device__ const T* row(std::int64_t i) const { return first + (paged ? key_offset(p, t, b, h, i) : i * t.strides[2]); }
+
+  /// What sums are about: an element of the row in the middle (the first is unlike the others in many models), or 0.
+  __device__ float reference(std::int64_t d) const {
+    const float x = length > 0 ? widen(row(length / 2)[d * t.strides[3]]) : 0;
+    return isfinite(x) ? x : 0;
+  }
+};
+
+/// How a block's threads lie over the rows and columns of a run: each has some neighbouring columns, of every so many rows.
+template <int kCount>
+struct Layout {
+  int groups, width, slices, slice, place;  ///< groups of columns; how many at a time; of each, so many threads; which this is, and its group's place
+
+  __device__ explicit Layout(std::int64_t dim)
+      : groups(static_cast<int>((dim + kCount - 1) / kCount)), width(min(groups, kThreads)), slices(min(kThreads / width, kMostSlices)),
+        slice(static_cast<int>(threadIdx.x) / width), place(static_cast<int>(threadIdx.x) % width) {}
+};
+
+/// One thread's sums over rows, about a reference.
+template <int kCount>
+struct Sums {
+  double columns[kCount] = {}, squares = 0;
+  int rows = 0;
+};
+
+/// Adds kRows rows, so far apart. Anything that is not finite, or too large for f32, shows in `squares`.
+template <int kRows, class T, int kCount>
+__device__ __forceinline__ void add_rows(const T* first, std::int64_t apart, const float (&reference)[kCount], Sums<kCount>& sums) {
+  Elements<T, kCount> rows[kRows];
+#pragma unroll
+  for (int n = 0; n < kRows; ++n) rows[n] = *reinterpret_cast<const Elements<T, kCount>*>(first + n * apart);
+  float columns[kCount] = {}, squares[kCount] = {}, square = 0;
+#pragma unroll
+  for (int n = 0; n < kRows; ++n) {
+#pragma unroll
+    for (int x = 0; x < kCount; ++x) {
+      const float off = widen(rows[n].x[x]) - reference[x];
+      columns[x] += off;
+      squares[x] = fmaf(off, off, squares[x]);
+    }
+  }
+#pragma unroll
+  for (int x = 0; x < kCount; ++x) sums.columns[x] += static_cast<double>(columns[x]), square += squares[x];
+  sums.squares += static_cast<double>(square);
+  sums.rows += kRows;
+}
+
+/// The same for a whole run in which there is such a thing, without the rows that are not finite. All threads of a block.
+template <class T, int kCount>
+__device__ void add_carefully(const HeadRows<T>& rows, const Layout<kCount>& at, std::int64_t begin, std::int64_t end, int group, const float (&reference)[kCount],
+                              Sums<kCount>& sums) {
+  __shared__ bool bad[kRunRows];
+  const auto each_row = [&](const auto& f) {
+    for (std::int64_t i = begin + at.slice; i < end && at.slice < at.slices; i += at.slices) f(static_cast<int>(i - begin), rows.row(i));
+  };
+  const auto value = [&](const T* row, std::int64_t d) { return widen(row[d * rows.t.strides[3]]); };
+  for (int r = static_cast<int>(threadIdx.x); r < kRunRows; r += kThreads) bad[r] = false;
+  __syncthreads();
+  each_row([&](int r, const T* row) {
+    for (std::int64_t d = at.place; d < rows.p.dim_qk; d += at.width)
+      if (!isfinite(value(row, d))) bad[r] = true;
+  });
+  __syncthreads();
+  if (group >= at.groups) return;
+  each_row([&](int r, const T* row) {
+    if (bad[r]) return;
+    ++sums.rows;
+    for (int x = 0; x < kCount; ++x) {
+      const double off = static_cast<double>(value(row, std::int64_t{group} * kCount + x)) - static_cast<double>(reference[x]);
+      sums.columns[x] += off;
+      sums.squares += off * off;
+    }
+  });
+}
+
+/// Sums over a block's threads, for all of them.
+template <int kBlockThreads, int kCount>
+__device__ void block_sum(double (&x)[kCount]) {
+  __shared__ double parts[kCount][kBlockThreads / 32];
+  for (double& sum : x) sum = warp_sum(sum);
+  __syncthreads();
+  for (int n = 0; n < kCount && threadIdx.x % 32 == 0; ++n) parts[n][threadIdx.x / 32] = x[n];
+  __syncthreads();
+  for (int n = 0; n < kCount; ++n) {
+    x[n] = 0;
+    for (const double part : parts[n]) x[n] += part;
+  }
+}
+
+/// A block takes a run of rows. It needs nothing of the kernels before it, and may run beside them.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory, std::int64_t runs_of_q, std::int64_t all_runs) {
+  __shared__ double parts[kThreads][kCount];
+  const std::int64_t dim = f.p.dim_qk;
+  const Layout<kCount> at(dim);
+  for (std::int64_t task = blockIdx.x; task < all_runs; task += gridDim.x) {
+    const bool keys = task >= runs_of_q;
+    const RunSums& out = keys ? memory.k : memory.q;
+    const std::int64_t run = keys ? task - runs_of_q : task;
+    const HeadRows<T> rows(f, keys, run / out.runs);
+    const std::int64_t begin = run % out.runs * kRunRows, end = min(rows.length, begin + kRunRows);
+    double totals[2] = {};  // squares, rows
+    for (int before = 0; before < at.groups; before += at.width) {
+      const int group = before + at.place;
+      const bool works = at.slice < at.slices && group < at.groups;
+      const std::int64_t column = std::int64_t{group} * kCount;
+      float reference[kCount] = {};
+      for (int x = 0; x < kCount && works; ++x) reference[x] = rows.reference(column + x);
+      Sums<kCount> sums;
+      std::int64_t i = works ? begin + at.slice : end;
+      const T* place = rows.paged ? rows.first : rows.row(i) + column * rows.t.strides[3];
+      const std::int64_t apart = at.slices * rows.t.strides[2];
+      for (; !rows.paged && i + (kFewRows - 1) * at.slices < end; i += kFewRows * at.slices, place += kFewRows * apart) add_rows<kFewRows>(place, apart, reference, sums);
+      for (; i < end; i += at.slices) add_rows<1>(rows.row(i) + column * rows.t.strides[3], 0, reference, sums);
+      if (!__syncthreads_and(isfinite(sums.squares))) {
+        sums = {};
+        add_carefully(rows, at, begin, end, group, reference, sums);
+      }
+      totals[0] += sums.squares;
+      if (group == 0) totals[1] = sums.rows;
+      for (int x = 0; x < kCount; ++x) parts[threadIdx.x][x] = sums.columns[x];
+      __syncthreads();
+      if (at.slice > 0 || group >= at.groups) continue;
+      for (int x = 0; x < kCount; ++x) {
+        double sum = 0;
+        for (int s = 0; s < at.slices; ++s) sum += parts[s * at.width + at.place][x];
+        out.columns[run * dim + column + x] = sum;
+      }
+    }
+    block_sum<kThreads>(totals);
+    if (threadIdx.x == 0) out.squares[run] = {totals[0], totals[1]};
+  }
+  next_kernel_wait();  // what comes after this kernel comes after those before it
+}
+
+/// What the runs of a head come to.
+struct HeadSums {
+  double rows = 0, squares = 0, mean_square = 0, about_mean = 0;  ///< Σ ‖row‖², ‖mean‖², Σ ‖row − mean‖²
+};
+
+/// All threads of a block.
+template <class T>
+__device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::int64_t head) {
+  __shared__ double parts[kHeadThreads];
+  const std::int64_t dim = rows.p.dim_qk;
+  double totals[2] = {};  // squares about the reference, rows
+  for (std::int64_t run = threadIdx.x; run < sums.runs; run += kHeadThreads) {
+    const double2 found = sums.squares[head * sums.runs + run];
+    totals[0] += found.x, totals[1] += found.y;
+  }
+  block_sum<kHeadThreads>(totals);
+  const double count = totals[1];
+  if (count == 0) return {};
+  const int width = static_cast<int>(min(dim, std::int64_t{kHeadThreads})), slices = kHeadThreads / width;
+  const int slice = static_cast<int>(threadIdx.x) / width, place = static_cast<int>(threadIdx.x) % width;
+  double of_columns[3] = {};  // squares of means, of their distances from the reference, and what those about the reference lack to squares
+  for (std::int64_t before = 0; before < dim; before += width) {
+    const std::int64_t d = before + place;
+    double sum = 0;
+    if (slice < slices && d < dim) {
+#pragma unroll 8
+      for (std::int64_t run = slice; run < sums.runs; run += slices) sum += sums.columns[(head * sums.runs + run) * dim + d];
+    }
+    __syncthreads();
+    parts[threadIdx.x] = sum;
+    __syncthreads();
+    if (slice > 0 || d >= dim) continue;
+    for (int s = 1; s < slices; ++s) sum += parts[s * width + place];
+    const double reference = static_cast<double>(rows.reference(d)), shift = sum / count, mean = reference + shift;
+    of_columns[0] += mean * mean;
+    of_columns[1] += shift * shift;
+    of_columns[2] += reference * (2 * shift + reference);  // x² is (x − r)² + 2r(x − r) + r²
+  }
+  block_sum<kHeadThreads>(of_columns);
+  return {count, max(0.0, totals[0] + count * of_columns[2]), of_columns[0], max(0.0, totals[0] - count * of_columns[1])};
+}
+
+/// A block takes a query head.
+template <class T>
+__global__ void __launch_bounds__(kHeadThreads, 1) sum_heads(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory) {
+  const ProblemView& p = f.p;
+  const std::int64_t head = blockIdx.x, kv_head = head / p.heads_q * p.heads_kv + head % p.heads_q / p.group;
+  const HeadSums q = sum_head(HeadRows<T>(f, false, head), memory.q, head), k = sum_head(HeadRows<T>(f, true, kv_head), memory.k, kv_head);
+  if (threadIdx.x != 0) return;
+  Causes out;
+  out.dim = static_cast<double>(p.dim_qk);
+  out.q_square = q.rows > 0 ? q.squares / (q.rows * out.dim) : 0;
+  out.k_variance = k.rows > 0 ? k.about_mean / (k.rows * out.dim) : 0;
+  out.key_mean_square = k.mean_square;
+  f.causes[head] = out;
+}
+
+/// Whether rows can be read so many elements at a time.
+bool in_steps(const View& t, std::int64_t dim, std::int64_t count, std::size_t size) {
+  bool whole = t.strides[3] == 1 && dim % count == 0 && reinterpret_cast<std::uintptr_t>(t.data) % (static_cast<std::size_t>(count) * size) == 0;
+  for (int axis = 0; axis < 3; ++axis) whole = whole && t.strides[axis] % count == 0;
+  return whole;
+}
+
+template <class T>
+void launch(const ForwardView& f, const CausesMemory& memory, bool beside, cudaStream_t stream) {
+  const ProblemView& p = f.p;
+  constexpr int kCount = 4;  // eight of 16 bits would need more registers than there are
+  const std::int64_t heads = p.batch * p.heads_q, runs_of_q = heads * memory.q.runs, all = runs_of_q + p.batch * p.heads_kv * memory.k.runs;
+  if (heads == 0) return;
+  const bool wide = in_steps(f.q, p.dim_qk, kCount, sizeof(T)) && in_steps(f.k, p.dim_qk, kCount, sizeof(T));
+  const auto sum = wide ? sum_runs<T, kCount> : sum_runs<T, 1>;
+  if (beside && all > 0) launch_beside(sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
+  else if (all > 0) sum<<<grid(all), kThreads, 0, stream>>>(f, memory, runs_of_q, all);
+  sum_heads<T><<<static_cast<unsigned>(heads), kHeadThreads, 0, stream>>>(f, memory);
+  check_launch("causes");
+}
+
+RunSums take(base::Arena& arena, std::int64_t heads, std::int64_t length, std::int64_t dim) {
+  RunSums sums;
+  sums.runs = divide_up(length, kRunRows);
+  sums.columns = arena.take<double>(heads * sums.runs * dim);
+  sums.squares = arena.take<double2>(heads * sums.runs);
+  return sums;
+}
+
+}  // namespace
+
+CausesMemory causes_memory(const Plan& plan, base::Arena& arena) {
+  const Shape& s = plan.shape;
+  if (plan.problem.stats != StatsLevel::kFull || !plan.problem.stats_options.causes) return {};
+  return {take(arena, s.batch * s.heads_q, s.len_q, s.dim_qk), take(arena, s.batch * s.heads_kv, s.len_kv, s.dim_qk)};
+}
+
+void find_causes(const ForwardView& view, const CausesMemory& memory, DType dtype, bool beside, cudaStream_t stream) {
+  switch (dtype) {
+    case DType::kF16: launch<__half>(view, memory, beside, stream); break;
+    case DType::kBF16: launch<__nv_bfloat16>(view, memory, beside, stream); break;
+    default: launch<float>(view, memory, beside, stream); break;
+  }
+}
+
+}  // namespace rootdk::gpu
