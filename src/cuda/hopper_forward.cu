@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__
   const std::int64_t head = blockIdx.x;
   __shared__ unsigned long long best;
   if (threadIdx.x == 0) best = 0;
+  next_kernel_start();
   if (!search.ready) next_kernel_wait();
   else if (threadIdx.x == 0)
     while (load_acquire(search.ready) == 0) __nanosleep(100);
@@ -277,16 +278,26 @@ std::int64_t count(const SliceRule& rule, std::int64_t slices) {
 }
 
 /// Where full statistics are sampled two kernels run side by side. The instructions of both do not fit the cache that a group of
-/// multiprocessors has for them, so that the sampled rows get groups of their own, until about half of the time is over. 0: all
+/// multiprocessors has for them, so that the sampled rows get groups of their own, as few as leave the others some of the time. 0: all
 /// multiprocessors begin with sampled rows, where there are few tiles or short ones.
 int clusters_for_sampled(const Problem& problem, const SliceRule& sampled, const Shape& s, int multiprocessors) {
-  constexpr double kMostOfTime = 0.6, kFewRounds = 12;
+  constexpr double kMostOfTime = 0.7, kFewRounds = 12;
   const double cost = kernel_dim(s) == 64 ? 1.75 : 1.4;  // of a tile with full statistics, over one without
   const std::int64_t slices = divide_up(s.len_q, 64), some = count(sampled, slices), groups = hopper_tile(kernel_dim(s), HopperLayout::kFull).rows / 64;
   const std::int64_t heads = s.batch * s.heads_q, tiles = divide_up(some, groups) * heads, others = divide_up(slices - some, groups) * heads;
   const double rounds = (static_cast<double>(tiles) * cost + static_cast<double>(others)) / multiprocessors;
   if (rounds < kFewRounds || plain_layout(problem, s) == HopperLayout::kShort || takes_whole_heads(problem, s, divide_up(slices - some, groups))) return 0;
   return static_cast<int>(divide_up(tiles, kClusterBlocks * static_cast<std::int64_t>(kMostOfTime * rounds / cost)));
+}
+
+/// Where few multiprocessors would have a last tile, and the others nothing to do meanwhile, each warpgroup's rows become a tile of their own:
+/// one warpgroup alone takes little more than its share of the time. Beside sampled rows nobody knows which tiles are the last; half a round
+/// of such small ones was best.
+void divide_last_tiles(HopperArguments& a, int blocks, int groups) {
+  const int last = a.beside ? blocks / (2 * groups) : a.tiles % blocks;
+  if (a.tiles <= blocks || last * groups > blocks) return;
+  a.whole_tiles = a.tiles - last;
+  a.tiles = a.whole_tiles + last * groups;
 }
 
 RowRule rule_of(const Mask& mask, const Shape& s) {
@@ -345,6 +356,8 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     a.near_heads = static_cast<int>(std::clamp<std::int64_t>(kCacheBytes * s.group() / (s.len_kv * (s.dim_qk + s.dim_v) * 2), 1, heads));
     const int blocks = std::min(a.tiles, multiprocessors * tile.blocks);  // they stay and take tile after tile
     a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
+    a.whole_tiles = a.tiles;
+    if (!packed && !a.whole_heads && layout != HopperLayout::kFull && !uneven(problem) && (!a.beside || clusters > 0)) divide_last_tiles(a, blocks, tile.rows / 64);
     a.next_tile = nullptr;
     if (a.whole_heads) a.near_heads = 1;
     else if (packed ? a.tiles >= kManyRounds * blocks : uneven(problem) || a.beside) a.next_tile = next_tile;
@@ -356,11 +369,12 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   const bool some = apart && !none;
   const HopperLayout layout = none ? plain_layout(problem, s) : layout_of(problem, s);
   if (some) a.clears = memory.next_tile + 1;
-  launch_slices(none ? SliceRule{} : sampled, layout, memory.next_tile, some ? clusters_for_sampled(problem, sampled, s, multiprocessors) : 0);
+  const int clusters = some ? clusters_for_sampled(problem, sampled, s, multiprocessors) : 0;
+  launch_slices(none ? SliceRule{} : sampled, layout, memory.next_tile, clusters);
   const int noted = a.row_tiles * hopper_tile(kernel_dim(s), layout).rows / 16;
   if (some) {
     a.beside = true, a.before_done = memory.next_tile + 2;
-    launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1, 0);
+    launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1, clusters);
     a.beside = a.tiles > 0;
   }
   if (parts > 1) {

@@ -396,7 +396,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
 }
 
 /// The producer warp: tile after tile, Q of each warpgroup once it is free, K and V as their stages become free.
-template <class Tile>
+template <class Tile, bool kParts>
 __device__ __forceinline__ void produce(const HopperArguments& a, const HopperShared<Tile>& shared, Work* slots) {
   constexpr int kKeys = Tile::kKeys, kStages = Tile::kStages, kDim = Tile::kDim;
   constexpr bool kScarce = Tile::kProducerRegisters < 32;  // registers: what can be asked anew is not kept
@@ -411,7 +411,7 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
         else if (!a.whole_heads) index += static_cast<int>(gridDim.x);
         else if (++index % a.row_tiles == 0) index += (static_cast<int>(gridDim.x) - 1) * a.row_tiles;
       }
-      place_work<Tile>(a, index, slot);
+      place_work<Tile, kParts>(a, index, slot);
     }
     __syncwarp();
     if (slot.index >= 0) find_blocks<Tile>(a, slot);
@@ -519,7 +519,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
 
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Tile::kProducerRegisters));
-    if (threadIdx.x < 32) produce<Tile>(a, shared, slots);
+    if (threadIdx.x < 32) produce<Tile, !kFull && !Tile::kPacked>(a, shared, slots);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Tile::kConsumerRegisters));
     const int group = warpgroup - 1;

@@ -60,6 +60,7 @@ struct HopperArguments {
   int split_keys = 0;   ///< keys of a split; 0: one tile sees all
   int splits = 1;
   int tiles = 0;        ///< in all
+  int whole_tiles = 0;  ///< the first so many; then come tiles of one warpgroup's rows each, so that all multiprocessors have something to do to the end
   int row_tiles = 1;    ///< of one head
   int near_heads = 1;   ///< heads whose K and V fit the cache together: their tiles come one after another
   bool whole_heads = false;  ///< a block takes all tiles of a head
@@ -134,9 +135,11 @@ __device__ __forceinline__ PlacedRow place_row(const HopperArguments& a, const W
   return {work.head, i, i < len_q};
 }
 
-/// Tiles in the order in which they are taken: of the heads that share the cache the longest rows of a causal mask first.
-template <class Tile>
+/// Tiles in the order in which they are taken: of the heads that share the cache the longest rows of a causal mask first. kParts: there may be
+/// such as are not whole.
+template <class Tile, bool kParts>
 __device__ __forceinline__ void place_work(const HopperArguments& a, int index, Work& work) {
+  constexpr int kNoRow = 1 << 30;
   const ProblemView& p = a.f.p;
   const int heads = static_cast<int>(Tile::kPacked ? p.heads_kv : p.heads_q);
   work.index = index < a.tiles ? index : -1;
@@ -146,11 +149,13 @@ __device__ __forceinline__ void place_work(const HopperArguments& a, int index, 
     work.split = index % a.splits;
     work.head = work.kv_head = index / a.splits % heads, work.batch = index / a.splits / heads;
   } else {
+    int part = -1;
+    if (kParts && index >= a.whole_tiles) part = (index - a.whole_tiles) % Tile::kGroups, index = a.whole_tiles + (index - a.whole_tiles) / Tile::kGroups;
     const int all = static_cast<int>(p.batch) * heads, per_group = a.row_tiles * a.near_heads, group = index / per_group, rest = index % per_group;
     const int near = min(a.near_heads, all - group * a.near_heads), head = group * a.near_heads + rest % near;
     work.row_tile = a.row_tiles - 1 - rest / near;
 #pragma unroll 1
-    for (int g = 0; g < Tile::kGroups; ++g) work.group_row[g] = 64 * a.slices(work.row_tile * Tile::kGroups + g);
+    for (int g = 0; g < Tile::kGroups; ++g) work.group_row[g] = kParts && part >= 0 && g != part ? kNoRow : 64 * a.slices(work.row_tile * Tile::kGroups + g);
     work.head = head % heads, work.batch = head / heads;
     work.kv_head = work.head / static_cast<int>(p.group);
     work.c = static_cast<float>(factor_of(p, work.head));
