@@ -21,8 +21,8 @@ if "ROOTDK_LIBRARY" in os.environ:
 else:
     import rootdk
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-STEPS = 10
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+STEPS = 5
 SIZES = {"small": (12, 1024, 16, 4, 2048), "layers of a 7 B model": (4, 4096, 32, 2, 4096)}  # layers, width, heads, batch, length
 F = torch.nn.functional
 
@@ -71,7 +71,7 @@ def compare(name, layers, width, heads, batch, length):
         model = torch.nn.Sequential(*(Layer(width, heads) for _ in range(layers))).bfloat16()
     x = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
     print(f"{name}: {layers} layers, {heads} heads of {width // heads}, {batch} × {length} tokens")
-    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": length}, "watched, one step in 10": {"every": 10},
+    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": length}, "watched, one step in 5": {"every": 5},
             "watched, beside the model's kernel": {"beside": True}}
     for title, step in (("forward", forward), ("forward and backward", train)):
         found = {name: [] for name in ways}
