@@ -1,6 +1,8 @@
-// Which problems the Hopper kernel takes, with which tile, and how its parts are put together again.
+// Which problems the Hopper kernel takes, with which tile, and what is launched for them.
 #include <algorithm>
 
+#include "cuda/hopper_combine.h"
+#include "cuda/hopper_keys.h"
 #include "cuda/hopper_tiles.h"
 #include "cuda/tensor_map.h"
 
@@ -57,154 +59,6 @@ __global__ void find_runs(const __grid_constant__ ProblemView p, int2* runs) {
     const QueryRow row = visible_keys(p, x / p.len_q, x % p.len_q);
     runs[x] = {static_cast<int>(row.begin), static_cast<int>(row.end)};
   }
-}
-
-constexpr int kMostWarps = 16, kPerLane = 8;  ///< 256 elements a warp
-
-/// Rows whose keys were split: a block merges the parts of one, each warp a run of them, in order.
-template <class T>
-__global__ void __launch_bounds__(32 * kMostWarps, 1) combine_kernel(const __grid_constant__ ForwardView f, const float* part_o, const float4* part_rows, int parts, std::int64_t rows) {
-  const ProblemView& p = f.p;
-  __shared__ float maxima[kMostWarps], raw_maxima[kMostWarps], sums[kMostWarps], values[kMostWarps][32 * kPerLane];
-  __shared__ int counts[kMostWarps];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, dim = static_cast<int>(p.dim_v);
-  const std::int64_t index = blockIdx.x, b = index / p.len_q / p.heads_q, h = index / p.len_q % p.heads_q, i = index % p.len_q;
-  next_kernel_wait();
-  float max = -kInfinityF, raw_max = -kInfinityF;
-  int visible = 0;
-  for (int s = threadIdx.x; s < parts; s += blockDim.x) {
-    const float4 row = part_rows[s * rows + index];
-    max = fmaxf(max, row.x), raw_max = fmaxf(raw_max, row.z), visible += __float_as_int(row.w);
-  }
-  max = warp_max(max), raw_max = warp_max(raw_max), visible = warp_sum(visible);
-  if (lane == 0) maxima[warp] = max, raw_maxima[warp] = raw_max, counts[warp] = visible;
-  __syncthreads();
-  for (int w = 0; w < warps; ++w) max = fmaxf(max, maxima[w]), raw_max = fmaxf(raw_max, raw_maxima[w]);
-  const QueryRow run = visible_keys(p, b, i);
-  visible = p.allowed.data || p.bias.data ? 0 : static_cast<int>(run.end - run.begin);
-  for (int w = 0; w < warps && (p.allowed.data || p.bias.data); ++w) visible += counts[w];
-  const float origin = max == -kInfinityF ? 0 : max;
-
-  const int each = (parts + warps - 1) / warps, last = min(parts, (warp + 1) * each);
-  float sum = 0, o[kPerLane] = {};
-#pragma unroll 8
-  for (int s = warp * each; s < last; ++s) {
-    const float4 row = part_rows[s * rows + index];
-    const float weight = exp2_approx(row.x - origin);  // 0 for a part that saw nothing
-    const float* from = part_o + (s * rows + index) * dim;
-    sum = fmaf(row.y, weight, sum);
-#pragma unroll
-    for (int x = 0; x < kPerLane; ++x)
-      if (lane + 32 * x < dim) o[x] = fmaf(from[lane + 32 * x], weight, o[x]);
-  }
-  if (lane == 0) sums[warp] = sum;
-#pragma unroll
-  for (int x = 0; x < kPerLane; ++x) values[warp][lane + 32 * x] = o[x];
-  __syncthreads();
-  sum = 0;
-  for (int w = 0; w < warps; ++w) sum += sums[w];
-
-  const bool as_it_was = p.cap == 0 && !p.bias.data && !p.slopes;
-  const float largest = as_it_was ? raw_max : max == -kInfinityF ? max : max * kLn2;
-  SinkShare total{sum > 0 || isnan(sum) ? largest + logf(sum) : -kInfinityF, 1};
-  if (p.sink) total = with_sink(total.lse, p.sink[h]);
-  const float gain = sum == 0 ? 0 : total.share / sum;
-  bool finite = isfinite(total.lse) || total.lse == -kInfinityF;
-  for (int d = threadIdx.x; d < dim; d += blockDim.x) {
-    float value = 0;
-    for (int w = 0; w < warps; ++w) value += values[w][d];
-    finite = finite && isfinite(value * gain);
-    reinterpret_cast<T*>(f.o.data)[at(f.o, b, h, i, d)] = narrow<T>(value * gain);
-  }
-  finite = __syncthreads_and(finite);
-  if (threadIdx.x != 0) return;
-  write_row(f.lse, b, h, i, total.lse);
-  write_row(f.raw_max, b, h, i, raw_max);
-  write_row(f.score_max, b, h, i, largest);
-  write_row(f.p_max, b, h, i, gain);
-  if (!f.records) return;
-  f.records[index] = {raw_max, largest, gain, total.lse, visible, finite};
-}
-
-constexpr int kKeyThreads = 512, kPerKey = 8;
-
-/// Of rows that the copy engine can read, which begin at multiples of 16 bytes: of the first eight elements, or as many as there are.
-template <class T>
-__device__ float dot_of_eight(const T* q, const T* k, int count) {
-  float dot = 0;
-  if (count < 8) {
-    for (int d = 0; d < count; ++d) dot = fmaf(widen(q[d]), widen(k[d]), dot);
-    return dot;
-  }
-  const uint4 a = *reinterpret_cast<const uint4*>(q), b = *reinterpret_cast<const uint4*>(k);
-  const T *x = reinterpret_cast<const T*>(&a), *y = reinterpret_cast<const T*>(&b);
-#pragma unroll
-  for (int d = 0; d < 8; ++d) dot = fmaf(widen(x[d]), widen(y[d]), dot);
-  return dot;
-}
-
-/// What find_keys goes by.
-struct KeySearch {
-  const unsigned long long* largest = nullptr;  ///< of each head's warps; null: the key of each row is wanted
-  int warps = 0;
-  const int* ready = nullptr;  ///< if there, the search begins when it is not 0, instead of at the end of the kernel before
-  int block_keys = 0;
-  int rows = 1;  ///< for each block
-};
-
-/// The key of the maximum of a head's row i, in the block of keys that the kernel found: a block's work.
-template <class T>
-__device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head, int i, unsigned long long& best) {
-  const ProblemView& p = f.p;
-  const std::int64_t b = head / p.heads_q, h = head % p.heads_q;
-  base::FullRecord& record = f.full[head * p.len_q + i];
-  __syncthreads();
-  if (threadIdx.x == 0) best = 0;
-  __syncthreads();
-  const QueryRow run = visible_keys(p, b, i);
-  const int start = record.raw.argmax, begin = max(start, static_cast<int>(run.begin)), end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
-  if (start < 0) return;
-  const T* q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i);
-  for (int j = begin + static_cast<int>(threadIdx.x) / kPerKey; j < end; j += kKeyThreads / kPerKey) {
-    const T* k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
-    float dot = 0;
-#pragma unroll 2
-    for (int d = 8 * static_cast<int>(threadIdx.x % kPerKey); d < p.dim_qk; d += 8 * kPerKey) dot += dot_of_eight(q + d, k + d, static_cast<int>(p.dim_qk) - d);
-    const unsigned others = 0xffu << (threadIdx.x % 32 / kPerKey * kPerKey);
-    for (int distance = kPerKey / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(others, dot, distance);
-    if (threadIdx.x % kPerKey == 0 && !isnan(dot)) atomicMax(&best, first_of_largest(dot, j));
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const int key = best == 0 ? begin : number_of(best);
-  record.raw.argmax = record.score.argmax = key;
-  write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
-}
-
-/// The kernel only knows in which block of keys a row's maximum is: finds the key, of the row that has the head's, or of all rows.
-template <class T>
-__global__ void __launch_bounds__(kKeyThreads) find_keys(const __grid_constant__ ForwardView f, const __grid_constant__ KeySearch search) {
-  const ProblemView& p = f.p;
-  const std::int64_t head = blockIdx.x;
-  __shared__ unsigned long long best;
-  if (threadIdx.x == 0) best = 0;
-  next_kernel_start();
-  if (!search.ready) next_kernel_wait();
-  else if (threadIdx.x == 0)
-    while (load_acquire(search.ready) == 0) __nanosleep(100);
-  __syncthreads();
-  if (search.largest) {
-    unsigned long long most = 0;
-    for (int w = static_cast<int>(threadIdx.x); w < search.warps; w += kKeyThreads) most = max(most, search.largest[head * search.warps + w]);
-    if (most > 0) atomicMax(&best, most);
-    __syncthreads();
-    if (best != 0) find_key<T>(f, search.block_keys, head, number_of(best), best);
-  } else {
-    const int from = static_cast<int>(blockIdx.y) * search.rows, to = min(from + search.rows, static_cast<int>(p.len_q));
-    for (int i = from; i < to; ++i)
-      if (is_sampled(p, i)) find_key<T>(f, search.block_keys, head, i, best);
-  }
-  if (search.ready) next_kernel_wait();  // what comes after this kernel comes after those before it
 }
 
 /// Whether the keys of other rows than the head's are asked for: of each row, or of the row with the largest score in each bucket.
@@ -336,7 +190,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     check_launch("runs of keys");
     a.runs = reinterpret_cast<const KeyRun*>(memory.runs);
   }
-  const std::int64_t parts = splits(problem, s), rows = s.batch * s.heads_q * s.len_q, heads = s.batch * s.heads_q;
+  const std::int64_t parts = splits(problem, s), heads = s.batch * s.heads_q;
   a.splits = static_cast<int>(parts);
   if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
   a.followed = parts > 1 || full;
@@ -377,18 +231,12 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1, clusters);
     a.beside = a.tiles > 0;
   }
-  if (parts > 1) {
-    const auto combine = s.dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
-    launch_beside(combine, dim3(static_cast<unsigned>(rows)), parts > 32 ? 512 : 128, 0, stream, view, static_cast<const float*>(memory.o), static_cast<const float4*>(memory.rows), static_cast<int>(parts), rows);
-  }
+  if (parts > 1) combine_parts(view, memory.o, memory.rows, static_cast<int>(parts), s.dtype, stream);
   if (full && view.full && !none) {
     KeySearch search;
     search.largest = a.largest, search.warps = noted, search.block_keys = hopper_tile(kernel_dim(s), layout).keys;
     if (a.beside) search.ready = a.before_done;  // the sampled rows are done long before the others
-    search.rows = static_cast<int>(std::max<std::int64_t>(64, divide_up(s.len_q, 65535)));
-    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(a.largest ? 1 : divide_up(s.len_q, search.rows)));
-    const auto find = s.dtype == DType::kBF16 ? find_keys<__nv_bfloat16> : find_keys<__half>;
-    launch_beside(find, grid, kKeyThreads, 0, stream, view, search);
+    find_keys(view, search, s.dtype, stream);
   }
 }
 

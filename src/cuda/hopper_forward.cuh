@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "cuda/hopper_largest.cuh"
 #include "cuda/hopper_scores.cuh"
 #include "cuda/hopper_softmax.cuh"
 #include "cuda/hopper_tile.cuh"
@@ -70,13 +71,6 @@ __device__ __forceinline__ void write_parts(const HopperArguments& a, const Work
     if (lane % 4 == 0) a.part_rows[index] = {max == -kInfinityF ? max : origin, sum, max == -kInfinityF ? max : raw_max, __int_as_float(visible)};
   }
 }
-
-/// A score and the number of its row or key: the largest of such pairs is the first number of those that have the largest score. Never 0.
-__device__ __forceinline__ unsigned long long first_of_largest(float score, int number) {
-  const unsigned bits = __float_as_uint(score), order = bits >> 31 ? ~bits : bits | 0x80000000u;  // integers in the order of the floats
-  return static_cast<unsigned long long>(order) << 32 | ~static_cast<unsigned>(number);
-}
-__device__ __forceinline__ int number_of(unsigned long long pair) { return static_cast<int>(~static_cast<unsigned>(pair)); }
 
 /// Of a warp's rows that count, the one with the largest score; 0 if there is none.
 __device__ __forceinline__ void note_largest(unsigned long long* of_warp, bool counts, float score, int row) {
