@@ -30,7 +30,7 @@ struct StatsOptions {
                                    ///< lse stay exact; standard_errors() says how far the rest may be off
   std::int64_t sample_offset = 0;  ///< take the blocks whose number modulo `sample` is this
   std::int64_t first_query = 0;    ///< what the first query is numbered, where it is not the first of its sequence
-  bool causes = true;              ///< at kFull, σ_q, σ_k and the mean key: reads Q and K once more, which only decoding notices
+  bool causes = true;              ///< at kFull, σ_q, σ_k and the mean key: reads Q and K once more, which decoding notices, and a GPU
   bool by_keys = false;            ///< the same again in buckets by the number of visible keys
   bool gaps = false;               ///< how far keys lie below their row's maximum: costs a second pass over QKᵀ
   bool key_mass = false;           ///< Σ over queries of each key's probability, into Outputs::key_mass: the same second pass

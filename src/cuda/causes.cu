@@ -1,6 +1,6 @@
 // Q and K are read once more, in one pass: sums of every component over runs of rows, then of the runs, in a fixed order. f32 adds up a few
 // rows about one of the same head, so that digits stay where the mean is large, and double takes over between them. Rows that are not finite
-// are left out: they show in the sums, and only then is each row looked at.
+// are left out: they show in the sums of their run, which is then added up row by row.
 #include "cuda/causes.h"
 
 #include "cuda/launch.h"
@@ -15,7 +15,7 @@ constexpr int kThreads = 256;
 constexpr int kRunRows = 512;
 constexpr int kFewRows = 8;        ///< that f32 adds up
 constexpr int kMostSlices = kRunRows / kFewRows;
-constexpr int kHeadThreads = 512;  ///< for the sums of a head's runs
+constexpr int kHeadThreads = 512;  ///< for the sums of a head's runs, and the rows of one of them
 
 /// Neighbouring elements of a row, loaded at once.
 template <class T, int kCount>
@@ -38,10 +38,19 @@ struct HeadRows {
 
   __device__ const T* row(std::int64_t i) const { return first + (paged ? key_offset(p, t, b, h, i) : i * t.strides[2]); }
 
-  /// What sums are about: an element of the row in the middle (the first is unlike the others in many models), or 0.
-  __device__ float reference(std::int64_t d) const {
-    const float x = length > 0 ? widen(row(length / 2)[d * t.strides[3]]) : 0;
-    return isfinite(x) ? x : 0;
+  __device__ float value(const T* of_row, std::int64_t d) const { return widen(of_row[d * t.strides[3]]); }
+
+  /// A row that sums can be about: the one in the middle (the first is unlike the others in many models), or where that is not finite the one
+  /// after a quarter, an eighth, a sixteenth; null if none of them is. All threads of a block.
+  __device__ const T* reference() const {
+#pragma unroll 1
+    for (int parts = 2; parts <= 16 && length > 0; parts *= 2) {
+      const T* found = row(length / parts);
+      bool finite = true;
+      for (std::int64_t d = threadIdx.x; d < p.dim_qk; d += blockDim.x) finite = finite && isfinite(value(found, d));
+      if (__syncthreads_and(finite)) return found;
+    }
+    return nullptr;
   }
 };
 
@@ -84,34 +93,6 @@ __device__ __forceinline__ void add_rows(const T* first, std::int64_t apart, con
   sums.rows += kRows;
 }
 
-/// The same for a whole run in which there is such a thing, without the rows that are not finite. All threads of a block.
-template <class T, int kCount>
-__device__ void add_carefully(const HeadRows<T>& rows, const Layout<kCount>& at, std::int64_t begin, std::int64_t end, int group, const float (&reference)[kCount],
-                              Sums<kCount>& sums) {
-  __shared__ bool bad[kRunRows];
-  const auto each_row = [&](const auto& f) {
-    for (std::int64_t i = begin + at.slice; i < end && at.slice < at.slices; i += at.slices) f(static_cast<int>(i - begin), rows.row(i));
-  };
-  const auto value = [&](const T* row, std::int64_t d) { return widen(row[d * rows.t.strides[3]]); };
-  for (int r = static_cast<int>(threadIdx.x); r < kRunRows; r += kThreads) bad[r] = false;
-  __syncthreads();
-  each_row([&](int r, const T* row) {
-    for (std::int64_t d = at.place; d < rows.p.dim_qk; d += at.width)
-      if (!isfinite(value(row, d))) bad[r] = true;
-  });
-  __syncthreads();
-  if (group >= at.groups) return;
-  each_row([&](int r, const T* row) {
-    if (bad[r]) return;
-    ++sums.rows;
-    for (int x = 0; x < kCount; ++x) {
-      const double off = static_cast<double>(value(row, std::int64_t{group} * kCount + x)) - static_cast<double>(reference[x]);
-      sums.columns[x] += off;
-      sums.squares += off * off;
-    }
-  });
-}
-
 /// Sums over a block's threads, for all of them.
 template <int kBlockThreads, int kCount>
 __device__ void block_sum(double (&x)[kCount]) {
@@ -126,7 +107,8 @@ __device__ void block_sum(double (&x)[kCount]) {
   }
 }
 
-/// A block takes a run of rows. It needs nothing of the kernels before it, and may run beside them.
+/// A block takes a run of rows. It may run beside the kernels before it: of what they write it needs only the problem's arrays, and those were
+/// there before the first kernel of attention, which is an ordinary launch.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory, std::int64_t runs_of_q, std::int64_t all_runs) {
   __shared__ double parts[kThreads][kCount];
@@ -138,25 +120,23 @@ __global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ 
     const std::int64_t run = keys ? task - runs_of_q : task;
     const HeadRows<T> rows(f, keys, run / out.runs);
     const std::int64_t begin = run % out.runs * kRunRows, end = min(rows.length, begin + kRunRows);
+    const T* about = rows.reference();
     double totals[2] = {};  // squares, rows
     for (int before = 0; before < at.groups; before += at.width) {
       const int group = before + at.place;
       const bool works = at.slice < at.slices && group < at.groups;
       const std::int64_t column = std::int64_t{group} * kCount;
       float reference[kCount] = {};
-      for (int x = 0; x < kCount && works; ++x) reference[x] = rows.reference(column + x);
+      for (int x = 0; x < kCount && works && about; ++x) reference[x] = rows.value(about, column + x);
       Sums<kCount> sums;
       std::int64_t i = works ? begin + at.slice : end;
       const T* place = rows.paged ? rows.first : rows.row(i) + column * rows.t.strides[3];
       const std::int64_t apart = at.slices * rows.t.strides[2];
       for (; !rows.paged && i + (kFewRows - 1) * at.slices < end; i += kFewRows * at.slices, place += kFewRows * apart) add_rows<kFewRows>(place, apart, reference, sums);
       for (; i < end; i += at.slices) add_rows<1>(rows.row(i) + column * rows.t.strides[3], 0, reference, sums);
-      if (!__syncthreads_and(isfinite(sums.squares))) {
-        sums = {};
-        add_carefully(rows, at, begin, end, group, reference, sums);
-      }
       totals[0] += sums.squares;
       if (group == 0) totals[1] = sums.rows;
+      __syncthreads();
       for (int x = 0; x < kCount; ++x) parts[threadIdx.x][x] = sums.columns[x];
       __syncthreads();
       if (at.slice > 0 || group >= at.groups) continue;
@@ -181,37 +161,69 @@ struct HeadSums {
 template <class T>
 __device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::int64_t head) {
   __shared__ double parts[kHeadThreads];
+  __shared__ bool bad[kRunRows];
   const std::int64_t dim = rows.p.dim_qk;
-  double totals[2] = {};  // squares about the reference, rows
+  const double2* runs = sums.squares + head * sums.runs;
+  double totals[3] = {};  // squares about the reference and rows, of runs that are finite; and how many are not
   for (std::int64_t run = threadIdx.x; run < sums.runs; run += kHeadThreads) {
-    const double2 found = sums.squares[head * sums.runs + run];
-    totals[0] += found.x, totals[1] += found.y;
+    if (isfinite(runs[run].x)) totals[0] += runs[run].x, totals[1] += runs[run].y;
+    else totals[2] += 1;
   }
   block_sum<kHeadThreads>(totals);
-  const double count = totals[1];
+  const bool damaged = totals[2] > 0;
+  const auto each_damaged = [&](const auto& look) {  // look(begin, end), with the rows of a run that are not finite marked
+    for (std::int64_t run = 0; damaged && run < sums.runs; ++run) {
+      if (isfinite(runs[run].x)) continue;
+      const std::int64_t begin = run * kRunRows, end = min(rows.length, begin + kRunRows);
+      for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) {
+        bool finite = true;
+        for (std::int64_t d = 0; d < dim; ++d) finite = finite && isfinite(rows.value(rows.row(i), d));
+        bad[i - begin] = !finite;
+      }
+      __syncthreads();
+      look(begin, end);
+      __syncthreads();
+    }
+  };
+  double good[1] = {};
+  each_damaged([&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) good[0] += !bad[i - begin];
+  });
+  if (damaged) block_sum<kHeadThreads>(good);
+  const double count = totals[1] + good[0];
   if (count == 0) return {};
+  const T* about = rows.reference();
   const int width = static_cast<int>(min(dim, std::int64_t{kHeadThreads})), slices = kHeadThreads / width;
   const int slice = static_cast<int>(threadIdx.x) / width, place = static_cast<int>(threadIdx.x) % width;
-  double of_columns[3] = {};  // squares of means, of their distances from the reference, and what those about the reference lack to squares
+  // Squares of means, of their distances from the reference, what squares about that lack to squares; and such squares of damaged runs.
+  double of_columns[4] = {};
   for (std::int64_t before = 0; before < dim; before += width) {
     const std::int64_t d = before + place;
+    const bool works = slice < slices && d < dim;
+    const double reference = works && about ? static_cast<double>(rows.value(about, d)) : 0;
     double sum = 0;
-    if (slice < slices && d < dim) {
 #pragma unroll 8
-      for (std::int64_t run = slice; run < sums.runs; run += slices) sum += sums.columns[(head * sums.runs + run) * dim + d];
-    }
+    for (std::int64_t run = slice; run < sums.runs && works; run += slices)
+      if (!damaged || isfinite(runs[run].x)) sum += sums.columns[(head * sums.runs + run) * dim + d];
+    each_damaged([&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin + slice; i < end && works; i += slices) {
+        const double off = bad[i - begin] ? 0 : static_cast<double>(rows.value(rows.row(i), d)) - reference;
+        sum += off, of_columns[3] += off * off;
+      }
+    });
     __syncthreads();
     parts[threadIdx.x] = sum;
     __syncthreads();
     if (slice > 0 || d >= dim) continue;
     for (int s = 1; s < slices; ++s) sum += parts[s * width + place];
-    const double reference = static_cast<double>(rows.reference(d)), shift = sum / count, mean = reference + shift;
+    const double shift = sum / count, mean = reference + shift;
     of_columns[0] += mean * mean;
     of_columns[1] += shift * shift;
     of_columns[2] += reference * (2 * shift + reference);  // x² is (x − r)² + 2r(x − r) + r²
   }
   block_sum<kHeadThreads>(of_columns);
-  return {count, max(0.0, totals[0] + count * of_columns[2]), of_columns[0], max(0.0, totals[0] - count * of_columns[1])};
+  const double squares = totals[0] + of_columns[3];
+  return {count, max(0.0, squares + count * of_columns[2]), of_columns[0], max(0.0, squares - count * of_columns[1])};
 }
 
 /// A block takes a query head.
