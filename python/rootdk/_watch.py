@@ -199,7 +199,7 @@ class Watch:
             ours = layer.fast
         if ours:
             mask = attn_mask if query.is_cuda else self._hard(attn_mask)
-            out = rootdk_torch.sdpa(func, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, self._tag(label))
+            out = rootdk_torch.computed(query, key, value, mask, dropout_p, is_causal, scale, self._tag(label))
             self._watched_s += time.perf_counter() - started
             return out
         out = func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,

@@ -126,7 +126,7 @@ class Reader:
         self._read, self._device = read, device
         self._event: Optional[torch.cuda.Event] = None
         if not torch.cuda.is_current_stream_capturing():
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event(blocking=True)  # whoever waits for it sleeps
             self._event.record(torch.cuda.current_stream(device))
 
     def __call__(self) -> Any:
@@ -409,21 +409,19 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
             raise RuntimeError(f"value: len_kv is {value.shape[-2]}, but key has {key.shape[-2]}")
-    return sdpa(torch.nn.functional.scaled_dot_product_attention, query, key, value, attn_mask, dropout_p, is_causal, scale,
-                enable_gqa)
-
-
-def sdpa(theirs: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-         dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
-         tag: int = 0) -> Tensor:
-    """The above, with statistics to whoever is listed under `tag`."""
     why_not = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if why_not is not None:
         if why_not:
             _warn_once(f"rootdk.torch.scaled_dot_product_attention: {why_not}; PyTorch's own is used")
-        return theirs(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-                      enable_gqa=enable_gqa)
-    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
+                                                                is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    return computed(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
+             scale: Optional[float], tag: int = 0) -> Tensor:
+    """The above where it is ours to compute, with statistics to whoever is listed under `tag`."""
+    batch = _batch(query, key, value)
     q, k, v = _four(query, batch), _four(key, batch), _four(value, batch)
     mask = bias = None
     if attn_mask is not None:
@@ -441,7 +439,7 @@ def sdpa(theirs: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tenso
 def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float],
             options: StatsOptions, passes: Sequence[int]) -> bool:
     """Whether the above, on a GPU, is for fast kernels, with these statistics and in all of the passes."""
-    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    batch = _batch(query, key, value)
     q, k, v = _four(query.detach(), batch), _four(key.detach(), batch), _four(value.detach(), batch)
     mask = bias = None
     if attn_mask is not None:
@@ -460,6 +458,12 @@ def _gpu_missing() -> str:
 
 # torch.compiler.assume_constant_result, without what that imports.
 _gpu_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _batch(query: Tensor, key: Tensor, value: Tensor) -> Sequence[int]:
+    """The axes before heads; torch takes its time to broadcast what is alike."""
+    shapes = query.shape[:-3], key.shape[:-3], value.shape[:-3]
+    return shapes[0] if shapes[0] == shapes[1] == shapes[2] else torch.broadcast_shapes(*shapes)
 
 
 def _four(x: Tensor, batch: Sequence[int]) -> Tensor:
@@ -514,7 +518,7 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
                 or (enable_gqa and query.ndim == 4 and heads_k == heads_v and heads_q % heads_k == 0)):
             return ""
     try:
-        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        batch = _batch(query, key, value)
     except RuntimeError:
         return ""
     if not isinstance(dropout_p, (int, float)) or not 0 <= dropout_p < 1:
