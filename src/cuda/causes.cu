@@ -257,9 +257,8 @@ void launch(const ForwardView& f, const CausesMemory& memory, bool beside, cudaS
   const bool wide = in_steps(f.q, p.dim_qk, kCount, sizeof(T)) && in_steps(f.k, p.dim_qk, kCount, sizeof(T));
   const auto sum = wide ? sum_runs<T, kCount> : sum_runs<T, 1>;
   if (beside && all > 0) launch_beside(sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
-  else if (all > 0) sum<<<grid(all), kThreads, 0, stream>>>(f, memory, runs_of_q, all);
-  sum_heads<T><<<static_cast<unsigned>(heads), kHeadThreads, 0, stream>>>(f, memory);
-  check_launch("causes");
+  else if (all > 0) launch_kernel("sums of Q and K", sum, grid(all), kThreads, 0, stream, f, memory, runs_of_q, all);
+  launch_kernel("causes", sum_heads<T>, static_cast<unsigned>(heads), kHeadThreads, 0, stream, f, memory);
 }
 
 RunSums take(base::Arena& arena, std::int64_t heads, std::int64_t length, std::int64_t dim) {

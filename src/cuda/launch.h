@@ -30,6 +30,14 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// After all that came before it in the stream; `what` is for an error.
+template <class... Parameters, class... Arguments>
+void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
 /// A launch with an attribute, which lasts as long as this.
 struct Launch {
   cudaLaunchAttribute attribute = {};

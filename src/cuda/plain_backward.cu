@@ -66,7 +66,7 @@ __device__ void accumulate(float* sums, int dims, int width, int others, const W
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
-  extern __shared__ float sums[];  // [kTileRows][dims]
+  float* sums = dynamic_shared<float>();  // [kTileRows][dims]
   __shared__ TileMemory memory;
   __shared__ TileRows tile;
   __shared__ float weights[kTileRows][kTileKeys];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
 template <class T, bool kValues>
 __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
-  extern __shared__ float sums[];  // [kTileKeys][dims]
+  float* sums = dynamic_shared<float>();  // [kTileKeys][dims]
   __shared__ TileMemory memory;
   __shared__ TileRows tile;
   __shared__ float weights[kTileRows][kTileKeys];
@@ -303,8 +303,7 @@ void launch_keys(const BackwardView& f, cudaStream_t stream) {
   const int dims = dims_held(kValues ? f.p.dim_v : f.p.dim_qk, kKeyDims);
   const std::size_t bytes = sizeof(float) * kTileKeys * static_cast<std::size_t>(dims);
   allow_shared(keys_kernel<T, kValues>, bytes);
-  keys_kernel<T, kValues><<<grid(tasks), kTileThreads, bytes, stream>>>(f, tasks, dims);
-  check_launch(kValues ? "plain dV" : "plain dK");
+  launch_kernel(kValues ? "plain dV" : "plain dK", keys_kernel<T, kValues>, grid(tasks), kTileThreads, bytes, stream, f, tasks, dims);
 }
 
 template <class T>
@@ -312,21 +311,18 @@ void launch(const BackwardView& f, cudaStream_t stream) {
   const ProblemView& p = f.p;
   const std::int64_t rows = p.batch * p.heads_q * p.len_q, keys = p.batch * p.heads_kv * p.len_kv;
   if (rows > 0) {
-    delta_kernel<T><<<grid(divide_up(rows, kWarps)), kTileThreads, 0, stream>>>(f, rows);
-    check_launch("plain delta");
+    launch_kernel("plain delta", delta_kernel<T>, grid(divide_up(rows, kWarps)), kTileThreads, 0, stream, f, rows);
     const std::int64_t tasks = divide_up(p.len_q, kTileRows) * p.heads_q * p.batch;
     const int dims = dims_held(p.dim_qk, kForwardDims);
     const std::size_t bytes = sizeof(float) * kTileRows * static_cast<std::size_t>(dims);
     allow_shared(rows_kernel<T>, bytes);
-    rows_kernel<T><<<grid(tasks), kTileThreads, bytes, stream>>>(f, tasks, dims);
-    check_launch("plain dQ");
+    launch_kernel("plain dQ", rows_kernel<T>, grid(tasks), kTileThreads, bytes, stream, f, tasks, dims);
   }
   if (f.d_k.data && keys > 0) launch_keys<T, false>(f, stream);
   if (f.d_v.data && keys > 0) launch_keys<T, true>(f, stream);
   const std::int64_t elements = f.bias_shape[0] * f.bias_shape[1] * f.bias_shape[2] * f.bias_shape[3];
   if (f.d_bias.data && elements > 0) {
-    bias_kernel<T><<<grid(divide_up(elements, kWarps)), kTileThreads, 0, stream>>>(f, elements);
-    check_launch("plain dbias");
+    launch_kernel("plain dbias", bias_kernel<T>, grid(divide_up(elements, kWarps)), kTileThreads, 0, stream, f, elements);
   }
   plain_head_sums(f, stream);
 }
@@ -336,12 +332,10 @@ void launch(const BackwardView& f, cudaStream_t stream) {
 void plain_head_sums(const BackwardView& f, cudaStream_t stream) {
   const ProblemView& p = f.p;
   if (p.batch * p.heads_q > 0) {
-    heads_kernel<<<static_cast<unsigned>(p.batch * p.heads_q), kTileThreads, 0, stream>>>(f);
-    check_launch("plain head sums");
+    launch_kernel("plain head sums", heads_kernel, static_cast<unsigned>(p.batch * p.heads_q), kTileThreads, 0, stream, f);
   }
   if (p.heads_q > 0) {
-    batch_kernel<<<1, 256, 0, stream>>>(f);
-    check_launch("plain batch sums");
+    launch_kernel("plain batch sums", batch_kernel, 1, 256, 0, stream, f);
   }
 }
 

@@ -92,7 +92,7 @@ __device__ base::FullRecord full_record(FullState full, float max, const float* 
 template <class T, bool kFull>
 __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_constant__ ForwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
-  extern __shared__ float o[];  // [kTileRows][dims]
+  float* o = dynamic_shared<float>();  // [kTileRows][dims]
   __shared__ TileMemory memory;
   __shared__ TileRows tile;
   __shared__ float weights[kTileRows][kTileKeys], rescale[kTileRows], gain[kTileRows];
@@ -209,8 +209,7 @@ void launch(const ForwardView& f, cudaStream_t stream) {
   const std::size_t bytes = sizeof(float) * kTileRows * static_cast<std::size_t>(dims);
   const auto kernel = f.full ? forward_kernel<T, true> : forward_kernel<T, false>;
   allow_shared(kernel, bytes);
-  kernel<<<grid(tasks), kTileThreads, bytes, stream>>>(f, tasks, dims);
-  check_launch("plain forward");
+  launch_kernel("plain forward", kernel, grid(tasks), kTileThreads, bytes, stream, f, tasks, dims);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/rows.cuh"
+#include "cuda/shared.cuh"
 
 namespace rootdk::gpu {
 

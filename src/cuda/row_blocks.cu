@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 void summarise(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q, std::int64_t shift, void* stream) {
   const std::int64_t per_head = divide_up(shift + len_q, kSampleBlock), total = heads * per_head;
-  summarise_kernel<<<grid(divide_up(total, kWarps)), 32 * kWarps, 0, static_cast<cudaStream_t>(stream)>>>(rows, blocks, len_q, shift, per_head, total);
-  check_launch("summarising rows");
+  launch_kernel("summarising rows", summarise_kernel, grid(divide_up(total, kWarps)), 32 * kWarps, 0, static_cast<cudaStream_t>(stream), rows, blocks, len_q, shift, per_head, total);
 }
 
 }  // namespace rootdk::gpu

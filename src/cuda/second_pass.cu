@@ -66,8 +66,7 @@ void launch(const ForwardView& f, cudaStream_t stream) {
   const std::int64_t heads = p.batch * p.heads_q, tasks = heads * divide_up(p.len_kv, kTileKeys);
   if (f.gaps) check(cudaMemsetAsync(f.gaps, 0, static_cast<std::size_t>(heads * GapHistogram::kBins) * sizeof(std::int64_t), stream), "gaps");
   if ((f.gaps || f.key_mass.data) && tasks > 0) {
-    look_again_kernel<T><<<grid(tasks), kTileThreads, 0, stream>>>(f, tasks);
-    check_launch("second pass");
+    launch_kernel("second pass", look_again_kernel<T>, grid(tasks), kTileThreads, 0, stream, f, tasks);
   }
 }
 

@@ -104,8 +104,7 @@ void upload(const Staged& staged, void* stream) {
     const std::size_t count = std::min(kWords, words - first);
     Chunk chunk = {};
     std::memcpy(chunk.words, bytes.data() + first * sizeof(uint4), count * sizeof(uint4));
-    write_chunk<<<1, kWords, 0, static_cast<cudaStream_t>(stream)>>>(reinterpret_cast<uint4*>(staged.base) + first, chunk, static_cast<unsigned>(count));
-    check_launch("upload");
+    launch_kernel("upload", write_chunk, 1, kWords, 0, static_cast<cudaStream_t>(stream), reinterpret_cast<uint4*>(staged.base) + first, chunk, static_cast<unsigned>(count));
   }
 }
 

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace rootdk::gpu {
+
+/// The shared memory that a launch asks for.
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return reinterpret_cast<T*>(memory);
+}
+
+}  // namespace rootdk::gpu
