@@ -74,6 +74,9 @@ def with_all_parts(results):
                 "runs": runs,
             }
         )
+    for chapter in out["chapters"]:
+        if chapter["data"]["experiment"] == "bench":
+            chapter["data"]["rows"][0]["of_peak"] = 1.35  # of a peak that was measured while others had the machine
     data = {"experiment": "train", "task": "recall " + HOSTILE, "measure": "accuracy", "complete": True, "rules": rules}
     out["chapters"].append(
         {

@@ -110,7 +110,7 @@ experiments.bench = (data) => {
         axis: what === "of_peak" ? "share of the peak" : what,
         colour: () => "var(--rule-sqrt_dk)",
         text: number,
-        most: what === "of_peak" ? 1 : d3.max(data.rows, (r) => r[what]) * 1.05,
+        most: Math.max(what === "of_peak" ? 1 : 0, (d3.max(data.rows, (r) => r[what]) || 0) * 1.05),
         tip: (r) => [
             ["share of the peak", ref(r, "of_peak")], ["GFLOP/s", ref(r, "gflops")], ["milliseconds", ref(r, "milliseconds")],
             ["spread", put(percent, r, "spread")]]
