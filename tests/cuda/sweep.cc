@@ -1,7 +1,7 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
 // Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | backward | decode | few | long | many]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | few | long | many]]]      one part only, for tools under which the rest would take too long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -411,6 +411,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   };
   if (!only.empty()) {
     if (only == "first") in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
+    else if (only == "statistics") in_parallel("full statistics", count, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
     else if (only == "backward") backward(count);
     else if (only == "decode") decoding(count);
     else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
