@@ -116,11 +116,18 @@ def _place(q: Tensor) -> _cuda.Place:
     return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device))
 
 
+class _Streams(threading.local):
+    """Each thread's own."""
+
+    def __init__(self) -> None:
+        self.by_device: dict[torch.device, torch.cuda.Stream] = {}
+
+
 class Reader:
     """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it; where the call
     was captured, for all of the device, since a graph may be replayed anywhere."""
 
-    _streams = threading.local()  # .of: each thread's, by device
+    _streams = _Streams()
 
     def __init__(self, read: Callable[..., Any], device: torch.device):
         self._read, self._device = read, device
@@ -134,7 +141,7 @@ class Reader:
             torch.cuda.synchronize(self._device)
         else:
             self._event.synchronize()
-        streams = self._streams.__dict__.setdefault("of", {})
+        streams = self._streams.by_device
         if self._device not in streams:
             streams[self._device] = torch.cuda.Stream(self._device)
         return self._read(streams[self._device].cuda_stream)

@@ -30,32 +30,32 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// After all that came before it in the stream; `what` is for an error.
-template <class... Parameters, class... Arguments>
-void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
-}
-
-/// A launch with an attribute, which lasts as long as this.
+/// A launch, and the attribute it may have, which lasts as long as this.
 struct Launch {
   cudaLaunchAttribute attribute = {};
   cudaLaunchConfig_t config = {};
 
   Launch(dim3 blocks, int threads, std::size_t shared, cudaStream_t stream) {
     config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
-    config.attrs = &attribute, config.numAttrs = 1;
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
+
+  void set(cudaLaunchAttributeID id) { attribute.id = id, config.attrs = &attribute, config.numAttrs = 1; }
 };
+
+/// After all that came before it in the stream; `what` is for an error.
+template <class... Parameters, class... Arguments>
+void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+  const Launch launch(blocks, threads, shared, stream);
+  check(cudaLaunchKernelEx(&launch.config, kernel, arguments...), what);
+}
 
 /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
 template <class... Parameters, class... Arguments>
 void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
   Launch launch(blocks, threads, shared, stream);
-  launch.attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  launch.set(cudaLaunchAttributeProgrammaticStreamSerialization);
   launch.attribute.val.programmaticStreamSerializationAllowed = 1;
   check(cudaLaunchKernelEx(&launch.config, kernel, arguments...), "launch beside a kernel");
 }
@@ -64,7 +64,7 @@ void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std:
 struct ClusterLaunch : Launch {
   ClusterLaunch(int clusters, int cluster_blocks, int threads, std::size_t shared, cudaStream_t stream)
       : Launch(dim3(static_cast<unsigned>(clusters * cluster_blocks)), threads, shared, stream) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
+    set(cudaLaunchAttributeClusterDimension);
     attribute.val.clusterDim.x = static_cast<unsigned>(cluster_blocks), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   }
 };

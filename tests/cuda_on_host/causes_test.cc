@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/element.h"
 #include "support/rng.h"
 
 namespace rootdk::gpu {
@@ -44,11 +45,9 @@ std::vector<std::byte> store(Rows& rows, DType dtype) {
   const std::size_t size = dtype == DType::kF32 ? 4 : 2;
   std::vector<std::byte> out(rows.values.size() * size + 16);
   for (std::size_t i = 0; i < rows.values.size(); ++i) {
-    float& x = rows.values[i];
-    void* to = out.data() + i * size;
-    if (dtype == DType::kF32) std::memcpy(to, &x, size);
-    else if (dtype == DType::kF16) *static_cast<Float16*>(to) = to_float16(static_cast<double>(x)), x = to_float(*static_cast<Float16*>(to));
-    else *static_cast<BFloat16*>(to) = to_bfloat16(static_cast<double>(x)), x = to_float(*static_cast<BFloat16*>(to));
+    const auto at = static_cast<std::int64_t>(i);
+    base::write(dtype, out.data(), at, static_cast<double>(rows.values[i]));
+    rows.values[i] = static_cast<float>(base::read(dtype, out.data(), at));
   }
   return out;
 }
