@@ -118,7 +118,8 @@ struct SoftmaxStatsOf : SoftmaxMeans {
   double trace_j_quantile(double q) const { return std::exp(log_trace_j.quantile(q)); }
 };
 
-/// Why a head's scores are where they are: Var(q·k) within a row is dim·σ_q²·σ_k²·alignment.
+/// Why a head's scores are where they are: Var(q·k) within a row is dim·σ_q²·σ_k²·alignment. Over the queries that see a key and the keys that
+/// a query of any head of their group sees, where they are finite.
 struct Causes {
   double weight = 0;            ///< queries this is over, for merging
   double dim = 0;

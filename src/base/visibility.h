@@ -28,4 +28,8 @@ inline std::int64_t key_length(const Mask& mask, const Shape& shape, std::int64_
 /// True if every query sees every key, as far as structural masks go.
 bool sees_everything(const Mask& mask);
 
+/// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and biases: 1, and 0 for the
+/// others. `seen` is [len_kv].
+void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head, std::uint8_t* seen);
+
 }  // namespace rootdk::base

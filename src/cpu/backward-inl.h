@@ -163,12 +163,14 @@ class Backward {
     return {call_.grad.d_q.present() || wants_scale() || call_.stats, call_.grad.d_k.present(), call_.grad.d_v.present()};
   }
 
-  /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated.
+  /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated. A row that sees no key has O = 0, and
+  /// its dO may hold anything.
   HWY_NOINLINE void row_deltas(std::int64_t b, std::int64_t h) const {
     const BackwardInputs& in = call_.in;
     for (std::int64_t i = 0; i < shape_.len_q; ++i) {
       double sum = in.d_lse.present() ? -base::read(in.d_lse, b, h, i, 0) : 0;
-      for (std::int64_t d = 0; d < shape_.dim_v; ++d) sum += base::read(in.d_o, b, h, i, d) * base::read(in.o, b, h, i, d);
+      for (std::int64_t d = 0; d < shape_.dim_v; ++d)
+        if (const double o = base::read(in.o, b, h, i, d); o != 0) sum += base::read(in.d_o, b, h, i, d) * o;
       workspace_.delta[(b * shape_.heads_q + h) * shape_.len_q + i] = static_cast<float>(sum);
     }
   }
@@ -438,11 +440,20 @@ class Backward {
     else outer_product<Guard::kOn>(weights, width, rows, row, count, keys, row, out, row);
   }
 
+  /// ‖dS‖² of a block. Lanes without a row are left out: a key that is not finite makes their scores NaN, whoever may see it.
+  HWY_INLINE double score_squares(const QueryTile& tile, const float* d_s, std::size_t keys) const {
+    const auto width = static_cast<std::size_t>(tile.width()), count = static_cast<std::size_t>(tile.lanes->count);
+    if (count == width) return dot_product(d_s, d_s, keys * width);
+    double sum = 0;
+    for (std::size_t k = 0; k < keys; ++k) sum += dot_product(d_s + k * width, d_s + k * width, count);
+    return sum;
+  }
+
   HWY_NOINLINE void visit(QueryTile& tile, const KeyBlock& block, const Wanted& want, const BackwardScratch& scratch,
                           float* d_k, float* d_v) const {
     if (!tile.lanes->sees_block(block.key0, static_cast<std::int64_t>(block.keys))) return;
     const std::size_t keys = score_gradient(tile, block, scratch);
-    if (call_.stats && want.d_q) tile.d_scores += dot_product(scratch.d_s, scratch.d_s, keys * static_cast<std::size_t>(tile.width()));
+    if (call_.stats && want.d_q) tile.d_scores += score_squares(tile, scratch.d_s, keys);
     if (want.d_v) add_keys(tile, scratch.s, tile.d_o_rows, keys, shape_.dim_v, d_v);
     if (scratch.slope) apply_slope(keys * static_cast<std::size_t>(tile.width()), scratch);
     if (want.d_k) add_keys(tile, scratch.d_s, tile.q_rows, keys, shape_.dim_qk, d_k);
@@ -473,11 +484,13 @@ class Backward {
     store_tile_rows(call_.grad.d_q, lanes, rows, dim);
   }
 
-  /// Σ over the tile's rows of its scaled queries with rows [count][dim_qk].
+  /// Σ over the tile's rows of its scaled queries with rows [count][dim_qk]. Rows of zeros are left out: their queries may see nothing, and
+  /// hold anything.
   HWY_INLINE double query_dot_products(const QueryTile& tile, const float* rows) const {
     const auto dim = static_cast<std::size_t>(shape_.dim_qk), stride = static_cast<std::size_t>(padded(shape_.dim_qk));
     double sum = 0;
-    for (std::size_t r = 0; r < static_cast<std::size_t>(tile.lanes->count); ++r) sum += dot_product(tile.q_rows + r * stride, rows + r * dim, dim);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(tile.lanes->count); ++r)
+      if (const float* row = rows + r * dim; std::any_of(row, row + dim, [](float x) { return x != 0; })) sum += dot_product(tile.q_rows + r * stride, row, dim);
     return sum;
   }
 
@@ -489,7 +502,7 @@ class Backward {
       const std::int64_t i = t * kTileRows + static_cast<std::int64_t>(r);
       double d_c = 0;
       for (std::size_t d = 0; d < dim; ++d)
-        d_c += base::read(call_.in.q, b, h, i, static_cast<std::int64_t>(d)) * static_cast<double>(rows[r * dim + d]);
+        if (const float sum = rows[r * dim + d]; sum != 0) d_c += base::read(call_.in.q, b, h, i, static_cast<std::int64_t>(d)) * static_cast<double>(sum);
       const ScaleRow row = problem_.scale.by_row() ? base::visible_keys(problem_.mask, shape_, b, i).scale_row() : ScaleRow{};
       const Scale::Slopes slopes = problem_.scale.slopes(h, shape_.dim_qk, row);
       sums.rule += slopes.rule * d_c;

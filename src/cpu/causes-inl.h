@@ -33,11 +33,14 @@ class ComponentSums {
     std::fill_n(sums_, dim_, 0.0);
   }
 
-  /// Few rows, so that f32 may sum them up; double takes over between calls.
-  HWY_INLINE void add(Matrix rows, std::size_t count) {
-    if (all_finite(rows, count, dim_)) return add_finite(rows, count);
+  /// Few rows, so that f32 may sum them up; double takes over between calls. `counts(r)`: whether a row does.
+  template <class Counts>
+  HWY_INLINE void add(Matrix rows, std::size_t count, const Counts& counts) {
+    bool all = true;
+    for (std::size_t r = 0; r < count; ++r) all = all && counts(r);
+    if (all && all_finite(rows, count, dim_)) return add_finite(rows, count);
     for (std::size_t r = 0; r < count; ++r)
-      if (const Matrix row{rows.data + r * rows.stride, rows.stride}; all_finite(row, 1, dim_)) add_finite(row, 1);
+      if (const Matrix row{rows.data + r * rows.stride, rows.stride}; counts(r) && all_finite(row, 1, dim_)) add_finite(row, 1);
   }
 
   /// Before anything is added: sums of squares about a row of the same population keep their digits where the mean is large.
@@ -102,15 +105,16 @@ HWY_INLINE bool wants_causes(const Problem& problem) { return problem.stats == S
 struct CausesScratch {
   float *reference, *rows;
   double* sums;
+  std::uint8_t* seen;  ///< [len_kv]
 
   static constexpr std::int64_t kRows = 32;
 
   static CausesScratch take(base::Arena& arena, const Shape& s) {
-    return {arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk)};
+    return {arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk), arena.take<std::uint8_t>(s.len_kv)};
   }
 };
 
-/// Fills in call.causes for the heads that read one key head.
+/// Fills in call.causes for the heads that read one key head, from the queries that see a key, as the records say, and the keys that are seen.
 HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std::int64_t kv_head, const CausesScratch& scratch) {
   const Shape& s = call.plan.shape;
   const auto dim = static_cast<std::size_t>(s.dim_qk);
@@ -119,12 +123,15 @@ HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std
   causes.dim = size;
 
   ComponentSums keys(dim, scratch.reference, scratch.sums);
-  const std::int64_t len_kv = base::key_length(call.plan.problem.mask, s, b);
-  for (std::int64_t key0 = 0; key0 < len_kv; key0 += CausesScratch::kRows) {
-    const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, len_kv - key0));
+  base::mark_seen_keys(call.plan.problem.mask, s, b, kv_head, scratch.seen);
+  const std::int64_t first_seen = std::find(scratch.seen, scratch.seen + s.len_kv, std::uint8_t{1}) - scratch.seen;
+  for (std::int64_t key0 = first_seen / CausesScratch::kRows * CausesScratch::kRows; key0 < s.len_kv; key0 += CausesScratch::kRows) {
+    const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, s.len_kv - key0));
+    const std::uint8_t* seen = scratch.seen + key0;
+    if (std::find(seen, seen + count, std::uint8_t{1}) == seen + count) continue;
     const Matrix k = load_keys(call.plan.problem, call.in.k, b, kv_head, key0, count, scratch.rows);
-    if (key0 == 0) keys.refer_to(k.data);
-    keys.add(k, count);
+    if (first_seen >= key0) keys.refer_to(k.data + static_cast<std::size_t>(first_seen - key0) * k.stride);
+    keys.add(k, count, [&](std::size_t r) { return seen[r] != 0; });
   }
   const ComponentSums::Moments moments = keys.moments();
   causes.key_mean_square = moments.mean_square;
@@ -137,7 +144,8 @@ HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std
       for (std::size_t r = 0; r < count; ++r)
         load_row(call.in.q.dtype, call.in.q.data, base::offset_of(call.in.q, b, h, first + static_cast<std::int64_t>(r), 0), call.in.q.strides[3], dim,
                  scratch.rows + r * dim);
-      queries.add({scratch.rows, dim}, count);
+      const base::RowRecord* records = call.records + (b * s.heads_q + h) * s.len_q + first;
+      queries.add({scratch.rows, dim}, count, [&](std::size_t r) { return records[r].visible > 0; });
     }
     causes.q_square = queries.rows() > 0 ? queries.squares() / (queries.rows() * size) : 0;
     call.causes[b * s.heads_q + h] = causes;

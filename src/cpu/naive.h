@@ -121,6 +121,12 @@ class Naive {
     return row;
   }
 
+  // Whether a boolean mask and biases let a query see a key of its run.
+  static bool lets_see(const Mask& mask, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    if (mask.allowed.present() && base::read(mask.allowed, b, h, i, j) == 0) return false;
+    return !mask.bias.present() || load(mask.bias, b, h, i, j) != -std::numeric_limits<Real>::infinity();
+  }
+
   static void score_row(const Plan& plan, const ConstTensor& q, const KeyHead& keys, std::int64_t b, std::int64_t h,
                         std::int64_t i, Row& row) {
     const Problem& problem = plan.problem;
@@ -132,10 +138,9 @@ class Naive {
     row.key.clear(), row.raw.clear(), row.score.clear(), row.slope.clear();
     row.q = load_row(q, b, h, i);
     for (std::int64_t j = row.range.begin; j < row.range.end; ++j) {
-      if (mask.allowed.present() && base::read(mask.allowed, b, h, i, j) == 0) continue;
+      if (!lets_see(mask, b, h, i, j)) continue;
       Real bias = 0;
       if (mask.bias.present()) bias = load(mask.bias, b, h, i, j);
-      if (bias == -std::numeric_limits<Real>::infinity()) continue;
       if (!mask.alibi_slopes.empty())
         bias -= static_cast<Real>(mask.alibi_slopes[static_cast<std::size_t>(h)]) *
                 static_cast<Real>(std::abs(row.range.position - j));
@@ -228,26 +233,36 @@ class Naive {
     }
   }
 
-  // Over the queries and keys of one head that are finite.
+  // Over the queries of one head that see a key and the keys that a query of its group sees, of these those that are finite.
   static Causes causes(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h) {
     const Shape& s = call.plan.shape;
     const auto dim = static_cast<std::size_t>(s.dim_qk);
     const auto is_finite = [dim](const Real* x) { return std::all_of(x, x + dim, [](Real value) { return std::isfinite(value); }); };
+    const Mask& mask = call.plan.problem.mask;
+    std::vector<bool> sees(static_cast<std::size_t>(s.len_q)), seen(static_cast<std::size_t>(s.len_kv));
+    for (std::int64_t other = h / s.group() * s.group(); other < (h / s.group() + 1) * s.group(); ++other)
+      for (std::int64_t i = 0; i < s.len_q; ++i) {
+        const base::KeyRange range = base::visible_keys(mask, s, b, i);
+        for (std::int64_t j = range.begin; j < range.end; ++j) {
+          if (!lets_see(mask, b, other, i, j)) continue;
+          seen[static_cast<std::size_t>(j)] = true;
+          if (other == h) sees[static_cast<std::size_t>(i)] = true;
+        }
+      }
     Causes out;
     out.dim = static_cast<double>(s.dim_qk);
     double queries = 0, squares = 0;
     for (std::int64_t i = 0; i < s.len_q; ++i) {
       const std::vector<Real> q = load_row(call.in.q, b, h, i);
-      if (!is_finite(q.data())) continue;
+      if (!sees[static_cast<std::size_t>(i)] || !is_finite(q.data())) continue;
       queries += 1;
       for (const Real x : q) squares += static_cast<double>(x) * static_cast<double>(x);
     }
     out.q_square = queries > 0 ? squares / (queries * out.dim) : 0;
 
     std::vector<const Real*> rows;
-    const std::int64_t len_kv = base::key_length(call.plan.problem.mask, s, b);
-    for (std::int64_t j = 0; j < len_kv; ++j)
-      if (const Real* k = keys.k.data() + static_cast<std::size_t>(j) * dim; is_finite(k)) rows.push_back(k);
+    for (std::size_t j = 0; j < seen.size(); ++j)
+      if (const Real* k = keys.k.data() + j * dim; seen[j] && is_finite(k)) rows.push_back(k);
     for (std::size_t d = 0; d < dim && !rows.empty(); ++d) {
       double mean = 0, variance = 0;
       for (const Real* k : rows) mean += static_cast<double>(k[d]) / static_cast<double>(rows.size());
@@ -326,7 +341,8 @@ class Naive {
     const Real lse = load(in.lse, b, h, i, 0);
     Real delta = in.d_lse.present() ? -load(in.d_lse, b, h, i, 0) : Real(0);  // D = dO·O − dLSE
     const std::vector<Real> d_o = load_row(in.d_o, b, h, i), o = load_row(in.o, b, h, i);
-    for (std::size_t d = 0; d < dim_v; ++d) delta += d_o[d] * o[d];
+    for (std::size_t d = 0; d < dim_v; ++d)
+      if (o[d] != 0) delta += d_o[d] * o[d];  // a row that sees no key has o = 0, and its dO may hold anything
 
     const bool seen = lse != base::RowState<Real>::kNothing;
     if (!problem.sink.empty() && seen) {
@@ -354,7 +370,7 @@ class Naive {
     }
     Real d_c = 0;
     for (std::size_t d = 0; d < dim_qk; ++d) {
-      d_c += row.q[d] * sum[d];
+      if (sum[d] != 0) d_c += row.q[d] * sum[d];  // likewise its q
       if (call.grad.d_q.present())
         base::write(call.grad.d_q, b, h, i, static_cast<std::int64_t>(d), static_cast<double>(c * sum[d]));
     }

@@ -1,6 +1,8 @@
 // Q and K are read once more, in one pass: sums of every component over runs of rows, then of the runs, in a fixed order. f32 adds up a few
 // rows about one of the same head, so that digits stay where the mean is large, and double takes over between them. Rows that are not finite
-// are left out: they show in the sums of their run, which is then added up row by row.
+// are left out: they show in the sums of their run, which is then added up row by row. So are queries that see nothing and keys that nothing sees:
+// causal masks, windows and lengths leave one run of those that do, known beforehand; documents, boolean masks and biases leave any, which are
+// marked first.
 #include "cuda/causes.h"
 
 #include "cuda/launch.h"
@@ -23,30 +25,60 @@ struct alignas(sizeof(T) * kCount) Elements {
   T x[kCount];
 };
 
+/// A run of rows.
+struct Run {
+  std::int64_t begin, end;
+};
+
+/// Where no document, boolean mask or bias says otherwise: the queries of a batch item that see a key, and the keys that are seen. Query i stands at
+/// i + offset and sees from `left` before to `right` after that.
+__device__ inline Run seen_run(const ProblemView& p, std::int64_t b, bool keys) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 42;
+  const std::int64_t length = p.key_lengths ? p.key_lengths[b] : p.len_kv;
+  const std::int64_t left = min(p.left, kFar), right = p.causal ? 0 : min(p.right, kFar);
+  std::int64_t offset = p.len_kv - p.len_q;
+  if (p.diagonal == Diagonal::Kind::kTopLeft) offset = 0;
+  else if (p.diagonal == Diagonal::Kind::kAt) offset = p.diagonal_offset;
+  else if (p.diagonal == Diagonal::Kind::kLastKey) offset = length - p.len_q;
+  const Run queries{max(std::int64_t{0}, -offset - right), length > 0 ? min(p.len_q, length + left - offset) : 0};
+  if (queries.begin >= queries.end) return {0, 0};
+  if (!keys) return queries;
+  return {max(std::int64_t{0}, queries.begin + offset - left), min(length, queries.end + offset + right)};
+}
+
 /// The rows of one head of Q or K.
 template <class T>
 struct HeadRows {
   const ProblemView& p;
   const View& t;
   bool paged;
-  std::int64_t b, h, length;
+  std::int64_t b, h, begin, length;  ///< rows are numbered from `begin`
   const T* first;
+  const std::uint8_t* seen;        ///< where a key is not, it does not count; null: all do
+  const base::RowRecord* records;  ///< likewise of queries
 
-  __device__ HeadRows(const ForwardView& f, bool keys, std::int64_t head)
+  __device__ HeadRows(const ForwardView& f, const CausesMemory& memory, bool keys, std::int64_t head)
       : p(f.p), t(keys ? f.k : f.q), paged(keys && f.p.pages), b(head / (keys ? p.heads_kv : p.heads_q)), h(head % (keys ? p.heads_kv : p.heads_q)),
-        length(!keys ? p.len_q : p.key_lengths ? p.key_lengths[b] : p.len_kv), first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))) {}
+        first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))), seen(keys && memory.seen ? memory.seen + head * p.len_kv : nullptr),
+        records(!keys && memory.seen ? f.records + head * p.len_q : nullptr) {
+    const Run run = memory.seen ? Run{0, keys ? p.len_kv : p.len_q} : seen_run(p, b, keys);
+    begin = run.begin, length = run.end - run.begin;
+    if (!paged) first += begin * t.strides[2];
+  }
 
-  __device__ const T* row(std::int64_t i) const { return first + (paged ? key_offset(p, t, b, h, i) : i * t.strides[2]); }
+  __device__ const T* row(std::int64_t i) const { return first + (paged ? key_offset(p, t, b, h, begin + i) : i * t.strides[2]); }
+
+  __device__ bool counts(std::int64_t i) const { return seen ? seen[i] != 0 : records ? records[i].visible > 0 : true; }
 
   __device__ float value(const T* of_row, std::int64_t d) const { return widen(of_row[d * t.strides[3]]); }
 
-  /// A row that sums can be about: the one in the middle (the first is unlike the others in many models), or where that is not finite the one
-  /// after a quarter, an eighth, a sixteenth; null if none of them is. All threads of a block.
+  /// A row that sums can be about: the one in the middle (the first is unlike the others in many models), or where that is not finite or does not
+  /// count the one after a quarter, an eighth, a sixteenth; null if none of them will do. All threads of a block.
   __device__ const T* reference() const {
 #pragma unroll 1
     for (int parts = 2; parts <= 16 && length > 0; parts *= 2) {
       const T* found = row(length / parts);
-      bool finite = true;
+      bool finite = counts(length / parts);
       for (std::int64_t d = threadIdx.x; d < p.dim_qk; d += blockDim.x) finite = finite && isfinite(value(found, d));
       if (__syncthreads_and(finite)) return found;
     }
@@ -107,6 +139,29 @@ __device__ void block_sum(double (&x)[kCount]) {
   }
 }
 
+/// Marks the keys that a row sees; a warp takes a row, and what rows before it have marked it need not look at.
+__global__ void __launch_bounds__(kThreads) mark_seen(const __grid_constant__ ForwardView f, std::uint8_t* seen, std::int64_t rows) {
+  const ProblemView& p = f.p;
+  const int lane = threadIdx.x % 32;
+  const bool dense = p.allowed.data || p.bias.data;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; row < rows; row += std::int64_t{gridDim.x} * (kThreads / 32)) {
+    const std::int64_t b = row / p.len_q / p.heads_q, h = row / p.len_q % p.heads_q, i = row % p.len_q;
+    const QueryRow run = visible_keys(p, b, i);
+    std::uint8_t* of_head = seen + (b * p.heads_kv + h / p.group) * p.len_kv;
+    std::int64_t begin = run.begin;
+    if (!dense && i > 0) {
+      const QueryRow before = visible_keys(p, b, i - 1);
+      if (before.begin < before.end && before.begin <= run.begin) begin = max(begin, before.end);
+    }
+    for (std::int64_t j = begin + lane; j < run.end; j += 32) {
+      if (of_head[j]) continue;
+      if (p.allowed.data && p.allowed.data[at(p.allowed, b, h, i, j)] == 0) continue;
+      if (p.bias.data && read(p.bias, at(p.bias, b, h, i, j)) == -kInfinityF) continue;
+      of_head[j] = 1;
+    }
+  }
+}
+
 /// A block takes a run of rows. It may run beside the kernels before it: of what they write it needs only the problem's arrays, and those were
 /// there before the first kernel of attention, which is an ordinary launch.
 template <class T, int kCount>
@@ -118,8 +173,14 @@ __global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ 
     const bool keys = task >= runs_of_q;
     const RunSums& out = keys ? memory.k : memory.q;
     const std::int64_t run = keys ? task - runs_of_q : task;
-    const HeadRows<T> rows(f, keys, run / out.runs);
+    const HeadRows<T> rows(f, memory, keys, run / out.runs);
     const std::int64_t begin = run % out.runs * kRunRows, end = min(rows.length, begin + kRunRows);
+    bool all_count = true;
+    for (std::int64_t i = begin + threadIdx.x; i < end && memory.seen; i += kThreads) all_count = all_count && rows.counts(i);
+    if (memory.seen && !__syncthreads_and(all_count)) {  // row by row, then
+      if (threadIdx.x == 0) out.squares[run] = {__longlong_as_double(0x7ff8000000000000ll), 0};
+      continue;
+    }
     const T* about = rows.reference();
     double totals[2] = {};  // squares, rows
     for (int before = 0; before < at.groups; before += at.width) {
@@ -171,13 +232,13 @@ __device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::
   }
   block_sum<kHeadThreads>(totals);
   const bool damaged = totals[2] > 0;
-  const auto each_damaged = [&](const auto& look) {  // look(begin, end), with the rows of a run that are not finite marked
+  const auto each_damaged = [&](const auto& look) {  // look(begin, end), with the rows of a run that do not count marked
     for (std::int64_t run = 0; damaged && run < sums.runs; ++run) {
       if (isfinite(runs[run].x)) continue;
       const std::int64_t begin = run * kRunRows, end = min(rows.length, begin + kRunRows);
       for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) {
-        bool finite = true;
-        for (std::int64_t d = 0; d < dim; ++d) finite = finite && isfinite(rows.value(rows.row(i), d));
+        bool finite = rows.counts(i);
+        for (std::int64_t d = 0; d < dim && finite; ++d) finite = isfinite(rows.value(rows.row(i), d));
         bad[i - begin] = !finite;
       }
       __syncthreads();
@@ -231,7 +292,7 @@ template <class T>
 __global__ void __launch_bounds__(kHeadThreads, 1) sum_heads(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory) {
   const ProblemView& p = f.p;
   const std::int64_t head = blockIdx.x, kv_head = head / p.heads_q * p.heads_kv + head % p.heads_q / p.group;
-  const HeadSums q = sum_head(HeadRows<T>(f, false, head), memory.q, head), k = sum_head(HeadRows<T>(f, true, kv_head), memory.k, kv_head);
+  const HeadSums q = sum_head(HeadRows<T>(f, memory, false, head), memory.q, head), k = sum_head(HeadRows<T>(f, memory, true, kv_head), memory.k, kv_head);
   if (threadIdx.x != 0) return;
   Causes out;
   out.dim = static_cast<double>(p.dim_qk);
@@ -256,7 +317,13 @@ void launch(const ForwardView& f, const CausesMemory& memory, bool beside, cudaS
   if (heads == 0) return;
   const bool wide = in_steps(f.q, p.dim_qk, kCount, sizeof(T)) && in_steps(f.k, p.dim_qk, kCount, sizeof(T));
   const auto sum = wide ? sum_runs<T, kCount> : sum_runs<T, 1>;
-  if (beside && all > 0) launch_beside(sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
+  const std::int64_t rows = heads * p.len_q, keys = p.batch * p.heads_kv * p.len_kv;
+  if (memory.seen && rows > 0 && keys > 0) {
+    check(cudaMemsetAsync(memory.seen, 0, static_cast<std::size_t>(keys), stream), "keys that are seen");
+    launch_kernel("keys that are seen", mark_seen, grid(divide_up(rows, kThreads / 32)), kThreads, 0, stream, f, memory.seen, rows);
+  }
+  if (memory.seen) beside = false;  // records are read
+  if (beside && all > 0) launch_beside("sums of Q and K", sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
   else if (all > 0) launch_kernel("sums of Q and K", sum, grid(all), kThreads, 0, stream, f, memory, runs_of_q, all);
   launch_kernel("causes", sum_heads<T>, static_cast<unsigned>(heads), kHeadThreads, 0, stream, f, memory);
 }
@@ -274,7 +341,10 @@ RunSums take(base::Arena& arena, std::int64_t heads, std::int64_t length, std::i
 CausesMemory causes_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
   if (plan.problem.stats != StatsLevel::kFull || !plan.problem.stats_options.causes) return {};
-  return {take(arena, s.batch * s.heads_q, s.len_q, s.dim_qk), take(arena, s.batch * s.heads_kv, s.len_kv, s.dim_qk)};
+  CausesMemory memory{take(arena, s.batch * s.heads_q, s.len_q, s.dim_qk), take(arena, s.batch * s.heads_kv, s.len_kv, s.dim_qk)};
+  const Mask& mask = plan.problem.mask;
+  if (mask.documents || mask.allowed.present() || mask.bias.present()) memory.seen = arena.take<std::uint8_t>(s.batch * s.heads_kv * s.len_kv);
+  return memory;
 }
 
 void find_causes(const ForwardView& view, const CausesMemory& memory, DType dtype, bool beside, cudaStream_t stream) {

@@ -8,7 +8,8 @@
 
 namespace rootdk::gpu {
 
-/// Sums over runs of the rows of Q or K that are finite, about a row of their head.
+/// Sums over runs of the rows of Q or K that count, about one of their head: queries that see a key, keys that a query of any head of their
+/// group sees, of these those that are finite.
 struct RunSums {
   std::int64_t runs = 0;      ///< of a head
   double* columns = nullptr;  ///< [batch, heads, runs, dim]: Σ x − reference
@@ -17,6 +18,7 @@ struct RunSums {
 
 struct CausesMemory {
   RunSums q, k;
+  std::uint8_t* seen = nullptr;  ///< [batch, heads_kv, len_kv]: keys that are seen, where that is not one run of them
 };
 
 /// Nothing where causes are not wanted.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = kTileThreads / 32;
 
-/// delta = dO·O − dLSE, a warp per row.
+/// delta = dO·O − dLSE, a warp per row. A row that sees no key has O = 0, and its dO may hold anything.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_constant__ BackwardView f, std::int64_t rows) {
   const ProblemView& p = f.p;
@@ -19,8 +19,10 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < rows; row += std::int64_t{gridDim.x} * kWarps) {
     const std::int64_t b = row / p.len_q / p.heads_q, h = row / p.len_q % p.heads_q, i = row % p.len_q;
     float sum = 0;
-    for (std::int64_t d = lane; d < p.dim_v; d += 32)
-      sum = fmaf(widen(reinterpret_cast<const T*>(f.d_o.data)[at(f.d_o, b, h, i, d)]), widen(reinterpret_cast<const T*>(f.o.data)[at(f.o, b, h, i, d)]), sum);
+    for (std::int64_t d = lane; d < p.dim_v; d += 32) {
+      const float o = widen(reinterpret_cast<const T*>(f.o.data)[at(f.o, b, h, i, d)]), d_o = widen(reinterpret_cast<const T*>(f.d_o.data)[at(f.d_o, b, h, i, d)]);
+      sum = fmaf(o != 0 ? d_o : 0, o, sum);
+    }
     sum = warp_sum(sum);
     if (f.d_lse.data) sum -= read(f.d_lse, at(f.d_lse, b, h, i));
     if (lane == 0) f.delta[row] = sum;
@@ -34,12 +36,12 @@ struct Gradient {
 };
 
 /// Of one pair; zeros for a key that the row does not see.
-__device__ Gradient gradient_of(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, const QueryRow& row, float c,
-                                float dot, float d_p, float lse, float delta) {
+__device__ Gradient gradient_of(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, const QueryRow& row,
+                                float c, float dot, float d_p, float lse, float delta) {
   if (j < row.begin || j >= row.end || lse == -kInfinityF) return {0, 0, 0};
   const Score s = score_of(p, b, h, i, j, row, c, dot);
   if (!s.visible) return {0, 0, 0};
-  const float probability = expf(s.score - lse), keep = keep_factor(p, b, h, i, j);
+  const float probability = expf(s.score - lse), keep = keep_factor(p, key, b, h, i, j);
   const float d_score = probability * (keep * d_p - delta);
   return {probability * keep, d_score, d_score * s.slope};
 }
@@ -97,10 +99,11 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
         float dots[kRowsPerWarp], d_p[kRowsPerWarp];
         tile_dots<T>(p, f.q, f.k, p.dim_qk, {b, h, first_row, first_key}, memory, dots);
         tile_dots<T>(p, f.d_o, f.v, p.dim_v, {b, h, first_row, first_key}, memory, d_p);
+        const PhiloxKey key = philox_key(p);
 #pragma unroll
         for (int n = 0; n < kRowsPerWarp; ++n) {
           const int r = warp * kRowsPerWarp + n;
-          const Gradient g = gradient_of(p, b, h, first_row + r, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse[n], delta[n]);
+          const Gradient g = gradient_of(p, key, b, h, first_row + r, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse[n], delta[n]);
           weights[r][lane] = g.d_raw;
           d_scores[n] += static_cast<double>(g.d_score) * static_cast<double>(g.d_score);
         }
@@ -120,7 +123,7 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
         double dot = 0, square = 0;
         for (int d = lane; d < width; d += 32) {
           const float sum = sums[r * dims + d];
-          dot += static_cast<double>(widen(q_data[at(f.q, b, h, i, first_dim + d)])) * static_cast<double>(sum);
+          if (sum != 0) dot += static_cast<double>(widen(q_data[at(f.q, b, h, i, first_dim + d)])) * static_cast<double>(sum);
           square += static_cast<double>(sum) * static_cast<double>(sum);
           if (f.d_q.data) reinterpret_cast<T*>(f.d_q.data)[at(f.d_q, b, h, i, first_dim + d)] = narrow<T>(tile.c[r] * sum);
         }
@@ -168,6 +171,7 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
           float dots[kRowsPerWarp], d_p[kRowsPerWarp] = {};
           tile_dots<T>(p, f.q, f.k, p.dim_qk, {b, h, first_row, first_key}, memory, dots);
           if constexpr (!kValues) tile_dots<T>(p, f.d_o, f.v, p.dim_v, {b, h, first_row, first_key}, memory, d_p);
+          const PhiloxKey key = philox_key(p);
 #pragma unroll
           for (int n = 0; n < kRowsPerWarp; ++n) {
             const int r = warp * kRowsPerWarp + n;
@@ -175,7 +179,7 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
             float weight = 0;
             if (i < p.len_q) {
               const float lse = read(f.lse, at(f.lse, b, h, i)), delta = f.delta[(b * p.heads_q + h) * p.len_q + i];
-              const Gradient g = gradient_of(p, b, h, i, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse, delta);
+              const Gradient g = gradient_of(p, key, b, h, i, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse, delta);
               weight = kValues ? g.weight : tile.c[r] * g.d_raw;
             }
             weights[r][lane] = weight;
@@ -211,6 +215,7 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) bias_kernel(const __grid_constant__ BackwardView f, std::int64_t elements) {
   const ProblemView& p = f.p;
+  const PhiloxKey key = philox_key(p);
   const int lane = threadIdx.x % 32;
   const std::int64_t* shape = f.bias_shape;
   const T *q = reinterpret_cast<const T*>(f.q.data), *k = reinterpret_cast<const T*>(f.k.data), *v = reinterpret_cast<const T*>(f.v.data),
@@ -235,7 +240,7 @@ __global__ void __launch_bounds__(kTileThreads) bias_kernel(const __grid_constan
             const std::int64_t k_at = key_offset(p, f.k, b, h / p.group, j), v_at = key_offset(p, f.v, b, h / p.group, j);
             for (std::int64_t d = lane; d < p.dim_qk; d += 32) dot = fmaf(widen(q[at(f.q, b, h, i, d)]), widen(k[k_at + d * f.k.strides[3]]), dot);
             for (std::int64_t d = lane; d < p.dim_v; d += 32) d_p = fmaf(widen(d_o[at(f.d_o, b, h, i, d)]), widen(v[v_at + d * f.v.strides[3]]), d_p);
-            sum += static_cast<double>(gradient_of(p, b, h, i, j, row, c, warp_sum(dot), warp_sum(d_p), lse, delta).d_score);
+            sum += static_cast<double>(gradient_of(p, key, b, h, i, j, row, c, warp_sum(dot), warp_sum(d_p), lse, delta).d_score);
           }
         }
     if (lane == 0) write(f.d_bias, at(f.d_bias, place[0], place[1], place[2], place[3]), static_cast<float>(sum));

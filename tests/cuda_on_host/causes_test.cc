@@ -71,6 +71,7 @@ void check(const Shapes& s, Rows q, Rows k, const char* what) {
   ForwardView f;
   f.p.batch = s.batch, f.p.heads_q = s.heads_q, f.p.heads_kv = s.heads_kv, f.p.group = s.heads_q / s.heads_kv;
   f.p.len_q = s.len_q, f.p.len_kv = s.len_kv, f.p.dim_qk = s.dim;
+  f.p.left = f.p.right = std::int64_t{1} << 42;
   if (!s.key_lengths.empty()) f.p.key_lengths = s.key_lengths.data();
   const auto view = [&](std::vector<std::byte>& data, std::int64_t heads, std::int64_t length) {
     const ConstTensor t{data.data(), s.dtype, Device::kCuda, {s.batch, heads, length, s.dim}, {heads * length * s.pitch, length * s.pitch, s.pitch, 1}};
@@ -83,7 +84,8 @@ void check(const Shapes& s, Rows q, Rows k, const char* what) {
 
   for (std::int64_t head = 0; head < s.batch * s.heads_q; ++head) {
     const std::int64_t b = head / s.heads_q, kv_head = b * s.heads_kv + head % s.heads_q / f.p.group;
-    const auto queries = q.finite(head, s.len_q), keys = k.finite(kv_head, s.key_lengths.empty() ? s.len_kv : s.key_lengths[static_cast<std::size_t>(b)]);
+    const std::int64_t length = s.key_lengths.empty() ? s.len_kv : s.key_lengths[static_cast<std::size_t>(b)];
+    const auto queries = q.finite(head, length > 0 ? s.len_q : 0), keys = k.finite(kv_head, length);  // without keys, queries see nothing
     const auto dim = static_cast<double>(s.dim);
     double q_square = 0, k_variance = 0, mean_square = 0;
     for (const std::int64_t i : queries)

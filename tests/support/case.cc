@@ -198,15 +198,24 @@ std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) 
   return c;
 }
 
-std::unique_ptr<Case> Case::exact() const {
+std::unique_ptr<Case> Case::copy() const {
   auto c = std::make_unique<Case>();
   c->shape = shape;
-  c->shape.dtype = DType::kF64;
   c->problem = problem;
-  c->q = q.as_f64(), c->k = k.as_f64(), c->v = v.as_f64(), c->d_o = d_o.as_f64(), c->d_lse = d_lse.as_f64();
-  c->allowed = allowed, c->bias = bias.as_f64();
+  c->q = q, c->k = k, c->v = v, c->d_o = d_o, c->d_lse = d_lse;
+  c->allowed = allowed, c->bias = bias;
   c->scale = scale, c->gains = gains, c->offsets = offsets, c->slopes = slopes, c->sink = sink;
   c->key_lengths = key_lengths, c->q_starts = q_starts, c->kv_starts = kv_starts, c->table = table;
+  c->out_layout = out_layout;
+  c->link();
+  return c;
+}
+
+std::unique_ptr<Case> Case::exact() const {
+  auto c = copy();
+  c->shape.dtype = DType::kF64;
+  for (Buffer* buffer : {&c->q, &c->k, &c->v, &c->d_o, &c->d_lse, &c->bias}) *buffer = buffer->as_f64();
+  c->out_layout = Layout::kRowMajor;
   c->link();
   return c;
 }

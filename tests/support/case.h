@@ -46,6 +46,7 @@ struct Case {
   void link();
   /// For tests that hide keys in ways that cannot be counted beforehand: takes away a scale that counts them.
   void forget_key_counts();
+  std::unique_ptr<Case> copy() const;
   /// The same problem on f64 copies of the same numbers.
   std::unique_ptr<Case> exact() const;
   /// Batch item b alone.
