@@ -134,15 +134,20 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
     V sum = hn::Mul(old_sum, a);  // as softmax_step() adds: the same bits
     V t = hn::Zero(f32), sum2 = t, sum3 = t, x_sum = t, x_squares = t, seen_keys = t;
     V smallest = hn::Load(f32, state.score.min + at);
-    const auto step = [&](std::size_t k, auto some_hidden) HWY_ATTR {
+    const auto rows_too_far = too_far_for_moments(state.score, at, shift);  // row by row: neighbours do not change a row's bits
+    const bool far = !hn::AllFalse(f32, rows_too_far);
+    const V center = hn::IfThenElse(rows_too_far, center_of_moments(state.score, at, shift), shift);
+    const auto step = [&](std::size_t k, auto some_hidden, auto centred) HWY_ATTR {
       float* score = s + (k * MR + static_cast<std::size_t>(m)) * kLanes;
       const V value = hn::Load(f32, score);
       V x = hn::Sub(value, shift);
       const V p = exp2(hn::Mul(x, log2e));
       hn::Store(p, f32, score);
+      V y = x;  // for the moments
+      if constexpr (decltype(centred)::value) y = hn::Sub(value, center);
       if constexpr (decltype(some_hidden)::value) {
         const auto seen = hn::Ne(value, minus_infinity());
-        x = hn::IfThenElseZero(seen, x);
+        x = hn::IfThenElseZero(seen, x), y = hn::IfThenElseZero(seen, y);
         seen_keys = hn::Add(seen_keys, hn::IfThenElseZero(seen, one));
         smallest = hn::IfThenElse(seen, hn::Min(smallest, value), smallest);
       } else {
@@ -153,13 +158,15 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
       t = hn::MulAdd(p, x, t);
       sum2 = hn::Add(sum2, p2);
       sum3 = hn::MulAdd(p2, p, sum3);
-      x_sum = hn::Add(x_sum, x);
-      x_squares = hn::MulAdd(x, x, x_squares);
+      x_sum = hn::Add(x_sum, y);
+      x_squares = hn::MulAdd(y, y, x_squares);
     };
     if (hidden)
-      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::true_type());
+      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::true_type(), std::true_type());
+    else if (far)
+      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::false_type(), std::true_type());
     else
-      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::false_type());
+      for (std::size_t k = 0; k < place.keys; ++k) step(k, std::false_type(), std::false_type());
     if (!hidden) seen_keys = hn::Set(f32, static_cast<float>(place.keys));
 
     const V delta = hn::IfThenElseZero(hn::Ne(old, minus_infinity()), hn::Sub(old, shift));
@@ -170,7 +177,7 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
     hn::Store(hn::MulAdd(hn::Load(f32, state.sum2 + at), a2, sum2), f32, state.sum2 + at);
     hn::Store(hn::MulAdd(hn::Load(f32, state.sum3 + at), hn::Mul(a2, a), sum3), f32, state.sum3 + at);
     hn::Store(smallest, f32, state.score.min + at);
-    add_moments(state.score, at, shift, seen_keys, x_sum, x_squares);
+    add_moments(state.score, at, center, seen_keys, x_sum, x_squares);
   }
   for (int r = 0; r < place.lanes.count; ++r) *best = std::max(*best, state.max[r]);
 }
@@ -676,10 +683,6 @@ void forward(const base::ForwardCall& call) {
   base::Arena arena(call.workspace);
   const ForwardWorkspace workspace = ForwardWorkspace::take(arena, plan, kProducts());
   const Shape& s = plan.shape;
-  if (call.causes)
-    parallel_tasks(s.batch * s.heads_kv, plan.threads, [&](std::int64_t task, int thread) {
-      find_causes(call, task / s.heads_kv, task % s.heads_kv, workspace.causes[thread]);
-    });
   if (tasks.splits <= 1) {
     parallel_tasks(tasks.total, plan.threads,
                    [&](std::int64_t task, int thread) { forward_task(call, tasks, task, workspace.scratch[thread]); });
@@ -691,6 +694,10 @@ void forward(const base::ForwardCall& call) {
       merge_splits(call, tasks, task, workspace.states, workspace.scratch[thread]);
     });
   }
+  if (call.causes)
+    parallel_tasks(s.batch * s.heads_kv, plan.threads, [&](std::int64_t task, int thread) {
+      find_causes(call, task / s.heads_kv, task % s.heads_kv, workspace.causes[thread]);
+    });
   if (!SecondPass::wanted(plan.problem)) return;
   const SecondPass second(call);
   const std::int64_t blocks = second.blocks();

@@ -24,8 +24,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-/// Over the visible keys so far. Means are relative to `ref`, the maximum of the first block in which the row saw a key: sums of
-/// squares of large scores would lose their spread.
+/// Over the visible keys so far. Means are relative to `ref`, a number next to the mean: what is added to a mean in f32, the many-thousandth block of a row
+/// among them, would otherwise be lost beside it.
 struct TileMoments {
   float *count, *ref, *mean, *m2, *min;
   std::int32_t* argmax;
@@ -46,6 +46,18 @@ struct TileMoments {
   }
 };
 
+/// What a block's scores are best taken relative to: the mean of those before, `first` where there are none.
+HWY_INLINE V center_of_moments(const TileMoments& moments, int at, V first) {
+  const V center = hn::Add(hn::Load(f32, moments.ref + at), hn::Load(f32, moments.mean + at));
+  return hn::IfThenElse(hn::Eq(hn::Load(f32, moments.count + at), hn::Zero(f32)), first, center);
+}
+
+/// In which rows the squares of scores relative to `shift` would drown their spread: it is further from the mean than 8 standard deviations.
+HWY_INLINE auto too_far_for_moments(const TileMoments& moments, int at, V shift) {
+  const V off = hn::Sub(hn::Sub(shift, hn::Load(f32, moments.ref + at)), hn::Load(f32, moments.mean + at));
+  return hn::Gt(hn::Mul(hn::Mul(off, off), hn::Load(f32, moments.count + at)), hn::Mul(hn::Set(f32, 64.0f), hn::Load(f32, moments.m2 + at)));
+}
+
 /// Adds a block of n keys with Σ(s − shift) and Σ(s − shift)² to kLanes rows from `at` (Chan, Golub and LeVeque).
 HWY_INLINE void add_moments(const TileMoments& moments, int at, V shift, V n, V sum, V squares) {
   const V one = hn::Set(f32, 1.0f);
@@ -56,9 +68,10 @@ HWY_INLINE void add_moments(const TileMoments& moments, int at, V shift, V n, V 
   const V mean = hn::Load(f32, moments.mean + at), delta = hn::Sub(hn::Add(hn::Sub(shift, ref), block_mean), mean);
   const V share = hn::Div(n, hn::Max(after, one));
   const V between = hn::Mul(hn::Mul(delta, delta), hn::Mul(before, share));
+  const V moved = hn::MulAdd(delta, share, mean), center = hn::Add(ref, moved);
   hn::Store(after, f32, moments.count + at);
-  hn::Store(ref, f32, moments.ref + at);
-  hn::Store(hn::MulAdd(delta, share, mean), f32, moments.mean + at);
+  hn::Store(center, f32, moments.ref + at);
+  hn::Store(hn::Sub(moved, hn::Sub(center, ref)), f32, moments.mean + at);
   hn::Store(hn::Add(hn::Load(f32, moments.m2 + at), hn::Add(block_m2, between)), f32, moments.m2 + at);
 }
 

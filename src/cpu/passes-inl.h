@@ -115,7 +115,7 @@ HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additiv
     V largest = minus_infinity();
     const auto value_at = [&](std::size_t k) HWY_ATTR { return hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes); };
     for (std::size_t k = 0; k < place.keys; ++k) largest = hn::Max(largest, hn::IfThenElse(seen_at(k), value_at(k), minus_infinity()));
-    const V shift = hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest);
+    const V shift = center_of_moments(*raw.moments, at, hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest));
     const auto risen = hn::Gt(largest, hn::Load(f32, raw.max + at));
     const hn::RebindToSigned<F> i32;
     auto argmax = hn::Load(i32, raw.moments->argmax + at);
