@@ -259,6 +259,13 @@ TEST_F(CApi, CapTransformBiasAlibiSinkDropout) {
   expect_same(run_cpp(p));
 }
 
+TEST_F(CApi, ASeedOnAGpuIsRefusedOnTheCpu) {
+  const std::uint64_t seed = 7;
+  problem.dropout_p = 0.25f;
+  problem.dropout_device_seed = &seed;
+  expect_refused("dropout.device_seed: memory of a GPU, but the CPU was called");
+}
+
 TEST_F(CApi, EveryPartOfTheMask) {
   const std::vector<std::int64_t> lengths = {7, 9};
   std::vector<std::uint8_t> allowed(count(kScores));

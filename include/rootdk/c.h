@@ -142,7 +142,9 @@ typedef struct rootdk_problem {
   int64_t stats_first_query;
   int32_t stats_flags, unused; /* 0 */
 
-  uint64_t reserved[23];
+  const uint64_t* dropout_device_seed; /* rootdk_cuda_* only: device memory that holds the seed when the kernels run, in place of dropout_seed */
+
+  uint64_t reserved[22];
 } rootdk_problem;
 
 typedef struct rootdk_inputs {
@@ -273,7 +275,8 @@ ROOTDK_API int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, co
 /* Why there is no GPU to use; "" if there is one. Valid until this thread's next call. */
 ROOTDK_API const char* rootdk_cuda_missing(void);
 
-/* Whether the kernel that will run is a fast one: *fast is 1 or 0. rootdk_cuda_explain says why not. */
+/* Whether the kernel that will run is a fast one: *fast is 1 or 0. Where it is not, the first line of rootdk_cuda_explain says why, and
+ * what to change. */
 ROOTDK_API int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, int32_t* fast);
 
 ROOTDK_API int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, size_t* size);

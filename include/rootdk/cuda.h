@@ -29,6 +29,9 @@ ROOTDK_API Machine machine();
 /// Whether a fast kernel will run: the plan's, where it can read tensors of these strides.
 ROOTDK_API bool is_fast(const Plan& plan, const Inputs& inputs);
 
+/// Where it will not: a line that says why, and what to change. Plan::explain begins with it, where it is not for strides.
+ROOTDK_API std::string why_slow(const Plan& plan, const Inputs& inputs);
+
 using Stream = void*;  ///< a cudaStream_t; null is the default stream
 
 /// Of a plan for a GPU, in device memory of at least plan.workspace_bytes, aligned to 64.

@@ -35,6 +35,8 @@ struct Shape {
 struct Dropout {
   float p = 0;
   std::uint64_t seed = 0;
+  /// On a GPU only: device memory that holds the seed when the kernels run, in place of `seed`. A captured graph reads it at every replay.
+  const std::uint64_t* device_seed = nullptr;
 };
 
 /// K and V in pages: k is then [pages, heads_kv, page_size, dim_qk] and v likewise; key j of batch item b lies in page

@@ -20,6 +20,7 @@ from ._audit import Audit, audit
 from ._conform import Conformance, Finding, Promise, conform
 from ._core import version as __version__
 from ._lab import Explanation, Rule, explain, rules
+from ._slow import SlowKernelWarning
 from ._stats import GradientStats, Judgement, Stats
 
 if _t.TYPE_CHECKING:
@@ -51,7 +52,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Alarm", "Audit", "Conformance", "Event", "Explanation", "Finding", "GradientStats", "Judgement", "Promise", "QkNorm", "Rule",
-    "Stats", "StatsOptions", "attention", "audit", "conform", "explain", "explain_plan", "rules", "theory", "__version__",
+    "SlowKernelWarning", "Stats", "StatsOptions", "attention", "audit", "conform", "explain", "explain_plan", "rules", "theory", "__version__",
 ]
 if _util.find_spec("torch") is not None:
     __all__ += ["Projections", "Watch", "watch"]

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from . import _core, _cuda
-from ._cuda_arrays import Maker, attend, device_of, normalised
+from ._cuda_arrays import Maker, attend, current, device_of, normalised
 from ._problem import (QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
                        row_names, whole, wholes, window_of)
 from ._stats import Rows, Stats
@@ -37,7 +37,7 @@ def attention(
     sink: Any = None,
     qk_norm: QkNorm | str | None = None,
     dropout: float = 0.0,
-    seed: int | None = None,
+    seed: Any = None,
     stats: StatsOptions | str | None = None,
 ) -> Any:
     """softmax(c·QKᵀ)V, and what the scores did on the way.
@@ -59,7 +59,7 @@ def attention(
     softcap      cap·tanh(score/cap)
     sink         per query head, or one for all: one more key of that score and value 0
     qk_norm      "rms", "layer", "l2" or a QkNorm
-    dropout      on the probabilities; ``seed`` says which. Without a seed one is drawn
+    dropout      on the probabilities; ``seed`` says which. Without a seed one is drawn; torch's generator of q's device draws it for torch
     stats        None, "basic", "full" or StatsOptions: returns (output, Stats)
 
     Raises ValueError or TypeError with one line that names the argument, what came and what was wanted.
@@ -83,11 +83,15 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
     arguments.pop("qk_norm", None)
     arguments.pop("seed", None)
     if is_torch(q):
-        q, k, v = (x.detach() for x in (q, k, v))
-    if device_of(q) is not None:
+        from .torch import under_autocast
+
+        q, k, v, bias = under_autocast(q.detach(), k.detach(), v.detach(), arguments.pop("bias", None))
+        arguments |= {} if bias is None else {"bias": bias.detach() if is_torch(bias) else bias}
+    if (device := device_of(q)) is not None:
         view = torch_viewer(q) if is_torch(q) else Maker(q).view
         spec = build(heads_of(q), options=options, into=_cuda.Spec(), view=view, **arguments)
-        return _cuda.explain(spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD)
+        with current(device):
+            return _cuda.explain(spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD)
     spec = build(heads_of(q), options=options, **arguments)
     return _core.explain_plan(spec, q, k, v, backward)
 

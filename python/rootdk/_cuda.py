@@ -11,10 +11,13 @@ import struct
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+from ._slow import mind
+
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3, "bool": 4}
 _DIAGONALS = {"bottom_right": 0, "top_left": 1, "last_key": 2, "at": 3}
 _LEVELS = {"none": 0, "basic": 1, "full": 2}
 _UNBOUNDED = 2**63 - 1
+_LEAST, _FAR = 2.0**-100, 2**28  # a scale and an offset, as kernels tell them apart
 _CPU, _CUDA = 0, 1
 FORWARD, BACKWARD = 0, 1
 
@@ -38,7 +41,7 @@ class CProblem(ctypes.Structure):
         ("dropout_p", c_float), ("stats", c_int32), ("page_table", CArray), ("pages_per_item", c_int64), ("paged_len_kv", c_int64),
         ("scale", c_char_p), ("ssmax_gains", CArray), ("ssmax_offsets", CArray), ("stats_sample", c_int64),
         ("stats_sample_offset", c_int64), ("stats_first_query", c_int64), ("stats_flags", c_int32), ("unused", c_int32),
-        ("reserved", c_uint64 * 23),
+        ("dropout_device_seed", c_void_p), ("reserved", c_uint64 * 22),
     ]
 
 
@@ -118,15 +121,19 @@ def check(lib: ctypes.CDLL, status: int) -> None:
         raise {1: ValueError, 2: MemoryError}.get(status, RuntimeError)(text)
 
 
-_missing: Optional[str] = None
+_missing: dict[int, str] = {}
 
 
-def missing() -> str:
-    """Why there is no GPU to use, or nothing. What a process has found once stays so."""
-    global _missing
-    if _missing is None:
-        _missing = library().rootdk_cuda_missing().decode(errors="replace")
-    return _missing
+def missing(device: Optional[int] = None, guard: Callable[[], Any] = contextlib.nullcontext) -> str:
+    """Why a device cannot be used, or nothing; `guard` makes it the current one. Without a number, the current one. What a process has found
+    once of a device stays so."""
+    if device is not None and device in _missing:
+        return _missing[device]
+    with guard():
+        why: str = library().rootdk_cuda_missing().decode(errors="replace")
+    if device is not None:
+        _missing[device] = why
+    return why
 
 
 # Arrays ---------------------------------------------------------------------------------------------------------------
@@ -145,6 +152,10 @@ class View:
         self.packed = _TENSOR.pack(pointer or (0 if 0 not in shape else 64), DTYPES[dtype], device, *shape, *strides)
         self.shape = tuple(shape)
         self.owner = owner
+
+    def kind(self) -> tuple[bytes, int]:
+        """All that a choice of kernels looks at: dtype, shape, strides, and how the address is aligned."""
+        return self.packed[8:], self.packed[0] % 16
 
 
 def _put(to: ctypes.Structure, field: Any, view: Optional[View]) -> None:
@@ -171,6 +182,7 @@ class Spec:
         self.alibi: Sequence[float] = ()
         self.dropout = 0.0
         self.seed = 0
+        self.seed_address: Optional[int] = None  #: of device memory that holds it, in its place
         self.stats = "none"
         self.sample, self.sample_offset, self.first_query = 1, 0, 0
         self.causes, self.by_keys, self.gaps, self.key_mass = True, False, False, False
@@ -189,6 +201,13 @@ class Spec:
 
     def set_bias(self, view: View) -> None:
         self.bias = view
+
+    def kind(self) -> tuple[Any, ...]:
+        """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more than it does."""
+        heads, one = self.scale_heads, self.scale_value
+        factor = (min(heads) >= _LEAST, len(set(heads)) > 1) if heads else one is None or one >= _LEAST
+        return (self.scale, factor, self.softcap is None, -_FAR <= self.diagonal_offset <= _FAR, self.allowed is None, self.bias is None,
+                len(self.alibi), self.dropout > 0, self.stats)
 
     def problem(self) -> CProblem:
         """Its arrays live as long as it does."""
@@ -229,7 +248,7 @@ class Spec:
             p.alibi_slopes = array(self.alibi, c_float)
         if len(self.sink):
             p.sink = array(self.sink, c_float)
-        p.dropout_p, p.dropout_seed = self.dropout, self.seed
+        p.dropout_p, p.dropout_seed, p.dropout_device_seed = self.dropout, self.seed, self.seed_address
         if self.stats not in _LEVELS:
             raise ValueError(f'stats: "{self.stats}", but None, "basic" or "full" is wanted')
         p.stats = _LEVELS[self.stats]
@@ -240,10 +259,11 @@ class Spec:
 
 # Calls ----------------------------------------------------------------------------------------------------------------
 class Place:
-    """Where a call runs: workspace of so many bytes, as an object that owns it and its address, and a cudaStream_t."""
+    """Where a call runs: workspace of so many bytes, as an object that owns it and its address, a cudaStream_t, and the device's number,
+    with what makes it the current one."""
 
-    def __init__(self, workspace: Callable[[int], tuple[Any, int]], stream: int, guard: Callable[[], Any] = contextlib.nullcontext):
-        self.workspace, self.stream, self.guard = workspace, stream, guard
+    def __init__(self, workspace: Callable[[int], tuple[Any, int]], stream: int, guard: Callable[[], Any] = contextlib.nullcontext, device: int = 0):
+        self.workspace, self.stream, self.guard, self.device = workspace, stream, guard, device
 
 
 def _inputs(q: View, k: View, v: View) -> CInputs:
@@ -266,12 +286,28 @@ def is_fast(spec: Spec, q: View, k: View, v: View, which: int) -> bool:
 
 
 def explain(spec: Spec, q: View, k: View, v: View, which: int) -> str:
-    lib, problem, inputs, needed = library(), spec.problem(), _inputs(q, k, v), c_size_t()
+    return _explain(library(), spec.problem(), _inputs(q, k, v), which)
+
+
+def _explain(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int) -> str:
+    needed = c_size_t()
     where = ctypes.addressof(problem), ctypes.addressof(inputs), which
     check(lib, lib.rootdk_cuda_explain(*where, None, 0, ctypes.addressof(needed)))
     words = ctypes.create_string_buffer(needed.value)
     check(lib, lib.rootdk_cuda_explain(*where, ctypes.addressof(words), needed.value, None))
     return words.value.decode()
+
+
+def _mind_slowness(lib: ctypes.CDLL, spec: Spec, problem: CProblem, inputs: CInputs, views: Sequence[View], which: int, place: Place) -> None:
+    """To be called where the place's device is the current one."""
+    def ask() -> str:
+        fast = c_int32()
+        check(lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)))
+        first = "" if fast.value else _explain(lib, problem, inputs, which).split("\n", 1)[0]
+        return first.removeprefix("slow: ") if first.startswith("slow: ") else ""  # of an empty problem nothing is said
+
+    q, k, v = views
+    mind((which, place.device, spec.kind(), q.kind(), k.kind(), v.kind()), ask)
 
 
 def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View], rows: Mapping[str, View], key_mass: Optional[View],
@@ -288,6 +324,7 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
             _put(full, getattr(CRows, name), row)
             outputs.rows = ctypes.addressof(full)
     with place.guard():
+        _mind_slowness(lib, spec, problem, inputs, (q, k, v), FORWARD, place)
         owner, address, size = _workspace(lib, problem, inputs, FORWARD, place)
         check(lib, lib.rootdk_cuda_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), address,
                                            size, place.stream))
@@ -324,6 +361,7 @@ def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mappi
         if pointer is not None:
             setattr(out, name, CArray(pointer, heads))
     with place.guard():
+        _mind_slowness(lib, spec, problem, inputs, (q, k, v), BACKWARD, place)
         owner, address, size = _workspace(lib, problem, inputs, BACKWARD, place)
         check(lib, lib.rootdk_cuda_backward(ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size,
                                             place.stream))

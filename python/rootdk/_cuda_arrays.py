@@ -104,7 +104,7 @@ class Maker:
             exported = _Exported("workspace", memory, self.stream)
             return (memory, exported), exported.address
 
-        return _cuda.Place(workspace, self.stream, lambda: current(self.device or 0))
+        return _cuda.Place(workspace, self.stream, lambda: current(self.device or 0), self.device or 0)
 
     def finish(self) -> None:
         if not self.is_cupy:

@@ -44,14 +44,15 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
         bias = extra if bias is None else bias + extra
     sink = None if s_aux is None else s_aux.to(torch.float32)
     tag = 0
+    query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     if watch is not None:
         label = watch._label()
         watch._layer(label).dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
         tag = watch._tag(label)
-    seed = int(torch.randint(0, 2**62, ()).item()) if dropout > 0 else 0
+    seed, seed_tensor = rootdk_torch.seeds(query, dropout)
     started = time.perf_counter()
     out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
-                                           "top_left", 0, None, None, None, None, None, dropout, seed, tag)
+                                           "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
     if watch is not None:
         watch._watched_s += time.perf_counter() - started
     return out.transpose(1, 2).contiguous(), None

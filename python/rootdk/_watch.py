@@ -187,19 +187,21 @@ class Watch:
         started = time.perf_counter()
         label = self._label()
         layer = self._layer(label)
-        layer.dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
+        q, k, v, table = rootdk_torch.under_autocast(query, key, value, attn_mask)  # what a kernel of ours would get
+        assert q is not None and k is not None and v is not None
+        layer.dtype = rootdk_torch._NAMES.get(q.dtype, "f32")
         # f64 runs in the reference kernel, which is no match for anybody's.
         ours = not self._beside and dropout_p == 0 and query.device.type in ("cpu", "cuda") and query.dtype != torch.float64
-        ours = ours and rootdk_torch._why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa) is None
+        ours = ours and rootdk_torch._why_not(q, k, v, table, dropout_p, is_causal, scale, enable_gqa) is None
         if ours and query.is_cuda:
             self._settle(before=self.step - 1)  # while the device has something to do
             layer.options = self._options(query.shape[-2])
             if not _in_backward():  # a checkpoint must get again what it got
-                layer.fast = self._is_fast(layer.options, query, key, value, attn_mask, is_causal, scale)
+                layer.fast = self._is_fast(layer.options, q, k, v, table, is_causal, scale)
             ours = layer.fast
         if ours:
             mask = attn_mask if query.is_cuda else self._hard(attn_mask)
-            out = rootdk_torch.computed(query, key, value, mask, dropout_p, is_causal, scale, self._tag(label))
+            out = rootdk_torch.computed(q, k, v, mask, dropout_p, is_causal, scale, self._tag(label))
             self._watched_s += time.perf_counter() - started
             return out
         out = func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,

@@ -56,7 +56,8 @@ def unregister(tag: int) -> None:
 def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float], mask: Optional[Tensor], bias: Optional[Tensor],
           sink: Optional[Tensor], softcap: Optional[float], causal: bool, diagonal: str, offset: int,
           window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]], q_starts: Optional[Sequence[int]],
-          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int) -> Any:
+          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int,
+          seed_tensor: Optional[Tensor] = None) -> Any:
     """The compiled module's Spec, or that of _cuda."""
     spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
     heads = q.shape[1]
@@ -85,7 +86,47 @@ def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float]
         spec.alibi = list(alibi)
     spec.dropout = dropout
     spec.seed = seed
+    if seed_tensor is not None:
+        _check_seed(seed_tensor, q)
+        if q.is_cuda:
+            spec.seed_address = seed_tensor.data_ptr()
+        else:
+            spec.seed = int(seed_tensor) % 2**64
     return spec
+
+
+def _check_seed(seed: Tensor, q: Tensor) -> None:
+    if seed.device != q.device:
+        raise ValueError(f"seed: lies on {seed.device}, but q on {q.device}")
+    if seed.dtype != torch.int64 or seed.numel() != 1:
+        raise ValueError(f"seed: {seed.numel()} elements of {seed.dtype}, but one of torch.int64 is wanted")
+
+
+def seeds(q: Tensor, dropout: float, seed: Any = None) -> tuple[int, Optional[Tensor]]:
+    """The operator's `seed` and `seed_tensor`. A seed that nobody gave comes from torch's generator of q's device and stays there: nothing
+    waits, and every replay of a captured graph draws another."""
+    if isinstance(seed, Tensor):
+        _check_seed(seed, q)
+        return 0, seed
+    if seed is None and dropout > 0:
+        return 0, torch.randint(0, 2**62, (), device=q.device)
+    return seed_of(seed, 0.0), None
+
+
+def under_autocast(*tensors: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+    """As torch's autocast gives their arguments to its own attention: what is floating and not float64 in autocast's dtype. The first one's
+    device counts."""
+    kind = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(x: Optional[Tensor]) -> Optional[Tensor]:
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == torch.float64 or x.device.type != kind:
+            return x
+        return x.to(dtype)
+
+    return tuple(cast(x) for x in tensors)
 
 
 def _per_head(name: str, values: Tensor, heads: int) -> list[float]:
@@ -113,7 +154,7 @@ def _place(q: Tensor) -> _cuda.Place:
         return (memory, stream), memory.data_ptr()
 
     device = q.device
-    return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device))
+    return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device), device.index)
 
 
 class _Streams(threading.local):
@@ -158,9 +199,9 @@ def _attention_op(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = Non
                   diagonal: str = "bottom_right", offset: int = 0, window: Optional[Sequence[int]] = None,
                   key_lengths: Optional[Sequence[int]] = None, q_starts: Optional[Sequence[int]] = None,
                   kv_starts: Optional[Sequence[int]] = None, alibi: Optional[Sequence[float]] = None, dropout: float = 0.0,
-                  seed: int = 0, tag: int = 0) -> tuple[Tensor, Tensor]:
+                  seed: int = 0, tag: int = 0, seed_tensor: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
     spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
-                 kv_starts, alibi, dropout, seed)
+                 kv_starts, alibi, dropout, seed, seed_tensor)
     collector = _collectors.get(tag)
     options = collector.options if collector is not None else None
     apply_options(spec, options)
@@ -202,9 +243,10 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
                  wanted: Sequence[bool], rule: str, factor: Optional[float], softcap: Optional[float], causal: bool,
                  diagonal: str, offset: int, window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]],
                  q_starts: Optional[Sequence[int]], kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]],
-                 dropout: float, seed: int, tag: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+                 dropout: float, seed: int, tag: int,
+                 seed_tensor: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
-                 kv_starts, alibi, dropout, seed)
+                 kv_starts, alibi, dropout, seed, seed_tensor)
     collector = _collectors.get(tag)
     if collector is not None and collector.options.level == "full":
         spec.stats = "full"
@@ -217,6 +259,7 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
     per_head = {"d_scale": d_scale if wanted[3] else None, "d_sink": d_sink if wanted[5] else None}
     core: Any
     if q.is_cuda:
+        given["d_o"] = _readable(d_out.detach())
         core = _cuda.backward(spec, _views(given, q), _views(gradients, q),
                               {name: None if x is None else x.data_ptr() for name, x in per_head.items()}, _place(q))
         core = core if spec.stats == "none" else Reader(core, q.device)
@@ -227,6 +270,13 @@ def _backward_op(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tenso
     if collector is not None and collector.options.level == "full":
         collector.on_backward(GradientStats(core))
     return d_q, d_k, d_v, d_scale, d_bias, d_sink
+
+
+def _readable(d_out: Tensor) -> Tensor:
+    """A gradient as the fast kernels read it, where a copy makes it so: of a sum it comes with strides of 0, and nobody chose those."""
+    outer = zip(d_out.shape[:3], d_out.stride()[:3])
+    fine = d_out.stride(3) == 1 and d_out.data_ptr() % 16 == 0 and all(size == 1 or (stride > 0 and stride % 8 == 0) for size, stride in outer)
+    return d_out if fine or d_out.element_size() != 2 or d_out.shape[3] % 8 else d_out.contiguous()
 
 
 def _views(tensors: dict[str, Optional[Tensor]], like: Tensor) -> dict[str, Optional[_cuda.View]]:
@@ -254,15 +304,15 @@ def _(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tenso
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, scale, mask, bias, sink, *plain = inputs
-    ctx.save_for_backward(q, k, v, scale, mask, bias, sink, *output)
+    q, k, v, scale, mask, bias, sink, *plain, seed_tensor = inputs
+    ctx.save_for_backward(q, k, v, scale, mask, bias, sink, seed_tensor, *output)
     ctx.plain = plain
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tuple[Any, ...]:
-    q, k, v, scale, mask, bias, sink, out, lse = ctx.saved_tensors
-    nothing = (None,) * len(ctx.plain)
+    q, k, v, scale, mask, bias, sink, seed_tensor, out, lse = ctx.saved_tensors
+    nothing = (None,) * (len(ctx.plain) + 1)
     if d_out is None and d_lse is None:
         return (None,) * 7 + nothing
     if d_out is None:
@@ -270,7 +320,7 @@ def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tup
     need = (*ctx.needs_input_grad, *(False,) * 7)  # trailing arguments at their defaults are left out
     wanted = [need[0], need[1], need[2], need[3], need[5], need[6]]
     d_q, d_k, d_v, d_scale, d_bias, d_sink = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask,
-                                                                                 bias, sink, wanted, *ctx.plain)
+                                                                                 bias, sink, wanted, *ctx.plain, seed_tensor)
 
     def give(gradient: Tensor, index: int, like: Optional[Tensor]) -> Optional[Tensor]:
         if not wanted[index] or like is None:
@@ -282,6 +332,21 @@ def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tup
 
 
 torch.library.register_autograd("rootdk::attention", _backward, setup_context=_setup)
+
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+
+
+def _autocast_op(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None,
+                 *rest: Any) -> Any:
+    """register_autocast would have one dtype for ever, and cast scales and sinks as well."""
+    q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
+    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        return torch.ops.rootdk.attention(q, k, v, scale, mask, bias, *rest)
+
+
+_autocast_library = torch.library.Library("rootdk", "IMPL")
+for _key in ("AutocastCPU", "AutocastCUDA"):
+    _autocast_library.impl("attention", _autocast_op, _key)
 
 
 # rootdk.attention -----------------------------------------------------------------------------------------------------
@@ -312,12 +377,13 @@ def _check(name: str, x: Any, like: Optional[Tensor] = None) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal: bool = False,
               diagonal: str | int = "bottom_right", window: Any = None, key_lengths: Any = None, documents: Any = None,
               mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None, softcap: Optional[float] = None,
-              sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Optional[int] = None,
+              sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: int | Tensor | None = None,
               stats: StatsOptions | str | None = None, return_lse: bool = False) -> Any:
     """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
     tensors.
 
-    Without a seed, dropout draws one from torch's generator. With return_lse the logsumexp [batch, heads, len_q] comes second; it
+    Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there, with one element. Under
+    torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With return_lse the logsumexp [batch, heads, len_q] comes second; it
     has gradients, too (z-loss).
     """
     q = _check("q", q)
@@ -350,8 +416,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
     starts, sides = documents_of(documents), window_of(window)
     kind, offset = diagonal_of(diagonal)
     dropout = real("dropout", dropout)
-    if dropout and seed is None:
-        seed = int(torch.randint(0, 2**62, ()).item())
+    number, seed_tensor = seeds(q, dropout, seed)
     slopes = None
     if alibi is not None:
         slopes = [float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi)]
@@ -364,7 +429,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
             None if softcap is None else real("softcap", softcap), flag("causal", causal), kind, offset,
             None if sides is None else [_side(side) for side in sides],
             None if key_lengths is None else wholes("key_lengths", key_lengths), None if starts is None else starts[0],
-            None if starts is None else starts[1], slopes, dropout, seed_of(seed, 0.0), tag)
+            None if starts is None else starts[1], slopes, dropout, number, tag, seed_tensor)
     finally:
         unregister(tag)
     results = (out, lse) if return_lse else (out,)
@@ -416,13 +481,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
             raise RuntimeError(f"value: len_kv is {value.shape[-2]}, but key has {key.shape[-2]}")
-    why_not = _why_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    q, k, v, mask = under_autocast(query, key, value, attn_mask)
+    why_not = _why_not(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)  # type: ignore[arg-type]
     if why_not is not None:
         if why_not:
             _warn_once(f"rootdk.torch.scaled_dot_product_attention: {why_not}; PyTorch's own is used")
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
                                                                 is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-    return computed(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return computed(q, k, v, mask, dropout_p, is_causal, scale)  # type: ignore[arg-type]
 
 
 def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
@@ -435,10 +501,10 @@ def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
         full = (*batch, *((1,) if query.ndim == 2 else (query.shape[-3],)), query.shape[-2], key.shape[-2])
         table = _mask_four(attn_mask, full)
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
-    seed = int(torch.randint(0, 2**62, ()).item()) if dropout_p > 0 else 0
+    seed, seed_tensor = seeds(query, dropout_p)
     out: Tensor
     out, _ = torch.ops.rootdk.attention(q, k, v, None, mask, bias, None, "sqrt_dk", scale, None, is_causal, "top_left", 0, None,
-                                        None, None, None, None, dropout_p, seed, tag)
+                                        None, None, None, None, dropout_p, seed, tag, seed_tensor)
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
 
@@ -459,8 +525,10 @@ def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tenso
         return all(_cuda.is_fast(spec, *views, which) for which in passes)
 
 
-def _gpu_missing() -> str:
-    return _cuda.missing()
+def _gpu_missing(device: int) -> str:
+    if not torch.cuda.is_available():
+        return _cuda.missing(device)
+    return _cuda.missing(device, lambda: torch.cuda.device(device))
 
 
 # torch.compiler.assume_constant_result, without what that imports.
@@ -507,7 +575,7 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
     if query.device.type != "cpu":
         if query.device.type != "cuda":
             return f"tensors on {query.device.type} are not rootdk's"
-        if gpu := _gpu_missing():
+        if gpu := _gpu_missing(query.device.index or 0):
             return gpu
         if query.dtype == torch.float64:
             return "on a GPU float64 is not rootdk's"

@@ -299,6 +299,8 @@ void check_problem(const Problem& problem, const Shape& s, Device device) {
   if (!problem.sink.empty()) check_per_head("sink", problem.sink, s.heads_q);
   if (!(problem.dropout.p >= 0 && problem.dropout.p < 1))
     refuse("dropout.p: {}, but 0 <= p < 1 is wanted", problem.dropout.p);
+  if (problem.dropout.device_seed && device != Device::kCuda)
+    refuse("dropout.device_seed: memory of a GPU, but the CPU was called; put the seed into dropout.seed");
   const ScoreTransform& f = problem.transform;
   if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) && !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
     refuse("transform: some of its functions are null; make it with ScoreTransform::of");

@@ -50,6 +50,13 @@ __device__ __forceinline__ void transform(const ProblemView& p, float (&s)[N], R
     });
 }
 
+/// philox_key for one draw: kept from draw to draw it would spill, and a load is little beside ten rounds.
+__device__ __forceinline__ PhiloxKey philox_key_again(const ProblemView& p) {
+  PhiloxKey key{p.seed_low, p.seed_high};
+  if (p.seed) asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(key.low), "=r"(key.high) : "l"(p.seed));
+  return key;
+}
+
 /// Dropout of weights, after they were summed. Lanes 2n and 2n + 1 need the same four numbers of both rows: each draws one row's and gives the
 /// other its half.
 template <int N>
@@ -59,7 +66,7 @@ __device__ __forceinline__ void drop(const ProblemView& p, float (&s)[N], const 
   for (int j = 0; j < N / 4; ++j) {
     std::uint32_t x[4] = {static_cast<std::uint32_t>((first_key + 8 * j) / 4 + t / 2), static_cast<std::uint32_t>(mine ? rich.i[1] : rich.i[0]),
                           static_cast<std::uint32_t>(mine ? rich.h[1] : rich.h[0]), static_cast<std::uint32_t>(batch)};
-    philox(p, x);
+    philox(philox_key_again(p), x);
     const std::uint32_t keep[2] = {mine ? x[2] : x[0], mine ? x[3] : x[1]};
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

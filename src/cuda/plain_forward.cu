@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
       for (std::int64_t first_key = tile.begin; first_key < tile.end; first_key += kTileKeys) {
         float dots[kRowsPerWarp];
         tile_dots<T>(p, f.q, f.k, p.dim_qk, {b, h, first_row, first_key}, memory, dots);
+        const PhiloxKey key = philox_key(p);  // for so long only: registers are short
 #pragma unroll
         for (int n = 0; n < kRowsPerWarp; ++n) {
           const int r = warp * kRowsPerWarp + n;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
               if (is_sampled(p, i)) observe_full(full[n], s, seen, old_max, new_max, state[n].visible, first_key);
             state[n].visible += __popc(seen);
           }
-          weights[r][lane] = e == 0 ? 0 : e * keep_factor(p, b, h, i, j);
+          weights[r][lane] = e == 0 ? 0 : e * keep_factor(p, key, b, h, i, j);
           if (lane == 0) rescale[r] = shrink;
         }
         __syncthreads();
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
       if (lane != 0 || i >= p.len_q) continue;
       SinkShare total{state[n].lse(), 1};
       if (p.sink) total = with_sink(total.lse, p.sink[h]);
-      const float p_max = state[n].sum == 0 ? 0 : total.share / state[n].sum;
+      const float quotient = state[n].sum == 0 ? 0 : total.share / state[n].sum, p_max = quotient > 1 ? 1 : quotient;  // not fminf, which passes over NaN
       write_row(f.lse, b, h, i, total.lse);
       write_row(f.raw_max, b, h, i, state[n].raw_max);
       write_row(f.score_max, b, h, i, state[n].max);

@@ -11,7 +11,7 @@
 
 namespace rootdk::gpu {
 
-inline constexpr float kInfinityF = __builtin_huge_valf();
+inline constexpr float kInfinityF = __builtin_huge_valf(), kNanF = __builtin_nanf("");
 
 template <class T>
 __device__ inline float widen(T x) {
@@ -145,9 +145,21 @@ __device__ inline Score score_of(const ProblemView& p, std::int64_t b, std::int6
   return s;
 }
 
+/// The seed as Philox takes it.
+struct PhiloxKey {
+  std::uint32_t low, high;
+};
+
+/// To be asked once, not for every score: the seed may lie in memory.
+__device__ inline PhiloxKey philox_key(const ProblemView& p) {
+  if (!p.dropout || !p.seed) return {p.seed_low, p.seed_high};
+  const std::uint64_t seed = *p.seed;
+  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
 /// Philox4x32-10 of base/dropout.h, word by word: the counter becomes four numbers.
-__device__ inline void philox(const ProblemView& p, std::uint32_t (&x)[4]) {
-  std::uint32_t k0 = p.seed_low, k1 = p.seed_high;
+__device__ inline void philox(const PhiloxKey& key, std::uint32_t (&x)[4]) {
+  std::uint32_t k0 = key.low, k1 = key.high;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const std::uint32_t low0 = 0xD2511F53u * x[0], high0 = __umulhi(0xD2511F53u, x[0]);
@@ -158,10 +170,10 @@ __device__ inline void philox(const ProblemView& p, std::uint32_t (&x)[4]) {
 }
 
 /// What dropout multiplies a probability by.
-__device__ inline float keep_factor(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+__device__ inline float keep_factor(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   if (!p.dropout) return 1;
   std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(b)};
-  philox(p, x);
+  philox(key, x);
   const int word = static_cast<int>(j % 4);
   const std::uint32_t bits = word == 0 ? x[0] : word == 1 ? x[1] : word == 2 ? x[2] : x[3];
   return bits < p.keep_threshold ? p.keep_gain : 0.0f;

@@ -43,6 +43,7 @@ struct ProblemView {
 
   bool dropout = false;
   std::uint32_t keep_threshold = 0, seed_low = 0, seed_high = 0;
+  const std::uint64_t* seed = nullptr;  ///< in device memory, in place of the two words
   float keep_gain = 1;
 
   const std::int32_t* pages = nullptr;

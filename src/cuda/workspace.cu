@@ -77,6 +77,7 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   p.keep_threshold = base::keep_threshold(problem.dropout);
   p.keep_gain = static_cast<float>(base::keep_gain(problem.dropout));
   p.seed_low = static_cast<std::uint32_t>(problem.dropout.seed), p.seed_high = static_cast<std::uint32_t>(problem.dropout.seed >> 32);
+  p.seed = problem.dropout.device_seed;
 
   Arrays::Slot<std::int32_t> pages;
   if (problem.paged) {

@@ -46,7 +46,13 @@ int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_input
 
 int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer, size_t capacity,
                         size_t* needed) {
-  return guarded([&] { copy_words(gpu_plan(to_problem(problem), to_inputs(inputs), to_pass(pass)).explain(), buffer, capacity, needed); });
+  return guarded([&] {
+    const Inputs in = to_inputs(inputs);
+    const Plan plan = gpu_plan(to_problem(problem), in, to_pass(pass));
+    std::string words = plan.explain();
+    if (const std::string slow = cuda::why_slow(plan, in); !slow.empty() && !words.starts_with(slow)) words.insert(0, slow + '\n');
+    copy_words(words, buffer, capacity, needed);
+  });
 }
 
 int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs, void* workspace,

@@ -165,7 +165,7 @@ Problem to_problem(const rootdk_problem* given_problem) {
   problem.transform = to_transform(p.transform);
   problem.mask = to_mask(p);
   problem.sink = to_span("sink", p.sink);
-  problem.dropout = {p.dropout_p, p.dropout_seed};
+  problem.dropout = {p.dropout_p, p.dropout_seed, p.dropout_device_seed};
   const auto table = to_span("page_table", p.page_table);
   if (table.data() != nullptr) problem.paged = PagedKv{table, p.pages_per_item, p.paged_len_kv};
   problem.stats = to_enum("problem", "stats", p.stats, StatsLevel::kFull);

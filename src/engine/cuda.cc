@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/arena.h"
@@ -15,6 +16,7 @@
 #include "cuda/backend.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
+#include "engine/slow.h"
 
 namespace rootdk::cuda {
 
@@ -88,6 +90,15 @@ Machine machine() {
 bool is_fast(const Plan& plan, const Inputs& inputs) {
   if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was asked for (make_plan with cuda::machine())");
   return plan.kernel != "plain" && backend().takes(inputs);
+}
+
+std::string why_slow(const Plan& plan, const Inputs& in) {
+  if (is_fast(plan, in)) return {};
+  if (plan.kernel == "plain") return engine::why_slow(plan);
+  const std::pair<const char*, const ConstTensor*> tensors[] = {{"q", &in.q}, {"k", &in.k}, {"v", &in.v}};
+  for (const auto& [name, tensor] : tensors)
+    if (tensor->count() > 0 && !backend().takes({*tensor, *tensor, *tensor})) return engine::slow_strides(plan, name, *tensor);
+  return {};  // there is nothing to compute
 }
 
 void forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace, Stream stream) {

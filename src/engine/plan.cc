@@ -12,6 +12,7 @@
 #include "cuda/backend.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
+#include "engine/slow.h"
 
 namespace rootdk {
 
@@ -183,7 +184,9 @@ Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Mach
 
 std::string Plan::explain() const {
   const Shape& s = shape;
-  std::string text = fmt::format(
+  std::string text = engine::why_slow(*this);
+  if (!text.empty()) text += '\n';
+  text += fmt::format(
       "{} in {}: batch {}, {} query heads on {} key heads, {} queries x {} keys, dims {} and {}\n"
       "scale {}; {}\n",
       pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv, s.len_q, s.len_kv,

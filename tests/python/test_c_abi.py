@@ -89,6 +89,15 @@ def test_a_machine_without_a_gpu_says_so(qkv):
             call()
 
 
+def test_a_seed_on_a_gpu_is_not_for_the_cpu(qkv):
+    spec = _cuda.Spec()
+    spec.dropout, spec.seed_address = 0.5, qkv[0].ctypes.data
+    lib, problem, inputs, outputs = _cuda.library(), spec.problem(), _cuda._inputs(*(view("x", x) for x in qkv)), _cuda.COutputs()
+    _cuda._put(outputs, _cuda.COutputs.o, view("o", np.empty_like(qkv[0])))
+    with pytest.raises(ValueError, match=r"^dropout\.device_seed: memory of a GPU, but the CPU was called"):
+        _cuda.check(lib, lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0))
+
+
 def test_a_wrong_name_is_refused():
     spec = _cuda.Spec()
     spec.diagonal = "sideways"

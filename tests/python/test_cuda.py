@@ -26,7 +26,7 @@ if "ROOTDK_LIBRARY" in os.environ:
     rootdk = install()
 else:
     import rootdk
-from rootdk import StatsOptions, _cuda
+from rootdk import StatsOptions, _cuda, _slow, _transformers
 
 assert _cuda.missing() == "", _cuda.missing()
 
@@ -368,6 +368,293 @@ def test_dropout_is_that_of_the_seed():
     assert abs(float(kept.mean()) - 1) < 6 / 256**0.5 / (2 * 4 * 256) ** 0.5 + 2.0**-8
 
 
+def by_transformers(q, k, v, bias=None, dropout=0.0):
+    module = torch.nn.Module()
+    module.is_causal = False
+    return _transformers._transformers_attention(module, q, k, v, bias, dropout)[0].transpose(1, 2)
+
+
+WAYS = {
+    "rootdk.attention": lambda q, k, v, bias=None, dropout=0.0: rootdk.attention(q, k, v, bias=bias, dropout=dropout),
+    "with statistics": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.attention(q, k, v, bias=bias, dropout=dropout, stats="basic")[0],
+    "PyTorch's signature": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.scaled_dot_product_attention(q, k, v, bias, dropout),
+    "transformers": by_transformers,
+}
+
+
+def test_a_seed_may_be_a_tensor_there():
+    for dtype in (torch.bfloat16, torch.float32):
+        inputs = qkv(len_q=200, dtype=dtype, grad=True)
+        bias = torch.randn(1, 1, 200, 200, device="cuda", requires_grad=True)
+        found = []
+        for seed in (2**61 + 5, torch.tensor(2**61 + 5, device="cuda"), torch.tensor([2**61 + 5], device="cuda"), 6):
+            out = rootdk.attention(*inputs, bias=bias, dropout=0.5, seed=seed)
+            found.append((out, *torch.autograd.grad(out, (*inputs, bias), torch.ones_like(out))))
+        for x, same, also, other in zip(*found):
+            assert torch.equal(x, same) and torch.equal(x, also) and not torch.equal(x, other), dtype
+    q, k, v = qkv()
+    raises(ValueError, "seed: lies on cpu, but q on cuda:0", lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.tensor(3)))
+    raises(ValueError, "seed: 2 elements", lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.zeros(2, dtype=torch.int64, device="cuda")))
+    raises(ValueError, "torch.int32", lambda: torch.ops.rootdk.attention(q, k, v, dropout=0.5, seed_tensor=torch.zeros(1, dtype=torch.int32, device="cuda")))
+
+
+def test_dropout_follows_the_cuda_generator():
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v = qkv(len_q=200, dtype=dtype)
+        for name, way in WAYS.items():
+            torch.cuda.manual_seed(1)
+            torch.random.default_generator.manual_seed(1)
+            first, second = way(q, k, v, dropout=0.5), way(q, k, v, dropout=0.5)
+            torch.random.default_generator.manual_seed(1)  # the host's has no say
+            state = torch.cuda.get_rng_state()
+            third = way(q, k, v, dropout=0.5)
+            torch.cuda.set_rng_state(state)
+            again = way(q, k, v, dropout=0.5)
+            torch.cuda.manual_seed(1)
+            assert torch.equal(way(q, k, v, dropout=0.5), first), name
+            assert torch.equal(third, again) and not torch.equal(first, second) and not torch.equal(first, third) and not torch.equal(second, third), name
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            busy = torch.cuda.Event()
+            torch.cuda._sleep(200_000_000)
+            for way in WAYS.values():
+                way(q, k, v, dropout=0.5)
+            busy.record()
+            assert not busy.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_backward_drops_what_forward_dropped():
+    q, k, v = qkv(len_q=200, dtype=torch.float32, grad=True)
+    out = rootdk.attention(q, k, v, dropout=0.5)
+    torch.cuda.manual_seed(77)  # what comes in between does not matter
+    rootdk.attention(q, k, v, dropout=0.5)
+    d_v, = torch.autograd.grad(out.sum(), v)
+    # Linear in v. 8·200·64 sums of 200 products in f32.
+    assert abs(float((d_v.double() * v.double()).sum() - out.double().sum())) <= 1e-5 * float((d_v.double() * v.double()).abs().sum())
+
+
+def test_every_replay_of_a_graph_drops_others():
+    for dtype in (torch.bfloat16, torch.float32):
+        inputs = qkv(len_q=200, dtype=dtype, grad=True)
+        d_o = torch.randn_like(inputs[0])
+
+        def step():
+            out = rootdk.attention(*inputs, causal=True, dropout=0.5)
+            second = rootdk.torch.scaled_dot_product_attention(*inputs, dropout_p=0.5)
+            return out, second, *torch.autograd.grad(out, inputs, d_o), *torch.autograd.grad(second, inputs, d_o)
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            recorded = step()
+
+        def replay():
+            graph.replay()
+            torch.cuda.synchronize()
+            return [x.detach().clone() for x in recorded]
+
+        torch.cuda.manual_seed(5)
+        first, second = replay(), replay()
+        torch.cuda.manual_seed(5)
+        again = replay()
+        torch.cuda.manual_seed(5)
+        eager = [x.detach() for x in step()]
+        for a, b, c, e in zip(first, second, again, eager):
+            assert torch.equal(a, c), "the same seed, another mask"
+            assert not torch.equal(a, b), "two replays with one mask"
+            assert torch.equal(a, e), "another mask than without a graph"
+
+
+def test_dropout_under_a_checkpoint():
+    from torch.utils.checkpoint import checkpoint
+
+    for reentrant in (None, False, True):
+        torch.cuda.manual_seed(3)
+        inputs = qkv(len_q=200, dtype=torch.float32, grad=True)
+
+        def call(*x):
+            return rootdk.attention(*x, dropout=0.5)
+
+        out = call(*inputs) if reentrant is None else checkpoint(call, *inputs, use_reentrant=reentrant)
+        rootdk.attention(*(x.detach() for x in inputs), dropout=0.5)  # moves the generator on
+        out.square().sum().backward()
+        gradients = [x.grad for x in inputs]
+        if reentrant is None:
+            want = gradients
+        assert all(torch.equal(x, y) for x, y in zip(gradients, want)), reentrant
+
+
+def test_dropout_compiles_without_a_break():
+    inputs = qkv(len_q=200, dtype=torch.float32, grad=True)
+
+    def f(q, k, v):
+        return rootdk.attention(q, k, v, dropout=0.5)
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    compiled(*inputs)
+    found = []
+    for g in (f, compiled, compiled):
+        torch.cuda.manual_seed(9)
+        out = g(*inputs)
+        found.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*found))
+    assert not torch.equal(compiled(*inputs), found[0][0])
+
+
+def test_autocast_is_pytorchs():
+    g = torch.Generator(device="cuda").manual_seed(4)
+    for narrow in HALVES:
+        for given in (torch.float32, *HALVES):
+            inputs = qkv(dtype=given, grad=True)
+            for bias in (None, torch.randn(1, 4, 130, 130, device="cuda", generator=g).to(given)):
+                wide = [x.detach().to(narrow).double().requires_grad_() for x in inputs]
+                exact = F.scaled_dot_product_attention(*wide, attn_mask=None if bias is None else bias.to(narrow).double())
+                d_o = torch.randn(exact.shape, device="cuda", generator=g).to(narrow)
+                exact = (exact, *torch.autograd.grad(exact, wide, d_o.double()))
+                with torch.autocast("cuda", dtype=narrow):
+                    theirs = F.scaled_dot_product_attention(*inputs, attn_mask=bias)
+                theirs = (theirs, *torch.autograd.grad(theirs, inputs, d_o))
+                for name, way in WAYS.items():
+                    with torch.autocast("cuda", dtype=narrow):
+                        ours = way(*inputs, bias)
+                    ours = (ours, *torch.autograd.grad(ours, inputs, d_o))
+                    for x, y, e in zip(ours, theirs, exact):
+                        assert x.dtype == y.dtype, (name, narrow, given, x.dtype, y.dtype)
+                        # Theirs may have hit the exact value by chance; P, dS and the results are rounded to the dtype.
+                        floor = 2 * UNIT[narrow] * float(e.abs().max())
+                        assert float((x.double() - e).abs().max()) <= 2 * float((y.double() - e).abs().max()) + floor, (name, narrow, given)
+    q, k, v = qkv(dtype=torch.float32)
+    plain = rootdk.attention(q, k, v)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        want = rootdk.attention(*(x.bfloat16() for x in (q, k, v)))
+        assert torch.equal(torch.ops.rootdk.attention(q, k, v)[0], want)
+        assert torch.equal(torch.ops.rootdk.attention(q, k.bfloat16(), v, torch.full((4,), 0.125))[0], want)  # a scale on the host
+        with torch.autocast("cuda", enabled=False):
+            assert torch.equal(rootdk.attention(q, k, v), plain)
+        with torch.autocast("cuda", dtype=torch.float16):
+            assert rootdk.attention(q, k, v).dtype == torch.float16
+        assert "forward in bf16" in rootdk.explain_plan(q, k, v)
+        raises(ValueError, "q: dtype is f64", lambda: rootdk.attention(q.double(), k.double(), v.double()))
+        compiled = torch.compile(lambda q, k, v: rootdk.attention(q, k, v), fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(q, k, v), want)
+        model = small_model(dtype=torch.float32)
+        x = torch.randn(2, 130, 256, device="cuda")
+        with Counted("forward") as calls, rootdk.watch(model) as w:
+            model(x)
+        slow = rootdk.explain_plan(q, k, v, stats="full").startswith("slow: ")
+        assert calls.count == (0 if slow else 2) and len(w.layers) == 2  # bf16 is what the fused kernel takes, so it is watched from inside
+        with Counted("forward") as calls, rootdk.watch():
+            assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+        assert calls.count == (0 if slow else 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rootdk.attention(q, k, v), plain)  # of another device
+
+
+def slow_words(call):
+    """The warnings of a call, as if it were the first."""
+    _slow._said.clear()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call()
+        torch.cuda.synchronize()
+    return [str(x.message) for x in seen if issubclass(x.category, rootdk.SlowKernelWarning)]
+
+
+def slow_cases():
+    """Each with what its instruction is about, where it is slow."""
+    half = torch.bfloat16
+    mask = torch.rand(130, 130, device="cuda") < 0.7
+    strided = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in qkv()]
+    yield "f32", qkv(dtype=torch.float32), {}, "cast q, k and v"
+    yield "wide", qkv(dim=264), {}, "more heads"
+    yield "odd dims", qkv(dim=36), {}, "multiples of 8"
+    yield "strides", strided, {}, "q.contiguous()"
+    yield "strides of v", [*qkv()[:2], strided[2]], {}, "v.contiguous()"
+    yield "mask", qkv(), {"mask": mask}, "causal, window, key_lengths or documents"
+    yield "bias", qkv(), {"bias": torch.zeros(130, 130, device="cuda", dtype=half)}, "causal, window, key_lengths or documents"
+    yield "ALiBi", qkv(), {"alibi": [0.1, 0.2, 0.3, 0.4]}, "alibi"
+    yield "soft-cap", qkv(), {"softcap": 20.0}, "softcap"
+    yield "dropout", qkv(), {"dropout": 0.1, "seed": 1}, "dropout=0"
+    yield "negative scale", qkv(), {"scale": -0.1}, "negate q"
+    yield "scale by length", qkv(), {"scale": "sqrt_dk*ssmax(0.43)", "causal": True}, "a number, or one per head"
+    yield "statistics", qkv(), {"softcap": 20.0, "stats": "full"}, 'stats="basic"'
+    yield "statistics of wide heads", qkv(dim=256), {"stats": "full"}, 'stats="basic"'
+
+
+def test_slowness_is_said_with_what_to_change():
+    for name, inputs, arguments, advice in slow_cases():
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        plans = [rootdk.explain_plan(*inputs, backward=back, **{"stats": None, **arguments}) for back in (False, True)]
+        out = []
+
+        def forward():
+            found = rootdk.attention(*inputs, **arguments)
+            out[:] = found if isinstance(found, tuple) else (found,)
+
+        for which, plan, call in (("forward", plans[0], forward), ("backward", plans[1], lambda: out[0].sum().backward())):
+            words = slow_words(call)
+            slow = plan.startswith(f"slow: {which} runs without tensor cores")
+            assert slow == ("kernel: plain" in plan) or "strides" in plan.split("\n")[0], (name, plan)
+            if which == "backward" and arguments.get("stats") == "full":
+                assert len(words) <= 1  # asked of forward alone here
+                continue
+            assert len(words) == slow, (name, which, words, plan)
+            if slow:
+                assert words[0].startswith(plan.split("\n")[0].removeprefix("slow: ")) and "docs/cuda.md" not in words[0], (name, words)
+                assert advice in words[0] or "compute capability" in words[0], (name, words)
+
+
+def test_every_way_in_speaks_of_slowness():
+    q, k, v = qkv(dtype=torch.float32)
+    slow = rootdk.explain_plan(q, k, v).startswith("slow: ")
+    for name, way in WAYS.items():
+        assert len(slow_words(lambda: way(q, k, v))) == slow, name
+        found = slow_words(lambda: [way(q, k, v) for _ in range(3)])
+        assert len(found) == slow and all("forward" in x for x in found), name
+    quiet = [x.bfloat16() for x in (q, k, v)]
+    if rootdk.explain_plan(*quiet).startswith("slow: "):
+        return  # a card without a fast kernel
+    inputs = [x.requires_grad_() for x in quiet]
+    os.environ["ROOTDK_SLOW"] = "error"
+    try:
+        for way in WAYS.values():
+            way(*inputs).sum().backward()  # the gradient of a sum has strides of 0: no reason to be slow
+            way(*inputs).transpose(1, 2).flatten(2).float().square().mean().backward()
+        if slow:
+            for way in WAYS.values():
+                raises(rootdk.SlowKernelWarning, "cast q, k and v", lambda way=way: way(q, k, v))
+        slow = rootdk.explain_plan(*quiet, dropout=0.5, backward=True).startswith("slow: ")
+        out = rootdk.attention(*inputs, dropout=0.5)
+        if slow:
+            raises(rootdk.SlowKernelWarning, "backward", lambda: out.sum().backward())
+        os.environ["ROOTDK_SLOW"] = "ignore"
+        assert slow_words(lambda: rootdk.attention(q, k, v)) == []
+    finally:
+        del os.environ["ROOTDK_SLOW"]
+
+
+def test_the_gradient_of_a_sum_is_that_of_ones():
+    inputs = qkv(grad=True)
+    want = torch.autograd.grad(rootdk.attention(*inputs), inputs, torch.ones_like(inputs[0]))
+    for ours, exact in zip(torch.autograd.grad(rootdk.attention(*inputs).sum(), inputs), want):
+        assert torch.equal(ours, exact)
+
+
+def test_every_device_is_asked_about_itself():
+    for device in range(torch.cuda.device_count()):
+        assert _cuda.missing(device, lambda: torch.cuda.device(device)) == rootdk.torch._gpu_missing(device)
+        q, k, v = (x.to(device) for x in qkv())
+        assert torch.cuda.get_device_name(device) in rootdk.explain_plan(q, k, v)
+        assert rootdk.torch.scaled_dot_product_attention(q, k, v).device == q.device
+
+
 def test_qk_norm():
     q, k, v = qkv(dtype=torch.float32)
     unit = [x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k)]
@@ -459,7 +746,8 @@ def test_causes_are_those_of_the_finite_rows():
                     rows, keys = q[b, h].double(), k[b, h // 2, : None if lengths is None else lengths[b]].double()
                     rows, keys = rows[rows.isfinite().all(-1)], keys[keys.isfinite().all(-1)]
                     mean = keys.mean(0) if len(keys) else keys.new_zeros(dim)
-                    want = (rows.square().mean().sqrt(), (keys - mean).square().mean().sqrt() if len(keys) else 0.0, mean.norm())
+                    root = rows.square().mean().sqrt() if lengths is None or lengths[b] else 0.0  # queries that see no key do not count
+                    want = (root, (keys - mean).square().mean().sqrt() if len(keys) else 0.0, mean.norm())
                     found = (stats.sigma_q[b, h], stats.sigma_k[b, h], stats.key_mean_norm[b, h])
                     # Squares are within 64 roundings of f32, as in tests/cuda/sweep.cc, and their roots within half of that.
                     assert np.allclose(found, [float(x) for x in want], rtol=32 * 2.0**-24), (dtype, dim, damaged, b, h, found, want)

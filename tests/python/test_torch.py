@@ -173,6 +173,63 @@ def test_dropout_follows_torch_s_generator():
     assert torch.equal(rootdk.attention(q, k, v, dropout=0.5), a) and not torch.equal(a, b)
 
 
+def test_a_seed_may_be_a_tensor():
+    for seed in (torch.tensor(7), torch.tensor([7]), torch.tensor([[7]])):
+        inputs = qkv()
+        twins = [x.detach().clone().requires_grad_() for x in inputs]
+        out, want = rootdk.attention(*inputs, dropout=0.4, seed=seed), rootdk.attention(*twins, dropout=0.4, seed=7)
+        assert torch.equal(out, want)
+        (out.square().sum() + want.square().sum()).backward()
+        assert all(torch.equal(x.grad, y.grad) for x, y in zip(inputs, twins))
+    q, k, v = (x.detach() for x in qkv())
+    big = rootdk.attention(q, k, v, dropout=0.4, seed=torch.tensor(-1))  # bits, as a GPU reads them
+    assert torch.equal(big, torch.ops.rootdk.attention(q, k, v, dropout=0.4, seed_tensor=torch.tensor(-1))[0])
+    torch.library.opcheck(torch.ops.rootdk.attention.default, tuple(qkv()), dict(dropout=0.25, seed_tensor=torch.tensor(4)))
+
+
+def test_a_seed_that_changes_before_backward_is_noticed():
+    seed = torch.tensor(7)
+    out = rootdk.attention(*qkv(), dropout=0.4, seed=seed)
+    seed += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_dropout_under_a_checkpoint_is_the_same_again():
+    from torch.utils.checkpoint import checkpoint
+
+    gradients = []
+    for again in (False, True):
+        torch.manual_seed(2)
+        inputs = qkv(len_q=20, len_kv=20)
+        call = lambda *x: rootdk.attention(*x, dropout=0.5)  # noqa: E731
+        out = checkpoint(call, *inputs, use_reentrant=False) if again else call(*inputs)
+        out.square().sum().backward()
+        gradients.append([x.grad for x in inputs])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_dropout_without_a_seed_compiles_into_one_graph(backend):
+    def f(q, k, v):
+        return rootdk.attention(q, k, v, dropout=0.5), rt.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+    torch._dynamo.reset()
+    q, k, v = qkv(len_q=30, len_kv=30, dtype=torch.float32)
+    compiled = torch.compile(f, fullgraph=True, backend=backend)
+    torch.manual_seed(1)
+    one, other = compiled(q, k, v)
+    assert not torch.equal(one, other) and not torch.equal(one, compiled(q, k, v)[0])
+    torch.manual_seed(1)
+    assert torch.equal(one, compiled(q, k, v)[0])
+    if backend == "aot_eager":  # inductor has a generator of its own
+        torch.manual_seed(1)
+        assert torch.equal(one, f(q, k, v)[0])
+    # Backward drops what forward dropped: the output is linear in v, so v·dV is the sum of what it came from.
+    d_v, = torch.autograd.grad(one.sum(), v)
+    torch.testing.assert_close((d_v * v).sum(), one.sum())
+
+
 X = torch.zeros(1, 2, 3, 4)
 BAD = [
     (dict(k=np.zeros((1, 2, 3, 4), np.float32)), TypeError, "k: ndarray"),
@@ -191,6 +248,9 @@ BAD = [
     (dict(sink=torch.ones(3)), ValueError, r"sink: shape is \[3\]"),
     (dict(window=-2), ValueError, "window: -2"),
     (dict(seed=-1, dropout=0.5), ValueError, "seed"),
+    (dict(seed=torch.tensor([1, 2]), dropout=0.5), ValueError, "seed: 2 elements of torch.int64, but one"),
+    (dict(seed=torch.tensor(1.0), dropout=0.5), ValueError, "seed: 1 elements of torch.float32, but one of torch.int64"),
+    (dict(seed=torch.zeros(1, dtype=torch.int64, device="meta"), dropout=0.5), ValueError, "seed: lies on meta, but q on cpu"),
     (dict(alibi=[1.0]), ValueError, "alibi"),
     (dict(stats="all"), ValueError, "stats"),
     (dict(q=torch.zeros(1, 2, 3, 4, dtype=torch.complex64)), TypeError, "complex64"),
