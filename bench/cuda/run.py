@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 class Call(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int64) for n in ("batch", "heads_q", "heads_kv", "len_q", "len_kv", "dim")] + [
-        ("dtype", ctypes.c_int32), ("causal", ctypes.c_int32), ("stats", ctypes.c_int32), ("sample", ctypes.c_int32), ("soft_cap", ctypes.c_float), ("causes", ctypes.c_int32)]
+        ("dtype", ctypes.c_int32), ("causal", ctypes.c_int32), ("stats", ctypes.c_int32), ("sample", ctypes.c_int32), ("soft_cap", ctypes.c_float), ("causes", ctypes.c_int32), ("key_length", ctypes.c_int64)]
 
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -49,9 +49,9 @@ class Rootdk:
         self.lib.bench_plan.restype = ctypes.c_void_p
         self.lib.bench_error.restype = ctypes.c_char_p
 
-    def forward(self, q, k, v, causal, stats=1, sample=1, soft_cap=0.0, causes=False):
+    def forward(self, q, k, v, causal, stats=1, sample=1, soft_cap=0.0, causes=False, key_length=0):
         b, h, n, d = q.shape
-        call = Call(b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, stats, sample, soft_cap, causes)
+        call = Call(b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, stats, sample, soft_cap, causes, key_length)
         name, size = ctypes.create_string_buffer(32), ctypes.c_int64()
         plan = ctypes.c_void_p(self.lib.bench_plan(ctypes.byref(call), 0, ctypes.byref(size), name, 32))
         if not plan:
@@ -68,10 +68,9 @@ class Rootdk:
         run.kernel = name.value.decode()
         return run
 
-
-    def backward(self, q, k, v, d_o, causal):
+    def backward(self, q, k, v, d_o, causal, key_length=0):
         b, h, n, d = q.shape
-        call = Call(b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, 1, 1, 0.0, 0)
+        call = Call(b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, 1, 1, 0.0, 0, key_length)
         name, size = ctypes.create_string_buffer(32), ctypes.c_int64()
         forward_plan = ctypes.c_void_p(self.lib.bench_plan(ctypes.byref(call), 0, ctypes.byref(size), name, 32))
         forward_size = size.value

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "base/arena.h"
 #include "cuda/cuda.h"
@@ -32,12 +33,21 @@ struct Call {
   std::int32_t sample;      // full statistics from one in so many blocks
   float soft_cap;           // 0: off
   std::int32_t causes;
+  std::int64_t key_length;  // of each item; 0: all of len_kv
 };
 
 const char* bench_error() { return last_error.c_str(); }
 
-static Plan plan_of(const Call& c, Pass pass) {
+/// A plan, and the arrays that its problem points to.
+struct Made {
   Plan plan;
+  std::vector<std::int64_t> key_lengths;
+};
+
+static void make(Made& made, const Call& c, Pass pass) {
+  Plan& plan = made.plan;
+  if (c.key_length > 0) made.key_lengths.assign(static_cast<std::size_t>(c.batch), c.key_length);
+  plan.problem.mask.key_lengths = made.key_lengths;
   plan.pass = pass;
   plan.shape = {c.batch, c.heads_q, c.heads_kv, c.len_q, c.len_kv, c.dim, c.dim, static_cast<DType>(c.dtype)};
   plan.problem.mask.causal = c.causal != 0;
@@ -46,13 +56,14 @@ static Plan plan_of(const Call& c, Pass pass) {
   plan.problem.stats_options.causes = c.causes != 0;
   if (c.soft_cap > 0) plan.problem.soft_cap = c.soft_cap;
   plan.kernel = gpu::choose(plan.problem, plan.shape, pass, gpu::current_card()).kernel;
-  return plan;
 }
 
 // A plan, which lasts as long as the process; null on an error.
 const void* bench_plan(const Call* c, int backward, std::int64_t* bytes, char* kernel, int capacity) {
   try {
-    const Plan& plan = *new Plan(plan_of(*c, backward ? Pass::kBackward : Pass::kForward));
+    Made& made = *new Made;
+    make(made, *c, backward ? Pass::kBackward : Pass::kForward);
+    const Plan& plan = made.plan;
     std::strncpy(kernel, plan.kernel.c_str(), static_cast<std::size_t>(capacity - 1));
     *bytes = static_cast<std::int64_t>(engine::records_bytes(plan) + (backward ? gpu::backward_bytes(plan) : gpu::forward_bytes(plan)));
     return &plan;

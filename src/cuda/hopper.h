@@ -19,8 +19,9 @@ std::string hopper_misfit(const Problem& problem, const Shape& shape, const Gpu&
 bool hopper_takes(const Inputs& in);
 
 struct HopperMemory {
-  float* o = nullptr;        ///< of rows whose keys are split: [splits, batch, heads_q, len_q, dim_v]
-  float4* rows = nullptr;    ///< [splits, batch, heads_q, len_q]: maximum in base 2, sum, raw maximum, visible keys
+  float* o = nullptr;        ///< of rows whose keys are split: [parts, batch, heads_q, len_q, dim_v]
+  float4* rows = nullptr;    ///< [parts, batch, heads_q, len_q]: PartRow
+  int* again = nullptr;      ///< tiles to compute again
   int2* runs = nullptr;      ///< [batch, len_q]: the keys that documents leave
   int* next_tile = nullptr;  ///< two counters and a flag, where blocks take the next tile when they are free
   unsigned long long* largest = nullptr;  ///< with full statistics: of each head's warps the row with the largest score
@@ -39,9 +40,10 @@ struct HopperBackwardMemory {  ///< see BackwardArguments
   float *lse = nullptr, *delta = nullptr;
   int2* rows = nullptr;
   RowTile* tiles = nullptr;
-  int *turns = nullptr, *next_task = nullptr;
+  int *turns = nullptr, *next_task = nullptr, *trouble = nullptr;
   HeadScale* heads = nullptr;
-  float *d_q = nullptr, *score_squares = nullptr;
+  float* d_q = nullptr;
+  double* score_squares = nullptr;
 };
 HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena);
 

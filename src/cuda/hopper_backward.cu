@@ -5,6 +5,7 @@
 #include "cuda/hopper_backward.h"
 #include "cuda/launch.h"
 #include "cuda/plain.h"
+#include "cuda/ptx.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/tensor_map.h"
 
@@ -21,12 +22,18 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kern
   constexpr int kLoads = 4;  // in flight
   static_assert(kRows <= 32 * kWarps);
   __shared__ float sums[kRows];
+  __shared__ bool wild[kRows];  // dO is not finite
   __shared__ RowTile tile;
   const ProblemView& p = a.f.p;
   const unsigned row_tiles = static_cast<unsigned>(a.row_tiles), heads = static_cast<unsigned>(p.heads_q), head = blockIdx.x / row_tiles;
   const unsigned m = blockIdx.x % row_tiles, b = head / heads, h = head % heads;
   const int first = static_cast<int>(m) * kRows, left = min(static_cast<int>(p.len_q) - first, kRows);  // rows that there are
   const int row = threadIdx.x, part = threadIdx.x % kLanes;
+  if (row < kRows) wild[row] = false;
+  if (a.score_squares)
+    for (int x = static_cast<int>(m) * 8 + row; x < a.key_tiles * 8; x += a.row_tiles * 8)
+      if (row < 8) a.score_squares[std::int64_t{head} * a.key_tiles * 8 + x] = 0;
+  __syncthreads();
   if (row == 0) {
     tile = {0x7fffffff, 0, 0, 0x7fffffff};
     a.turns[blockIdx.x] = 0;
@@ -63,25 +70,41 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kern
       float sum = 0;
 #pragma unroll
       for (int e = 0; e < kEach; ++e) sum = fmaf(widen(x[n].x[e]), widen(y[n].x[e]), sum);
+      if (!isfinite(sum)) [[unlikely]] {
+        float nothing = 0;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) nothing = fmaf(widen(y[n].x[e]), 0.0f, nothing);
+        if (nothing != 0) wild[block + n * kAtOnce + threadIdx.x / kLanes] = true;
+      }
 #pragma unroll
       for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
       if (part == 0) sums[block + n * kAtOnce + threadIdx.x / kLanes] = sum;
     }
   }
   __syncthreads();
+  int2 keys = {0, 0};
+  if (row < left && (h == 0 || a.trouble)) {
+    const QueryRowOf<int> run = visible_keys_as<int>(p, b, first + row);
+    keys = {run.begin, run.end};
+  }
   if (row < kRows) {
     const std::int64_t place = std::int64_t{blockIdx.x} * kRows + row;
-    a.delta[place] = sums[row] - d_lse;
-    a.lse[place] = lse == -kInfinityF ? lse : -lse * 1.4426950408889634f;
+    float delta = sums[row] - d_lse, origin = lse == -kInfinityF ? lse : -lse * 1.4426950408889634f;
+    if (row < left && a.trouble) {
+      if (keys.x >= keys.y) {  // it sees nothing, but for a sink: O is zero, whatever dO is
+        delta = lse == -kInfinityF ? 0 : -d_lse, origin = -kInfinityF;
+      } else if (!isfinite(lse) || !isfinite(delta)) {
+        store_release(a.trouble, kSickRows);
+        if (!isfinite(lse) || wild[row]) origin = kNanF;  // so is P of all that it sees
+      }
+    }
+    a.delta[place] = delta, a.lse[place] = origin;
   }
   if (h != 0) return;
   if (row < kRows) {
-    int2 keys = {0, 0};
     if (row < left) {
-      const QueryRowOf<int> run = visible_keys_as<int>(p, b, first + row);
-      keys = {run.begin, run.end};
-      if (run.begin < run.end) atomicMin(&tile.first_block, run.begin), atomicMax(&tile.last_block, run.end);
-      atomicMax(&tile.max_begin, run.begin), atomicMin(&tile.min_end, run.end);
+      if (keys.x < keys.y) atomicMin(&tile.first_block, keys.x), atomicMax(&tile.last_block, keys.y);
+      atomicMax(&tile.max_begin, keys.x), atomicMin(&tile.min_end, keys.y);
     }
     a.rows[(std::int64_t{b} * row_tiles + m) * kRows + row] = keys;
   }
@@ -150,9 +173,11 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
       }
     }
     if (!sums) continue;
+    const int2 keys = a.rows[(b * a.row_tiles + m) * kRows + r];
+    const bool sees = keys.x < keys.y;  // else Q may be anything
     double dot = 0, square = 0;
 #pragma unroll
-    for (int x = 0; x < kEach && inside; ++x) {
+    for (int x = 0; x < kEach && inside && sees; ++x) {
       dot += static_cast<double>(widen(reinterpret_cast<const T*>(a.f.q.data)[at(a.f.q, b, h, i, lane * kEach + x)])) * static_cast<double>(row.x[x]);
       square += static_cast<double>(row.x[x]) * static_cast<double>(row.x[x]);
     }
@@ -162,9 +187,10 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
     const float lse = read(a.f.lse, at(a.f.lse, b, h, i)), delta = a.delta[std::int64_t{blockIdx.x} * kRows + r];
     const double sink = p.sink && lse != -kInfinityF ? -static_cast<double>(expf(p.sink[h] - lse) * delta) : 0;
     double scores = 0;
-    if (a.score_squares && r == 0) {  // those of the whole tile: only heads' sums are wanted
-      const float* parts = a.score_squares + std::int64_t{blockIdx.x} * a.key_tiles * 8;
-      for (int x = tile.first_block * 8; x < tile.last_block * 8; ++x) scores += static_cast<double>(parts[x]);
+    if (a.score_squares && r == 0) {  // only heads' sums are wanted: each tile of rows takes some tiles of keys
+      const double* parts = a.score_squares + head * a.key_tiles * 8;
+      for (int key_tile = m; key_tile < a.key_tiles; key_tile += a.row_tiles)
+        for (int x = 0; x < 8; ++x) scores += parts[key_tile * 8 + x];
     }
     a.f.rows[head * p.len_q + i] = {dot * to_own, sink, scores, square * static_cast<double>(scale) * static_cast<double>(scale)};
   }
@@ -174,10 +200,14 @@ template <class T, int kDim>
 void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t stream) {
   const ProblemView& p = a.f.p;
   const auto row_blocks = static_cast<unsigned>(p.batch * p.heads_q * a.row_tiles);
-  prepare_kernel<T, kDim><<<row_blocks, 32 * kWarps, 0, stream>>>(a);
-  check_launch("hopper backward, rows");
+  if (a.trouble) check(cudaMemsetAsync(a.trouble, 0, sizeof(int), stream), "hopper backward, flag");
+  launch_kernel("hopper backward, rows", prepare_kernel<T, kDim>, row_blocks, 32 * kWarps, 0, stream, a);
   const int blocks = std::min(a.tasks, a.ring > 0 ? multiprocessors / a.ring * a.ring : multiprocessors);
   hopper_backward_launch(a, kDim, dtype, blocks, stream);
+  if (a.unseen_keys) {
+    a.once_more = true;
+    hopper_backward_launch(a, kDim, dtype, blocks, stream);
+  }
   const bool sums = a.f.d_scale || a.f.d_sink || a.f.d_log_n_gain || a.f.d_log_n_offset || a.f.stats;
   if constexpr (kDim == 256) {
     if (!sums) a.d_q = nullptr;  // nobody else wants it before it is rounded
@@ -186,10 +216,27 @@ void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t st
   if (sums || (a.f.d_q.data && a.d_q)) {
     constexpr int kBytes = backward_rows(kDim) * (kDim + 4) * 4;
     allow_shared(finish_kernel<T, kDim>, kBytes);
-    finish_kernel<T, kDim><<<row_blocks, 32 * kWarps, kBytes, stream>>>(a, sums);
-    check_launch("hopper backward, dQ");
+    launch_kernel("hopper backward, dQ", finish_kernel<T, kDim>, row_blocks, 32 * kWarps, kBytes, stream, a, sums);
   }
   if (sums) plain_head_sums(a.f, stream);
+}
+
+}  // namespace
+
+namespace {
+
+/// Of the masks that this takes, none is there.
+bool sees_all(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty(); }
+
+/// Whether an item may have keys that none of its rows sees.
+bool leaves_unseen(const Mask& mask, const Shape& s) {
+  if (mask.documents) return true;
+  if (!mask.causal && !mask.window) return false;
+  // Rows see [i + offset − left, i + offset + right]; from the last key, offsets are at most as from the corner.
+  const Window window = mask.window.value_or(Window{});
+  const std::int64_t right = mask.causal ? std::min<std::int64_t>(0, window.right) : window.right, corner = s.len_kv - s.len_q;
+  const std::int64_t offset = mask.diagonal.kind == Diagonal::Kind::kTopLeft ? 0 : mask.diagonal.kind == Diagonal::Kind::kAt ? mask.diagonal.offset : corner;
+  return window.left < offset || right < corner - offset;
 }
 
 }  // namespace
@@ -229,9 +276,10 @@ HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena
   memory.tiles = arena.take<RowTile>(s.batch * tiles);
   memory.turns = arena.take<int>(heads * tiles);
   memory.next_task = arena.take<int>(1);
+  if (!sees_all(plan.problem.mask)) memory.trouble = arena.take<int>(1);
   memory.heads = arena.take<HeadScale>(s.heads_q);
   memory.d_q = arena.take<float>(heads * tiles * rows * dim);
-  if (plan.problem.stats == StatsLevel::kFull) memory.score_squares = arena.take<float>(heads * tiles * divide_up(s.len_kv, backward_keys(dim)) * 8);
+  if (plan.problem.stats == StatsLevel::kFull) memory.score_squares = arena.take<double>(heads * divide_up(s.len_kv, backward_keys(dim)) * 8);
   return memory;
 }
 
@@ -246,6 +294,7 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   a.k = tensor_map(call.in.k, keys), a.v = tensor_map(call.in.v, keys);
   a.lse = memory.lse, a.delta = memory.delta, a.rows = memory.rows, a.tiles = memory.tiles, a.turns = memory.turns, a.next_task = memory.next_task, a.d_q = memory.d_q;
   if (view.stats) a.score_squares = memory.score_squares;
+  a.trouble = memory.trouble, a.unseen_keys = leaves_unseen(mask, s);
   a.row_tiles = static_cast<int>(divide_up(s.len_q, rows)), a.key_tiles = static_cast<int>(divide_up(s.len_kv, keys));
   a.tasks = static_cast<int>(a.key_tiles * s.heads_kv * s.batch);
   int device = 0, multiprocessors = 1;
@@ -253,8 +302,7 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
   a.first_keys_first = dim == 256;
   a.turns_alternate = dim != 256 && mask.causal && !mask.window && !mask.documents;
-  const bool sees_all = !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty();
-  if (sees_all && a.key_tiles > 1 && dim != 256) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
+  if (sees_all(mask) && a.key_tiles > 1 && dim != 256) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
   // An even number of sets, each as near as can be to one task for every multiprocessor.
   const std::int64_t pairs = std::max<std::int64_t>(1, (a.tasks + multiprocessors) / (2 * multiprocessors));
   a.near_heads = a.turns_alternate ? static_cast<int>(divide_up(s.batch * s.heads_kv, 2 * pairs)) : 1;

@@ -89,7 +89,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
 #pragma unroll 1
       for (; left > 0; --left) {
         barrier_wait(base + T_::kFullQ + 8 * q_stage, parities >> 1 & 1);
-        const auto& step = *reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * q_stage);
+        const auto& step = *reinterpret_cast<const Step*>(memory + T_::kSteps + kStepBytes * q_stage);
         float s[kRows / 2], d_p[kRows / 2];
         barrier_wait(base + T_::kFullDO + 8 * o_stage, parities >> 2);
         products_begin();
@@ -110,6 +110,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         hold(d_p);
 
         const auto* delta = reinterpret_cast<const float2*>(memory + T_::kDelta + o_stage * kRows * 4) + lane % 4;
+        const int special = step.special;
 #pragma unroll
         for (int j = 0; j < kRows / 8; ++j) {
           const float2 shift = delta[4 * j];
@@ -121,19 +122,30 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
             d_p[x] = p.x * (d_p[x] - shift.x), d_p[x + 1] = p.y * (d_p[x + 1] - shift.y);
           }
         }
-        if (a.score_squares) {
-          float square = 0;
+        if (special & (kRatio | kSquares)) {
+          if (special & kSquares) {
+            float square = 0;
 #pragma unroll
-          for (int x = 0; x < kRows / 2; ++x) square = fmaf(d_p[x], d_p[x], square);
-          square = warp_sum(square);
-          if (lane == 0) a.score_squares[(std::int64_t{step.tile} * a.key_tiles + task.key_tile) * 8 + group * 4 + warp] = square;
-        }
-        if (const float ratio = step.ratio; ratio != 1) {
+            for (int x = 0; x < kRows / 2; ++x)
+              if ((weights[x / 2] & 0xffffu << 16 * (x % 2)) != 0) square = fmaf(d_p[x], d_p[x], square);  // else a mask may hide it, and dS is not to be looked at
+            square = warp_sum(square);
+            if (lane == 0) {
+              double& sum = a.score_squares[(std::int64_t{step.tile / a.row_tiles} * a.key_tiles + task.key_tile) * 8 + group * 4 + warp];
+              sum = (step.first ? 0 : sum) + static_cast<double>(square);
+            }
+          }
+          if (special & kRatio) {
+            const float ratio = step.ratio;
 #pragma unroll
-          for (int x = 0; x < kRows / 2; ++x) d_p[x] *= ratio;
+            for (int x = 0; x < kRows / 2; ++x) d_p[x] *= ratio;
+          }
         }
 #pragma unroll
         for (int x = 0; x < kRows / 4; ++x) d_scores[x] = pack2<T>(d_p[2 * x], d_p[2 * x + 1]);
+        if (special & kMasked) {
+#pragma unroll
+          for (int x = 0; x < kRows / 4; ++x) d_scores[x] = hide_gradients<T>(d_scores[x], weights[x]);
+        }
         // Where this thread's row of four matrices of dS goes, as store_matrices wants it.
         const std::uint32_t place = thread_again() - 128, own_row = place / 32 * 16 + place % 16;
         const std::uint32_t to = base + T_::kDS + again(o_stage) * T_::kScoreBytes + own_row * 128 + (place / 16 % 2 ^ own_row % 8) * 16;
@@ -194,9 +206,12 @@ template <class T_, class T>
 __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const __grid_constant__ BackwardArguments a) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t base = shared_address(memory);
+  if (a.once_more && load_acquire(a.trouble) != kSickKeys) return;
   if (threadIdx.x == 0) {
-    for (const int barrier : {T_::kFullK, T_::kFullV}) barrier_init(base + barrier, 1);
-    for (const int barrier : {T_::kEmptyK, T_::kEmptyV}) barrier_init(base + barrier, kReleases);
+    for (const int barrier : {T_::kFullK, T_::kFullV, T_::kCleaning}) barrier_init(base + barrier, 1);
+    auto& cleaning = *reinterpret_cast<Cleaning*>(memory + T_::kCleaning);
+    cleaning.count = 0, cleaning.guarded = is_guarded(a, a.once_more);
+    barrier_init(base + T_::kEmptyK, a.unseen_keys ? kReleases + 32 : kReleases), barrier_init(base + T_::kEmptyV, kReleases);
     for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, kReleases);
     for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, kReleases);
     for (int x = 0; x < 2; ++x) {
@@ -213,6 +228,7 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T_::kProducerRegisters));
     if (threadIdx.x < 32) produce<T_>(a, memory);
     else if (!T_::kWide && threadIdx.x == 32) add_queries<T_>(a, memory);
+    else if (threadIdx.x / 32 == 2 && a.unseen_keys) inspect<T_>(a, memory);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T_::kConsumerRegisters));
     if constexpr (T_::kWide) {
@@ -226,18 +242,15 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
 
 template <class T_, class T>
 void launch(const BackwardArguments& a, int blocks, cudaStream_t stream) {
-  allow_shared(hopper_backward_kernel<T_, T>, T_::kBytes);
-  Launch together(dim3(static_cast<unsigned>(blocks)), T_::kThreads, T_::kBytes, stream);  // all blocks run at a time, or none
-  together.attribute.id = cudaLaunchAttributeCooperative;
-  together.attribute.val.cooperative = a.ring > 0;
-  const cudaError_t status = cudaLaunchKernelEx(&together.config, hopper_backward_kernel<T_, T>, a);
-  if (status == cudaErrorCooperativeLaunchTooLarge && a.ring > 0) {  // part of the card is not ours
-    cudaGetLastError();
-    BackwardArguments alone = a;
-    alone.ring = 0;
-    return launch<T_, T>(alone, blocks, stream);
+  const auto kernel = hopper_backward_kernel<T_, T>;
+  allow_shared(kernel, T_::kBytes);
+  if (a.ring > 0) {
+    Launch all(static_cast<unsigned>(blocks), T_::kThreads, T_::kBytes, stream);
+    if (all.together().run("hopper backward", kernel, a)) return;
   }
-  check(status, "hopper backward");
+  BackwardArguments alone = a;  // no ring, or part of the card is not ours
+  alone.ring = 0;
+  launch_kernel("hopper backward", kernel, static_cast<unsigned>(blocks), T_::kThreads, T_::kBytes, stream, alone);
 }
 
 template <class T_>

@@ -1,9 +1,15 @@
 // What the parts of the Hopper backward hand to each other.
 //
 //   prepare   of each query row: −LSE in base 2, D = dO·O − dLSE, and which keys it sees; of each tile of rows, which tiles of keys
+//             and, where masks hide something, whether a row is sick: its LSE or D is not finite
 //   main      a block owns 128 keys (64 at dim 256): dK and dV stay in its registers, dQ leaves tile by tile into an f32 sum, in a fixed order
 //   rows      dim 256 only, where main leaves dQ out: a block owns 128 query rows
 //   finish    dQ in the caller's type, and the sums along rows
+//
+// What masks hide must not matter, but a weight of zero times what is not finite is NaN. Keys that an item has not, and rows that see nothing, become
+// zero as they arrive. Anything else that is not finite and that somebody sees shows as a sick row, which prepare knows of; keys that nobody sees, where a
+// mask leaves such, main looks for while it works, and is then launched once more. Where there is such trouble all that is loaded is cleaned first: sick rows still have
+// an LSE or D that is not finite, keys that were not finite are remembered, and both make NaN of the pairs that see them and of no others.
 #pragma once
 
 #include <cuda.h>
@@ -23,10 +29,12 @@ inline constexpr int backward_dim(std::int64_t dim_qk, std::int64_t dim_v) {
 inline constexpr __host__ __device__ int backward_keys(int dim) { return dim == 256 ? 64 : 128; }
 inline constexpr __host__ __device__ int backward_rows(int dim) { return dim == 64 ? 128 : 64; }
 
+enum Trouble : int { kNoTrouble, kSickRows, kSickKeys };
+
 /// What a tile of query rows sees.
 struct RowTile {
   int first_block, last_block;  ///< tiles of keys, as a range; all of them add to the tile's dQ
-  int max_begin, min_end;       ///< keys that every row sees
+  int max_begin, min_end;       ///< keys that every row sees; min_end is 0 where a row sees none
 };
 
 /// Of a query head, where heads differ.
@@ -46,7 +54,10 @@ struct BackwardArguments {
   int* turns = nullptr;      ///< how many have added to a tile of dQ, [batch, heads_q, row_tiles]
   float* d_q = nullptr;      ///< without the scale, [batch, heads_q, row_tiles, rows × dim], in the order of the registers that it comes from;
                              ///< null where `rows` writes the result itself
-  float* score_squares = nullptr;  ///< for statistics: the sum of dS² of each warp's part of a tile, [batch, heads_q, row_tiles, key_tiles, 8]
+  double* score_squares = nullptr;  ///< for statistics: the sum of dS² of each warp's keys, [batch, heads_q, key_tiles, 8]
+  int* trouble = nullptr;    ///< where masks hide something: a Trouble
+  bool unseen_keys = false;  ///< there may be keys that an item has and none of its rows sees
+  bool once_more = false;    ///< main's second launch, which has work only where the first found trouble
   int* next_task = nullptr;
   int row_tiles = 0, key_tiles = 0, tasks = 0;
   int near_heads = 1;        ///< heads whose tasks are taken together

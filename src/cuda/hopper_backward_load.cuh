@@ -2,6 +2,7 @@
 // the consumers do.
 #pragma once
 
+#include "cuda/clean.cuh"
 #include "cuda/hopper_backward.h"
 #include "cuda/ptx.cuh"
 #include "cuda/ptx_bulk.cuh"
@@ -9,24 +10,27 @@
 
 namespace rootdk::gpu::back {
 
+inline constexpr int kStepBytes = 48;
+
 template <int kDim_>
 struct Tile {
   static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384, kPanels = kDim / 64;
   static constexpr bool kWide = kDim == 256;
   static constexpr int kQueryStages = kWide ? 2 : 3, kGradStages = 2;  ///< of Q, which the next scores need before dK is done with the last; of dO
   static constexpr bool kKeepsWeights = kRows == 64;  ///< in f32 until dS is made of them; else there is room for the rounded ones only
-  static constexpr int kProducerRegisters = kDim == 64 ? 40 : 24, kConsumerRegisters = kDim == 64 ? 232 : 240;
+  static constexpr int kProducerRegisters = kDim == 128 ? 24 : 40, kConsumerRegisters = kDim == 128 ? 240 : 232;
   static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kKeys * kRows * 2;
   static constexpr int kPartBytes = kWide ? 0 : 64 * 64 * 4;  ///< each warpgroup hands over 64 × 64 of dQᵀ
 
   // Offsets in shared memory
   static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kQueryStages * kRowBytes, kDS = kDO + kGradStages * kRowBytes;
   static constexpr int kDQ = kDS + 2 * kScoreBytes, kRanges = kDQ + 2 * kPartBytes, kLse = kRanges + kQueryStages * kRows * 8, kDelta = kLse + kQueryStages * kRows * 4;
-  static constexpr int kSteps = kDelta + kGradStages * kRows * 4, kTask = kSteps + kQueryStages * 32, kTurn = kTask + 32;
+  static constexpr int kSteps = kDelta + kGradStages * kRows * 4, kTask = kSteps + kQueryStages * kStepBytes, kTurn = kTask + 32;
   static constexpr int kFullK = kTurn + 16, kFullV = kFullK + 8, kEmptyK = kFullV + 8, kEmptyV = kEmptyK + 8;
   static constexpr int kFullQ = kEmptyV + 8, kEmptyQ = kFullQ + 8 * kQueryStages, kFullDO = kEmptyQ + 8 * kQueryStages, kEmptyDO = kFullDO + 8 * kGradStages;
   static constexpr int kFullDQ = kEmptyDO + 8 * kGradStages, kEmptyDQ = kFullDQ + 16;
-  static constexpr int kShown = kEmptyDQ + 16, kSeen = kShown + 16, kBytes = kSeen + 16;  ///< P, where one warpgroup computes it for the other
+  static constexpr int kShown = kEmptyDQ + 16, kSeen = kShown + 16;  ///< P, where one warpgroup computes it for the other
+  static constexpr int kCleaning = kSeen + 16, kSick = kCleaning + 16, kBytes = kSick + kKeys * 4;  ///< which keys were not finite
   static_assert(kBytes <= 232448);
 };
 
@@ -39,14 +43,26 @@ struct Task {
   std::uint32_t parity;  ///< of the task's number in the block; the producer's, which is short of registers
 };
 
+/// What a step needs beyond products and softmax: most need nothing, and find that out at once.
+enum Special : int {
+  kMasked = 1,
+  kGuarded = 2,  ///< what is not finite was made zero
+  kRatio = 4,    ///< dS is to be multiplied
+  kSquares = 8,  ///< dS² is to be added up
+};
+
 /// A tile of query rows of one head, as far as consumers care.
 struct Step {
   int tile;  ///< [batch, heads_q, row_tiles]
-  int turn;  ///< how many add to its dQ before
-  int masked;
+  int turn;  ///< how many add to its dQ before; kLastTurn more where it is the last
+  int special;  ///< bits: see Special
+  int first;    ///< of the task's steps with this head
   float scale2, ratio;  ///< see HeadScale
+  int m, head;          ///< which tile it is
 };
-static_assert(sizeof(Task) <= 32 && sizeof(Step) <= 32);
+static_assert(sizeof(Task) <= 32 && sizeof(Step) <= kStepBytes);
+
+inline constexpr int kLastTurn = 1 << 30;
 
 /// What is added to dQ next.
 struct Turn {
@@ -98,6 +114,55 @@ struct Ring {
   }
 };
 
+/// Of a block, in shared memory, since producers have no registers to spare.
+struct Cleaning {
+  std::uint64_t raw;    ///< the barrier on which what is cleaned arrives
+  std::uint32_t count;  ///< how often it has, modulo 2
+  int guarded;          ///< what is not finite becomes zero, in all that is loaded
+};
+static_assert(sizeof(Cleaning) == 16);
+
+/// Keys that an item has: what lies behind them may be anything.
+__device__ __forceinline__ int keys_of(const ProblemView& p, int batch) {
+  int keys = static_cast<int>(p.len_kv);
+  if (p.key_lengths) keys = min(keys, static_cast<int>(p.key_lengths[batch]));
+  if (p.kv_starts) keys = min(keys, static_cast<int>(p.kv_starts[p.documents]));
+  return keys;
+}
+
+/// Trouble that is known when a launch of main starts, or a later kernel does.
+__device__ __forceinline__ bool is_guarded(const BackwardArguments& a, bool keys_too) {
+  const int trouble = a.trouble ? load_acquire(a.trouble) : kNoTrouble;
+  return trouble == kSickRows || (keys_too && trouble == kSickKeys);
+}
+
+/// What is not finite becomes zero. A warp's work.
+template <int kPanels, int kRows>
+__device__ __forceinline__ void clean_rows(const BackwardArguments& a, std::uint32_t tile) {
+  change_pairs<kPanels, kRows>(tile, [&](int, unsigned& pair) { pair &= ~not_finite(pair, exponents(a.f.q.dtype)); });
+}
+
+/// The same of keys; the rows of those that had any are noted.
+template <int kPanels, int kRows>
+__device__ __forceinline__ void clean_keys(const BackwardArguments& a, std::uint32_t tile, int* sick) {
+  for (int row = thread_again() % 32; row < kRows; row += 32) sick[row] = 0;
+  __syncwarp();
+  change_pairs<kPanels, kRows>(tile, [&](int row, unsigned& pair) {
+    const unsigned bad = not_finite(pair, exponents(a.f.k.dtype));
+    if (bad) sick[row] = 1;
+    pair &= ~bad;
+  });
+}
+
+/// Rows that see no key become zero.
+template <int kPanels, int kRows>
+__device__ __forceinline__ void clear_idle(std::uint32_t tile, const int2* ranges) {
+  change_pairs<kPanels, kRows>(tile, [&](int row, unsigned& pair) {
+    const int2 range = ranges[row];
+    if (range.x >= range.y) pair = 0;
+  });
+}
+
 /// Both panels of a tile, or the one.
 template <class T_>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const CUtensorMap* map, int rows, int row, int head, int batch, std::uint32_t barrier) {
@@ -105,31 +170,45 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const CUtensorMap* m
   for (int panel = 0; panel < T_::kPanels; ++panel) copy_box(to + panel * rows * 128, map, panel * 64, row, head, batch, barrier);
 }
 
-/// One step's Q, LSE, masks, dO and D, when their places are free.
 template <class T_>
-__device__ __forceinline__ void load_step(const BackwardArguments& a, std::uint8_t* memory, const volatile Task& task, int m, int head, int turn, bool masked,
-                                          unsigned step) {
+__device__ __forceinline__ volatile Step& step_in(std::uint8_t* memory, unsigned step) {
+  return *reinterpret_cast<volatile Step*>(memory + T_::kSteps + kStepBytes * (step % T_::kQueryStages));
+}
+
+/// A step's Q, LSE and masks, in a place that is free; they complete on `full`. One thread's work; `at` is a Step, or what is kept of one in shared memory.
+template <class T_, class At>
+__device__ __forceinline__ void load_queries(const BackwardArguments& a, std::uint32_t base, int batch, const At& at, unsigned step, std::uint32_t full) {
   constexpr int kRows = T_::kRows;
-  const std::uint32_t base = shared_address(memory);
-  const int batch = task.batch, tile = (batch * static_cast<int>(a.f.p.heads_q) + head) * a.row_tiles + m;
-  {
-    const unsigned stage = step % T_::kQueryStages;
-    const std::uint32_t full = base + T_::kFullQ + 8 * stage;
-    barrier_wait(base + T_::kEmptyQ + 8 * stage, step / T_::kQueryStages & 1 ^ 1);
-    *reinterpret_cast<Step*>(memory + T_::kSteps + 32 * stage) = {tile, turn, masked, a.heads ? a.heads[head].scale2 : a.scale2, a.heads ? a.heads[head].ratio : 1};
-    barrier_expect(full, T_::kRowBytes + kRows * 4 + (masked ? kRows * 8 : 0));
-    copy_rows<T_>(base + T_::kQ + stage * T_::kRowBytes, &a.q, kRows, m * kRows, head, batch, full);
-    copy_run(base + T_::kLse + stage * kRows * 4, a.lse + std::int64_t{tile} * kRows, kRows * 4, full);
-    if (masked) copy_run(base + T_::kRanges + stage * kRows * 8, a.rows + std::int64_t{batch * a.row_tiles + m} * kRows, kRows * 8, full);
-  }
-  {
-    const unsigned stage = step % T_::kGradStages;
-    const std::uint32_t full = base + T_::kFullDO + 8 * stage;
-    barrier_wait(base + T_::kEmptyDO + 8 * stage, step / T_::kGradStages & 1 ^ 1);
-    barrier_expect(full, T_::kRowBytes + kRows * 4);
-    copy_rows<T_>(base + T_::kDO + stage * T_::kRowBytes, &a.d_o, kRows, m * kRows, head, batch, full);
-    copy_run(base + T_::kDelta + stage * kRows * 4, a.delta + std::int64_t{tile} * kRows, kRows * 4, full);
-  }
+  const unsigned stage = step % T_::kQueryStages;
+  const bool masked = at.special & kMasked;
+  barrier_expect(full, T_::kRowBytes + kRows * 4 + (masked ? kRows * 8 : 0));
+  copy_rows<T_>(base + T_::kQ + stage * T_::kRowBytes, &a.q, kRows, at.m * kRows, at.head, batch, full);
+  copy_run(base + T_::kLse + stage * kRows * 4, a.lse + std::int64_t{at.tile} * kRows, kRows * 4, full);
+  if (masked) copy_run(base + T_::kRanges + stage * kRows * 8, a.rows + std::int64_t{batch * a.row_tiles + at.m} * kRows, kRows * 8, full);
+}
+
+/// The same of dO and D, when their place is free.
+template <class T_, class At>
+__device__ __forceinline__ void load_gradients(const BackwardArguments& a, std::uint32_t base, int batch, const At& at, unsigned step, std::uint32_t full) {
+  constexpr int kRows = T_::kRows;
+  const unsigned stage = step % T_::kGradStages;
+  barrier_wait(base + T_::kEmptyDO + 8 * stage, step / T_::kGradStages & 1 ^ 1);
+  barrier_expect(full, T_::kRowBytes + kRows * 4);
+  copy_rows<T_>(base + T_::kDO + stage * T_::kRowBytes, &a.d_o, kRows, at.m * kRows, at.head, batch, full);
+  copy_run(base + T_::kDelta + stage * kRows * 4, a.delta + std::int64_t{at.tile} * kRows, kRows * 4, full);
+}
+
+/// Copies what `load` issues, cleans it and hands it on: a warp's work.
+template <class Load, class Clean>
+__device__ __forceinline__ void load_cleaned(volatile Cleaning* cleaning, std::uint32_t full, const Load& load, const Clean& clean) {
+  const std::uint32_t raw = shared_address(const_cast<Cleaning*>(cleaning));
+  if (thread_again() % 32 == 0) load(raw);
+  __syncwarp();
+  barrier_wait(raw, cleaning->count);
+  clean();
+  __syncwarp();
+  if (thread_again() % 32 == 0) cleaning->count = cleaning->count ^ 1, barrier_arrive(full);
+  __syncwarp();
 }
 
 /// How many tiles of rows see the task's keys, and the first of them: a warp's work.
@@ -145,6 +224,46 @@ __device__ __forceinline__ void count_steps(const BackwardArguments& a, Task& ta
   task.steps = count * static_cast<int>(a.f.p.group), task.start = task.backwards ? last : first;
 }
 
+/// A step whose rows are cleaned: all of them, or those that see nothing.
+template <class T_>
+__device__ __forceinline__ void load_cleaned_step(const BackwardArguments& a, std::uint8_t* memory, int batch, unsigned step) {
+  constexpr int kRows = T_::kRows;
+  const std::uint32_t base = shared_address(memory);
+  auto* cleaning = reinterpret_cast<volatile Cleaning*>(memory + T_::kCleaning);
+  const auto clean = [&](std::uint32_t tile) {
+    if (cleaning->guarded) clean_rows<T_::kPanels, kRows>(a, tile);
+    __syncwarp();
+    if (step_in<T_>(memory, step).special & kMasked) clear_idle<T_::kPanels, kRows>(tile, reinterpret_cast<const int2*>(memory + T_::kRanges + step % T_::kQueryStages * kRows * 8));
+  };
+  load_cleaned(cleaning, base + T_::kFullQ + 8 * (step % T_::kQueryStages), [&](std::uint32_t full) { load_queries<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
+               [&] { clean(base + T_::kQ + step % T_::kQueryStages * T_::kRowBytes); });
+  load_cleaned(cleaning, base + T_::kFullDO + 8 * (step % T_::kGradStages), [&](std::uint32_t full) { load_gradients<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
+               [&] { clean(base + T_::kDO + step % T_::kGradStages * T_::kRowBytes); });
+}
+
+/// Looks for keys that are not finite, beside the consumers, where there may be such as no row sees and prepare knows nothing of. (Values need no look: of pairs that
+/// a mask hides dP does not count.) A warp's work.
+template <class T_>
+__device__ __forceinline__ void inspect(const BackwardArguments& a, std::uint8_t* memory) {
+  const std::uint32_t base = shared_address(memory);
+  for (std::uint32_t parity = 0;; parity ^= 1) {
+    barrier_wait(base + T_::kFullK, parity);
+    const auto& task = *reinterpret_cast<const volatile Task*>(memory + T_::kTask);
+    if (task.index < 0) return;
+    if (task.steps > 0 && !reinterpret_cast<const Cleaning*>(memory + T_::kCleaning)->guarded) {
+      unsigned bad = 0;
+#pragma unroll 2
+      for (int x = thread_again() % 32; x < T_::kKeyBytes / 16; x += 32) {
+        const uint4 eight = *reinterpret_cast<const uint4*>(memory + T_::kK + 16 * x);
+        const unsigned exponent = exponents(a.f.k.dtype);
+        bad |= not_finite(eight.x, exponent) | not_finite(eight.y, exponent) | not_finite(eight.z, exponent) | not_finite(eight.w, exponent);
+      }
+      if (bad) store_release(a.trouble, kSickKeys);
+    }
+    barrier_arrive(base + T_::kEmptyK);
+  }
+}
+
 /// The producer warp.
 template <class T_>
 __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t* memory) {
@@ -153,9 +272,11 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
   const bool leader = threadIdx.x % 32 == 0;
   const volatile Task& shown = *reinterpret_cast<const volatile Task*>(memory + T_::kTask);
   unsigned step = 0;  // of all tasks
+  auto* cleaning = reinterpret_cast<volatile Cleaning*>(memory + T_::kCleaning);
   for (;;) {
     int index = 0;
     if (leader) index = a.ring > 0 ? shown.index + static_cast<int>(gridDim.x) : atomicAdd(a.next_task, 1);
+    if (leader && a.ring == 0 && index == a.tasks + static_cast<int>(gridDim.x) - 1) *a.next_task = 0;  // nobody else comes, until the next launch
     index = __shfl_sync(~0u, index, 0);
     Task task{-1, 0, 0, 0, 0, 0, false, 0};
     if (index < a.tasks) {
@@ -172,18 +293,33 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
       if (leader) barrier_arrive(base + T_::kFullK);
       return;
     }
-    if (!leader) continue;
     if (shown.steps == 0) {
-      barrier_arrive(base + T_::kFullK);
-      barrier_wait(base + T_::kEmptyV, shown.parity);
-      barrier_arrive(base + T_::kFullV);
+      if (leader) {
+        barrier_arrive(base + T_::kFullK);
+        barrier_wait(base + T_::kEmptyV, shown.parity);
+        barrier_arrive(base + T_::kFullV);
+      }
       continue;
     }
-    barrier_expect(base + T_::kFullK, T_::kKeyBytes);
-    copy_rows<T_>(base + T_::kK, &a.k, kKeys, shown.key_tile * kKeys, shown.head, shown.batch, base + T_::kFullK);
-    barrier_wait(base + T_::kEmptyV, shown.parity);
-    barrier_expect(base + T_::kFullV, T_::kKeyBytes);
-    copy_rows<T_>(base + T_::kV, &a.v, kKeys, shown.key_tile * kKeys, shown.head, shown.batch, base + T_::kFullV);
+    const auto load_keys = [&](int to, const CUtensorMap* map, std::uint32_t full) {
+      barrier_expect(full, T_::kKeyBytes);
+      copy_rows<T_>(base + to, map, kKeys, shown.key_tile * kKeys, shown.head, shown.batch, full);
+    };
+    if (cleaning->guarded || (keys_of(a.f.p, shown.batch) < a.f.p.len_kv && (shown.key_tile + 1) * kKeys > keys_of(a.f.p, shown.batch))) {
+      const auto clean = [&](int tile, bool keys) {
+        if (cleaning->guarded && keys) clean_keys<T_::kPanels, kKeys>(a, base + tile, reinterpret_cast<int*>(memory + T_::kSick));
+        else if (cleaning->guarded) clean_rows<T_::kPanels, kKeys>(a, base + tile);
+        __syncwarp();
+        clear_rows<T_::kPanels, kKeys>(base + tile, max(0, min(kKeys, keys_of(a.f.p, shown.batch) - shown.key_tile * kKeys)));
+      };
+      load_cleaned(cleaning, base + T_::kFullK, [&](std::uint32_t full) { load_keys(T_::kK, &a.k, full); }, [&] { clean(T_::kK, true); });
+      barrier_wait(base + T_::kEmptyV, shown.parity);
+      load_cleaned(cleaning, base + T_::kFullV, [&](std::uint32_t full) { load_keys(T_::kV, &a.v, full); }, [&] { clean(T_::kV, false); });
+    } else if (leader) {
+      load_keys(T_::kK, &a.k, base + T_::kFullK);
+      barrier_wait(base + T_::kEmptyV, shown.parity);
+      load_keys(T_::kV, &a.v, base + T_::kFullV);
+    }
     // Head after head: their blocks are then at the same one, whose Q, dO and dQ stay in the cache.
     const int group = static_cast<int>(a.f.p.group);
 #pragma unroll 1
@@ -194,9 +330,28 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
         const RowTile sees = a.tiles[shown.batch * a.row_tiles + m];
         const int key_tile = shown.key_tile;
         if (sees.first_block <= key_tile && key_tile < sees.last_block) {
-          const int turn = a.ring > 0 ? Ring(a, key_tile).turn(a, key_tile, m) : shown.backwards ? key_tile - sees.first_block : sees.last_block - 1 - key_tile;
+          int turn = a.ring > 0 ? Ring(a, key_tile).turn(a, key_tile, m) : shown.backwards ? key_tile - sees.first_block : sees.last_block - 1 - key_tile;
+          if (turn == sees.last_block - sees.first_block - 1) turn += kLastTurn;
           const bool masked = key_tile * kKeys < sees.max_begin || (key_tile + 1) * kKeys > sees.min_end;
-          load_step<T_>(a, memory, shown, m, shown.head * group + g, turn, masked, step++);
+          const bool cleans = cleaning->guarded || sees.min_end == 0;
+          if (leader) {
+            const int head = shown.head * group + g;
+            barrier_wait(base + T_::kEmptyQ + 8 * (step % T_::kQueryStages), step / T_::kQueryStages & 1 ^ 1);
+            const float ratio = a.heads ? a.heads[head].ratio : 1;
+            const int special = (masked ? kMasked : 0) | (cleaning->guarded ? kGuarded : 0) | (ratio != 1 ? kRatio : 0) | (a.score_squares ? kSquares : 0);
+            const Step at{(shown.batch * static_cast<int>(a.f.p.heads_q) + head) * a.row_tiles + m, turn, special,
+                          a.score_squares && end - step == static_cast<unsigned>(shown.steps / group), a.heads ? a.heads[head].scale2 : a.scale2, ratio, m, head};
+            *reinterpret_cast<Step*>(memory + T_::kSteps + kStepBytes * (step % T_::kQueryStages)) = at;
+            if (!cleans) {
+              load_queries<T_>(a, base, shown.batch, at, step, base + T_::kFullQ + 8 * (step % T_::kQueryStages));
+              load_gradients<T_>(a, base, shown.batch, at, step, base + T_::kFullDO + 8 * (step % T_::kGradStages));
+            }
+          }
+          if (cleans) {
+            __syncwarp();
+            load_cleaned_step<T_>(a, memory, shown.batch, step);
+          }
+          ++step;
         }
         m += shown.backwards ? -1 : 1;
         if (m == a.row_tiles) m = 0;
@@ -215,15 +370,16 @@ __device__ __forceinline__ void add_queries(const BackwardArguments& a, std::uin
     const Turn turn = *reinterpret_cast<const Turn*>(memory + T_::kTurn + 8 * odd);
     if (turn.tile < 0) return;
     float* to = a.d_q + std::int64_t{turn.tile} * (2 * kPart / 4);
-    if (turn.turn > 0) {
-      while (load_acquire(a.turns + turn.tile) != turn.turn) {}
+    const int own = turn.turn % kLastTurn;
+    if (own > 0) {
+      while (load_acquire(a.turns + turn.tile) != own) {}
       fence_global();
     }
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
       if (w > 0) barrier_wait(base + T_::kFullDQ + 8 * w, odd);
       float* part = to + w * (kPart / 4);
-      if (turn.turn > 0) add_run(part, base + T_::kDQ + w * kPart, kPart);
+      if (own > 0) add_run(part, base + T_::kDQ + w * kPart, kPart);
       else write_run(part, base + T_::kDQ + w * kPart, kPart);
       runs_commit();
       runs_wait_read<0>();
@@ -231,7 +387,7 @@ __device__ __forceinline__ void add_queries(const BackwardArguments& a, std::uin
     }
     runs_wait();
     fence_global();
-    store_release(a.turns + turn.tile, turn.turn + 1);
+    store_release(a.turns + turn.tile, own == turn.turn ? own + 1 : 0);  // after the last, as before the first
   }
 }
 

@@ -79,6 +79,13 @@ struct Barriers {
   __device__ __forceinline__ void wait_free(int buffer) const { named_sync(7 + 2 * (group ^ 1) + buffer, 256); }
 };
 
+/// Of pairs that a mask hides dS is zero, whatever dP and D are: P of the same two pairs says which.
+template <class T>
+__device__ __forceinline__ std::uint32_t hide_gradients(std::uint32_t d_s, std::uint32_t p) {
+  if constexpr (std::is_same_v<T, __half>) return d_s & __hne2_mask(*reinterpret_cast<const __half2*>(&p), __half2{0, 0});
+  else return d_s & __hne2_mask(*reinterpret_cast<const __nv_bfloat162*>(&p), __nv_bfloat162{0, 0});
+}
+
 /// P of a step from its scores, in place: masked where that is needed. Scores are keys × queries; `first_key` is the thread's first.
 template <class T_, int N>
 __device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory, const Step& step, int q_stage, int first_key) {
@@ -92,7 +99,18 @@ __device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory,
 #pragma unroll
     for (int x = 0; x < 4; ++x) s[4 * j + x] = exp2_approx(fmaf(s[4 * j + x], scale2, x % 2 ? origin.y : origin.x));
   }
-  if (!step.masked) return;
+  const int special = step.special;
+  if (!(special & (kMasked | kGuarded))) return;
+  if (special & kGuarded) [[unlikely]] {
+    const int* sick = reinterpret_cast<const int*>(memory + T_::kSick) + first_key % T_::kKeys;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!sick[8 * r]) continue;
+#pragma unroll
+      for (int x = 2 * r; x < N; x += 4) s[x] = s[x + 1] = kNanF;
+    }
+  }
+  if (!(special & kMasked)) return;
   const auto* ranges = reinterpret_cast<const int4*>(memory + T_::kRanges + q_stage * kRows * 8) + lane % 4;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {

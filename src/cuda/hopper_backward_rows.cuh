@@ -21,7 +21,8 @@ struct RowsTile {
   // Offsets in shared memory
   static constexpr int kQ = 0, kDO = kQ + 2 * kRowBytes, kK = kDO + 2 * kRowBytes, kV = kK + kKeyStages * kKeyBytes;
   static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16, kEmptyK = kFullK + 8 * kKeyStages;
-  static constexpr int kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8, kBytes = kEmptyV + 8;
+  static constexpr int kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
+  static constexpr int kCleaning = kEmptyV + 8, kSick = kCleaning + 16, kBytes = kSick + kKeyStages * kKeys * 4;  ///< which keys of a stage were not finite
   static_assert(kRows == 64 && kBytes <= 232448);
 };
 
@@ -51,35 +52,67 @@ struct OwnedRows {
   __device__ __forceinline__ int after(int block) const { return block + 1 == last_block ? first_block : block + 1; }
 };
 
-/// The thread that loads.
+/// The warp that loads.
 template <class T_>
-__device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows) {
-  const auto load_rows = [&](std::uint32_t to, const CUtensorMap* map, std::uint32_t full) {
+__device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint8_t* memory, const OwnedRows& rows, bool guarded) {
+  constexpr int kRows = T_::kRows, kKeys = T_::kKeys;
+  const std::uint32_t base = shared_address(memory);
+  const bool leader = threadIdx.x % 32 == 0;
+  auto* cleaning = reinterpret_cast<volatile Cleaning*>(memory + T_::kCleaning);
+  const auto load_tile = [&](std::uint32_t to, const CUtensorMap* map, int count, int first, int head, std::uint32_t full) {
+    barrier_expect(full, T_::kRowBytes);
+    copy_rows<T_>(to, map, count, first, head, rows.batch, full);
+  };
+  const auto load_rows = [&](int to, const CUtensorMap* map, int full) {
 #pragma unroll 1
     for (int g = 0; g < rows.tiles; ++g) {
-      barrier_expect(full + 8 * g, T_::kRowBytes);
-      copy_rows<T_>(to + g * T_::kRowBytes, map, T_::kRows, (rows.first_tile + g) * T_::kRows, rows.head, rows.batch, full + 8 * g);
+      const int m = rows.first_tile + g;
+      const std::uint32_t tile = base + to + g * T_::kRowBytes;
+      const auto load = [&](std::uint32_t barrier) { load_tile(tile, map, kRows, m * kRows, rows.head, barrier); };
+      if (guarded || a.tiles[rows.batch * a.row_tiles + m].min_end == 0) {
+        load_cleaned(cleaning, base + full + 8 * g, load, [&] {
+          if (guarded) clean_rows<T_::kPanels, kRows>(a, tile);
+          __syncwarp();
+          clear_idle<T_::kPanels, kRows>(tile, a.rows + std::int64_t{rows.batch * a.row_tiles + m} * kRows);
+        });
+      } else if (leader) {
+        load(base + full + 8 * g);
+      }
     }
   };
-  load_rows(base + T_::kQ, &a.q, base + T_::kFullQ);
-  const int kv_head = rows.head / static_cast<int>(a.f.p.group);
+  load_rows(T_::kQ, &a.q, T_::kFullQ);
+  const int kv_head = rows.head / static_cast<int>(a.f.p.group), keys = keys_of(a.f.p, rows.batch);
   int block = rows.start(a);
 #pragma unroll 1
   for (int n = 0; n < rows.last_block - rows.first_block; ++n, block = rows.after(block)) {
-    const int key = block * T_::kKeys, stage = n % T_::kKeyStages;
+    const int key = block * kKeys, stage = n % T_::kKeyStages;
+    const bool cleans = guarded || (keys < a.f.p.len_kv && key + kKeys > keys);
+    const std::uint32_t k = base + T_::kK + stage * T_::kKeyBytes, v = base + T_::kV;
+    const auto load_key = [&](std::uint32_t tile, const CUtensorMap* map, std::uint32_t full, bool notes) {
+      const auto load = [&](std::uint32_t barrier) { load_tile(tile, map, kKeys, key, kv_head, barrier); };
+      if (cleans) {
+        load_cleaned(cleaning, full, load, [&] {
+          if (guarded && notes) clean_keys<T_::kPanels, kKeys>(a, tile, reinterpret_cast<int*>(memory + T_::kSick) + stage * kKeys);
+          else if (guarded) clean_rows<T_::kPanels, kKeys>(a, tile);
+          __syncwarp();
+          clear_rows<T_::kPanels, kKeys>(tile, max(0, min(kKeys, keys - key)));
+        });
+      } else if (leader) {
+        load(full);
+      }
+    };
     barrier_wait(base + T_::kEmptyK + 8 * stage, n / T_::kKeyStages & 1 ^ 1);
-    barrier_expect(base + T_::kFullK + 8 * stage, T_::kKeyBytes);
-    copy_rows<T_>(base + T_::kK + stage * T_::kKeyBytes, &a.k, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullK + 8 * stage);
-    if (n == 0) load_rows(base + T_::kDO, &a.d_o, base + T_::kFullDO);  // after the first K, which is wanted earlier
+    load_key(k, &a.k, base + T_::kFullK + 8 * stage, true);
+    if (n == 0) load_rows(T_::kDO, &a.d_o, T_::kFullDO);  // after the first K, which is wanted earlier
     barrier_wait(base + T_::kEmptyV, n & 1 ^ 1);
-    barrier_expect(base + T_::kFullV, T_::kKeyBytes);
-    copy_rows<T_>(base + T_::kV, &a.v, T_::kKeys, key, kv_head, rows.batch, base + T_::kFullV);
+    load_key(v, &a.v, base + T_::kFullV, false);
   }
 }
 
 template <class T_, class T>
-__device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::uint32_t base, const OwnedRows& rows, int group) {
+__device__ __forceinline__ void consume_keys(const BackwardArguments& a, const std::uint8_t* memory, const OwnedRows& rows, int group, bool guarded) {
   constexpr int kKeys = T_::kKeys, kRows = T_::kRows, kDim = T_::kDim;
+  const std::uint32_t base = shared_address(memory);
   const int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
   // Both warpgroups go through all keys of the block, and free them; a second one without rows computes what nobody reads.
   const int m = rows.first_tile + min(group, rows.tiles - 1), tile = (rows.batch * static_cast<int>(a.f.p.heads_q) + rows.head) * a.row_tiles + m;
@@ -130,7 +163,14 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
     if (left < blocks) release(base + T_::kEmptyK + 8 * (stage ^ 1));
 #pragma unroll
     for (int x = 0; x < kKeys / 2; ++x) s[x] = exp2_approx(fmaf(s[x], scale2, origin[x / 2 % 2]));
-    if (n * kKeys < sees.max_begin || (n + 1) * kKeys > sees.min_end) {
+    if (guarded) [[unlikely]] {
+      const int* sick = reinterpret_cast<const int*>(memory + T_::kSick) + again(stage) * kKeys + lane % 4 * 2;
+#pragma unroll
+      for (int x = 0; x < kKeys / 2; ++x)
+        if (sick[x / 4 * 8 + x % 2]) s[x] = kNanF;
+    }
+    const bool masked = n * kKeys < sees.max_begin || (n + 1) * kKeys > sees.min_end;
+    if (masked) {
 #pragma unroll
       for (int x = 0; x < kKeys / 2; ++x) {
         const int key = n * kKeys + x / 4 * 8 + x % 2, r = x / 2 % 2;
@@ -141,9 +181,14 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, std::ui
     hold(d_p);
     release(base + T_::kEmptyV);
 #pragma unroll
-    for (int x = 0; x < kKeys / 2; ++x) s[x] *= d_p[x] - shift[x / 2 % 2];
+    for (int x = 0; x < kKeys / 2; ++x) d_p[x] = s[x] * (d_p[x] - shift[x / 2 % 2]);
+    if (masked) {
 #pragma unroll
-    for (int x = 0; x < kKeys / 4; ++x) d_scores[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
+      for (int x = 0; x < kKeys / 2; ++x)
+        if (s[x] == 0) d_p[x] = 0;
+    }
+#pragma unroll
+    for (int x = 0; x < kKeys / 4; ++x) d_scores[x] = pack2<T>(d_p[2 * x], d_p[2 * x + 1]);
     hold(d_scores), hold(d_q);
     products_begin();
     const std::uint64_t keys = operand(base + T_::kK + again(stage) * T_::kKeyBytes, kKeys * 128);
@@ -174,19 +219,21 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(c
   const std::uint32_t base = shared_address(memory);
   const OwnedRows rows(a, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
-    for (const int barrier : {T_::kFullQ, T_::kFullQ + 8, T_::kFullDO, T_::kFullDO + 8, T_::kFullV}) barrier_init(base + barrier, 1);
+    for (const int barrier : {T_::kFullQ, T_::kFullQ + 8, T_::kFullDO, T_::kFullDO + 8, T_::kFullV, T_::kCleaning}) barrier_init(base + barrier, 1);
+    reinterpret_cast<Cleaning*>(memory + T_::kCleaning)->count = 0;
     barrier_init(base + T_::kEmptyV, kReleases);
     for (int x = 0; x < T_::kKeyStages; ++x) barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, kReleases);
     asm volatile("fence.mbarrier_init.release.cluster;");
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / 128;
+  const bool guarded = is_guarded(a, true);
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x == 0) load_rows_and_keys<T_>(a, base, rows);
+    if (threadIdx.x < 32) load_rows_and_keys<T_>(a, memory, rows, guarded);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    consume_keys<T_, T>(a, base, rows, same_in_warp(warpgroup - 1));
+    consume_keys<T_, T>(a, memory, rows, same_in_warp(warpgroup - 1), guarded);
   }
 }
 
@@ -194,8 +241,7 @@ template <class T_, class T>
 void launch_rows(const BackwardArguments& a, cudaStream_t stream) {
   allow_shared(hopper_backward_rows_kernel<T_, T>, T_::kBytes);
   const auto blocks = static_cast<unsigned>(a.f.p.batch * a.f.p.heads_q * ((a.row_tiles + 1) / 2));
-  hopper_backward_rows_kernel<T_, T><<<blocks, T_::kThreads, T_::kBytes, stream>>>(a);
-  check_launch("hopper backward, dQ");
+  launch_kernel("hopper backward, dQ", hopper_backward_rows_kernel<T_, T>, blocks, T_::kThreads, T_::kBytes, stream, a);
 }
 
 }  // namespace rootdk::gpu::back

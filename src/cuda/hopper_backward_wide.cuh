@@ -72,7 +72,7 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
         hold(s);
         auto* exchanged = reinterpret_cast<uint4*>(memory + T_::kDS + again(stage) * T_::kScoreBytes) + thread_again() % 128;
         if constexpr (kFirst) {
-          weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage), stage, task.key_tile * kKeys + row);
+          weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + kStepBytes * stage), stage, task.key_tile * kKeys + row);
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
           barrier_wait(base + T_::kSeen + 8 * stage, parities >> 1 ^ 1);
@@ -90,7 +90,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
           }
           barrier_arrive(base + T_::kSeen + 8 * stage);
           barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);  // the step's ratio comes with Q
-          const float ratio = reinterpret_cast<const Step*>(memory + T_::kSteps + 32 * stage)->ratio;
+          const auto& step = *reinterpret_cast<const Step*>(memory + T_::kSteps + kStepBytes * stage);
+          const int special = step.special;
           const auto* delta = reinterpret_cast<const float2*>(memory + T_::kDelta + stage * kRows * 4) + lane % 4;
 #pragma unroll
           for (int j = 0; j < kRows / 8; ++j) {
@@ -101,12 +102,18 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
               s[x] = p.x * (s[x] - shift.x), s[x + 1] = p.y * (s[x + 1] - shift.y);
             }
           }
-          if (ratio != 1) {
+          if (special & kRatio) {
+            const float ratio = step.ratio;
 #pragma unroll
             for (int x = 0; x < kRows / 2; ++x) s[x] *= ratio;
           }
+          if (special & kMasked) {
 #pragma unroll
-          for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
+            for (int x = 0; x < kRows / 4; ++x) weights[x] = hide_gradients<T>(pack2<T>(s[2 * x], s[2 * x + 1]), weights[x]);
+          } else {
+#pragma unroll
+            for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
+          }
           release(base + kOwnEmpty + 8 * stage);
         }
         hold(weights), hold(sums);

@@ -7,7 +7,15 @@
 
 namespace rootdk::gpu {
 
-/// `part_o` and `part_rows` are [parts, batch, heads_q, len_q], as HopperArguments has them. Starts beside the kernel that writes them.
-void combine_parts(const ForwardView& view, const float* part_o, const float4* part_rows, int parts, DType dtype, cudaStream_t stream);
+/// What blocks found of each row, [count, batch, heads_q, len_q]: PartRow, and the sums of weights times values.
+struct Parts {
+  const float* o;
+  const float4* rows;
+  int count;
+  int group;  ///< parts that make up a group (hopper_merge.cuh); 1 where each is one already
+};
+
+/// Starts beside the kernel that writes them.
+void combine_parts(const ForwardView& view, const Parts& parts, DType dtype, cudaStream_t stream);
 
 }  // namespace rootdk::gpu

@@ -3,6 +3,7 @@
 
 #include "cuda/hopper_combine.h"
 #include "cuda/hopper_keys.h"
+#include "cuda/hopper_merge.cuh"
 #include "cuda/hopper_tiles.h"
 #include "cuda/tensor_map.h"
 
@@ -36,6 +37,28 @@ bool packs(const Problem& problem, const Shape& s) {
 /// Lengths alone decide, so that a row has the same bits in any company. Long splits cost less, short ones occupy the card where the batch is small.
 std::int64_t split_keys(const Shape& s) { return s.len_kv < 4096 ? 256 : s.len_kv < 8192 ? 512 : 1024; }
 std::int64_t splits(const Problem& problem, const Shape& s) { return packs(problem, s) ? std::max<std::int64_t>(1, divide_up(s.len_kv, split_keys(s))) : 1; }
+
+/// Multiprocessors of the card that this is tuned for: who does what may follow from it, no result does.
+constexpr std::int64_t kMultiprocessors = 132;
+
+/// Whether the rows alone give the card enough to do: then a block takes a group of splits and merges them itself, and there is less to keep.
+bool merges(const Problem& problem, const Shape& s) {
+  if (splits(problem, s) < 2) return false;
+  const std::int64_t runs = s.batch * s.heads_kv * divide_up(splits(problem, s), kGroupSplits), blocks = kMultiprocessors * (kernel_dim(s) < 256 ? 2 : 1);
+  return 10 * runs >= 9 * blocks * divide_up(runs, blocks);  // of the last round's blocks most have one
+}
+
+/// What is kept of each row, where its keys are split.
+std::int64_t parts(const Problem& problem, const Shape& s) { return merges(problem, s) ? divide_up(splits(problem, s), kGroupSplits) : splits(problem, s); }
+
+/// Masks may hide a key from some rows of a tile that others see.
+bool hides_within(const Mask& mask) { return mask.causal || mask.window || mask.documents || mask.allowed.present() || mask.bias.present(); }
+
+/// Tiles of a launch, at most.
+std::int64_t most_tiles(const Problem& problem, const Shape& s) {
+  if (packs(problem, s)) return s.batch * s.heads_kv * divide_up(splits(problem, s), kGroupSplits) * kGroupSplits;
+  return s.batch * s.heads_q * (divide_up(s.len_q, 64) + kMostGroups);
+}
 
 /// All rows of an item see the same keys.
 bool alike(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents; }
@@ -101,16 +124,18 @@ bool hopper_takes(const Inputs& in) { return can_map(in.q) && can_map(in.k) && c
 
 HopperMemory hopper_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
-  const std::int64_t parts = splits(plan.problem, s), rows = s.batch * s.heads_q * s.len_q;
+  const std::int64_t kept = parts(plan.problem, s), rows = s.batch * s.heads_q * s.len_q;
+  const bool split = splits(plan.problem, s) > 1;
   HopperMemory memory;
-  if (parts > 1) {
-    memory.o = arena.take<float>(parts * rows * s.dim_v);
-    memory.rows = arena.take<float4>(parts * rows);
+  if (split) {
+    memory.o = arena.take<float>(kept * rows * s.dim_v);
+    memory.rows = arena.take<float4>(kept * rows);
   }
+  if (hides_within(plan.problem.mask)) memory.again = arena.take<int>(2 * most_tiles(plan.problem, s));  // of two launches, where rows are sampled
   if (plan.problem.stats == StatsLevel::kFull) {
     memory.largest = arena.take<unsigned long long>(s.batch * s.heads_q * 4 * (divide_up(s.len_q, 64) + kMostGroups));
   }
-  if (parts > 1 || uneven(plan.problem) || plan.problem.stats_options.sample > 1) memory.next_tile = arena.take<int>(3);
+  if (split || uneven(plan.problem) || plan.problem.stats_options.sample > 1) memory.next_tile = arena.take<int>(3);
   if (plan.problem.mask.documents) memory.runs = arena.take<int2>(s.batch * s.len_q);
   return memory;
 }
@@ -186,14 +211,17 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   a.f = view;
   a.rule = rule_of(problem.mask, s);
   if (memory.runs) {
-    find_runs<<<grid(divide_up(s.batch * s.len_q, 256)), 256, 0, stream>>>(view.p, memory.runs);
-    check_launch("runs of keys");
+    launch_kernel("runs of keys", find_runs, grid(divide_up(s.batch * s.len_q, 256)), 256, 0, stream, view.p, memory.runs);
     a.runs = reinterpret_cast<const KeyRun*>(memory.runs);
   }
-  const std::int64_t parts = splits(problem, s), heads = s.batch * s.heads_q;
-  a.splits = static_cast<int>(parts);
-  if (parts > 1) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
-  a.followed = parts > 1 || full;
+  const std::int64_t heads = s.batch * s.heads_q;
+  a.splits = static_cast<int>(splits(problem, s));
+  const bool split = a.splits > 1;
+  a.merges = merges(problem, s);
+  a.padded_splits = a.merges ? static_cast<int>(divide_up(a.splits, kGroupSplits)) * kGroupSplits : a.splits;
+  if (split) a.split_keys = static_cast<int>(split_keys(s)), a.part_o = memory.o, a.part_rows = memory.rows;
+  a.followed = split || full;
+  a.again = memory.again;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
   for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
   if (full && view.full && !wants_keys(view, problem.stats_options)) a.largest = memory.largest;
@@ -206,15 +234,16 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
     a.slices = slices;
     a.q = tensor_map(call.in.q, 64), a.k = tensor_map(call.in.k, tile.keys), a.v = tensor_map(call.in.v, tile.keys);
     a.row_tiles = static_cast<int>(packed ? 1 : divide_up(count(slices, divide_up(s.len_q, 64)) * 64, tile.rows));
-    a.tiles = static_cast<int>(packed ? parts * s.heads_kv * s.batch : a.row_tiles * heads);
+    a.tiles = static_cast<int>(packed ? a.padded_splits * s.heads_kv * s.batch : a.row_tiles * heads);
     a.near_heads = static_cast<int>(std::clamp<std::int64_t>(kCacheBytes * s.group() / (s.len_kv * (s.dim_qk + s.dim_v) * 2), 1, heads));
-    const int blocks = std::min(a.tiles, multiprocessors * tile.blocks);  // they stay and take tile after tile
-    a.whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
+    const bool whole_heads = !packed && takes_whole_heads(problem, s, a.row_tiles);
+    a.run = whole_heads ? a.row_tiles : a.merges ? kGroupSplits : 1;
+    const int blocks = std::min(a.tiles / a.run, multiprocessors * tile.blocks);  // they stay and take tile after tile
     a.whole_tiles = a.tiles;
-    if (!packed && !a.whole_heads && layout != HopperLayout::kFull && !uneven(problem) && (!a.beside || clusters > 0)) divide_last_tiles(a, blocks, tile.rows / 64);
+    if (!packed && !whole_heads && layout != HopperLayout::kFull && !uneven(problem) && (!a.beside || clusters > 0)) divide_last_tiles(a, blocks, tile.rows / 64);
     a.next_tile = nullptr;
-    if (a.whole_heads) a.near_heads = 1;
-    else if (packed ? a.tiles >= kManyRounds * blocks : uneven(problem) || a.beside) a.next_tile = next_tile;
+    if (whole_heads) a.near_heads = 1;
+    else if (packed ? a.tiles / a.run >= kManyRounds * blocks : uneven(problem) || a.beside) a.next_tile = next_tile;
     if (a.next_tile && !a.beside) check(cudaMemsetAsync(a.next_tile, 0, sizeof(int), stream), "tile counter");
     if (blocks > 0) launch(a, s, kind_of(problem, s), layout, {blocks, clusters}, stream);
   };
@@ -228,10 +257,11 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   const int noted = a.row_tiles * hopper_tile(kernel_dim(s), layout).rows / 16;
   if (some) {
     a.beside = true, a.before_done = memory.next_tile + 2;
+    if (a.again) a.again += most_tiles(problem, s);
     launch_slices({SliceRule::kOthers, sampled.period, sampled.first}, plain_layout(problem, s), memory.next_tile + 1, clusters);
     a.beside = a.tiles > 0;
   }
-  if (parts > 1) combine_parts(view, memory.o, memory.rows, static_cast<int>(parts), s.dtype, stream);
+  if (split) combine_parts(view, {memory.o, memory.rows, static_cast<int>(parts(problem, s)), a.merges ? 1 : kGroupSplits}, s.dtype, stream);
   if (full && view.full && !none) {
     KeySearch search;
     search.largest = a.largest, search.warps = noted, search.block_keys = hopper_tile(kernel_dim(s), layout).keys;

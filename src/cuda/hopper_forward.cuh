@@ -16,7 +16,9 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "cuda/hopper_guard.cuh"
 #include "cuda/hopper_largest.cuh"
+#include "cuda/hopper_merge.cuh"
 #include "cuda/hopper_scores.cuh"
 #include "cuda/hopper_softmax.cuh"
 #include "cuda/hopper_tile.cuh"
@@ -38,38 +40,55 @@ __device__ __forceinline__ float scale_of_head(const HopperArguments& a, const W
   return Tile::kPacked ? static_cast<float>(factor_of(a.f.p, h)) : work.c;
 }
 
-/// A row's sums of weights times values as they are: another kernel merges the parts of a row whose keys were split.
+/// A row's sums of weights times values as they are, for another kernel to merge; or merged here with what the block has of the row already.
 template <class Tile, ScoreKind kKind>
-__device__ __forceinline__ void write_parts(const HopperArguments& a, const Work& work, const float (&o)[Tile::kDim / 2], const RowPair& rows, const RichPair& rich,
+__device__ __forceinline__ void write_parts(const HopperArguments& a, Work& work, const float (&o)[Tile::kDim / 2], const RowPair& rows, const RichPair& rich,
                                             const float (&scale2)[2]) {
   constexpr int kDim = Tile::kDim;
   const ProblemView& p = a.f.p;
   const int thread = thread_again() % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4, dim = static_cast<int>(p.dim_v);
+  const bool first = !a.merges || work.split % a.run == 0, marks = work.guard == Guard::kMark;
+  const int part = a.merges ? work.split / a.run : work.split;
+  float nothing = 0;  // stays 0 unless something is not finite
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const PlacedRow place = place_row<Tile>(a, work, row + 8 * r);
-    const float sum = quad_sum(rows.sum[r]), max = rows.max[r];
-    float raw_max = max;
-    int visible = 0;
-    if constexpr (kKind == ScoreKind::kRich) raw_max = quad_max(rich.raw_max[r]), visible = quad_sum(rich.visible[r]);
+    PartRow own{rows.max[r], quad_sum(rows.sum[r]), rows.max[r], 0};
+    if constexpr (kKind == ScoreKind::kRich) own.raw_max = quad_max(rich.raw_max[r]), own.visible = quad_sum(rich.visible[r]);
+    else if (place.real) own.raw_max *= static_cast<float>(factor_of(p, place.h));
+    if (own.max == -kInfinityF) own.raw_max = own.max;
+    else if constexpr (kKind == ScoreKind::kCapped) own.max = place.real ? capped(own.max * (static_cast<float>(factor_of(p, place.h)) / p.cap)) * scale2[r] : 0;
+    else own.max *= scale2[r];
+    const std::int64_t index = place.real ? ((std::int64_t{part} * p.batch + work.batch) * p.heads_q + place.h) * p.len_q + place.i : 0;
+    PartRow merged = own;
+    PartShares shares{0, 1};
+    if (!first && place.real) merged = PartRow::of(a.part_rows[index]), shares = merge(merged, own);
+    __syncwarp();  // all four of a row have read what one of them writes
     if (!place.real) continue;
-    if constexpr (kKind != ScoreKind::kRich) raw_max *= static_cast<float>(factor_of(p, place.h));
-    const std::int64_t index = ((std::int64_t{work.split} * p.batch + work.batch) * p.heads_q + place.h) * p.len_q + place.i;
-    float* out = a.part_o + index * dim + lane % 4 * 2;
+    float* out = a.part_o + index * dim;
+    if (first && !marks && dim == kDim) {
 #pragma unroll
-    for (int j = 0; j < kDim / 8; ++j) {
-      if (dim == kDim) {
-        *reinterpret_cast<float2*>(out + 8 * j) = {o[4 * j + 2 * r], o[4 * j + 2 * r + 1]};
-      } else {
-        const int d = 8 * j + lane % 4 * 2;
-        if (d < dim) out[8 * j] = o[4 * j + 2 * r];
-        if (d + 1 < dim) out[8 * j + 1] = o[4 * j + 2 * r + 1];
+      for (int j = 0; j < kDim / 8; ++j) {
+        const float2 pair{o[4 * j + 2 * r], o[4 * j + 2 * r + 1]};
+        nothing = fmaf(pair.x, 0.0f, fmaf(pair.y, 0.0f, nothing));
+        *reinterpret_cast<float2*>(out + 8 * j + lane % 4 * 2) = pair;
       }
+      if (lane % 4 == 0) a.part_rows[index] = merged.packed();
+      continue;
     }
-    float origin = max * scale2[r];
-    if constexpr (kKind == ScoreKind::kCapped) origin = capped(max * (static_cast<float>(factor_of(p, place.h)) / p.cap)) * scale2[r];
-    if (lane % 4 == 0) a.part_rows[index] = {max == -kInfinityF ? max : origin, sum, max == -kInfinityF ? max : raw_max, __int_as_float(visible)};
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float value = o[4 * j + 2 * r + e];
+        const int d = 8 * j + lane % 4 * 2 + e;
+        nothing = fmaf(value, 0.0f, nothing);
+        if (d >= dim || (marks && value == 0)) continue;
+        out[d] = marks ? kNanF : first ? value : shares(out[d], value);
+      }
+    if (lane % 4 == 0 && !marks) a.part_rows[index] = merged.packed();
   }
+  if (a.again && work.guard == Guard::kNone && __any_sync(~0u, nothing != 0) && lane == 0) suspect<Tile>(a, work);
 }
 
 /// Of a warp's rows that count, the one with the largest score; 0 if there is none.
@@ -104,7 +123,7 @@ __device__ __forceinline__ void write_record(base::FullRecord* to, const base::F
 /// the maximum, as all else is. What is known of a row is worked out by one lane of its four: code that runs once a tile costs what it takes
 /// to fetch it.
 template <class Tile, class T, bool kFull, ScoreKind kKind>
-__device__ __forceinline__ void write_rows(const HopperArguments& a, const Work& work, int group, const float (&o)[Tile::kDim / 2], const RowPair& rows, FullPair& full,
+__device__ __forceinline__ void write_rows(const HopperArguments& a, Work& work, int group, const float (&o)[Tile::kDim / 2], const RowPair& rows, FullPair& full,
                                            const RichPair& rich, const float (&scale2)[2], const float (&settle)[2]) {
   constexpr int kDim = Tile::kDim;
   const ForwardView& f = a.f;
@@ -155,7 +174,25 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
       }
     }
   };
-  if (__all_sync(~0u, f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(my_out) % 8 == 0 && dim % 4 == 0)) {
+  if (work.guard == Guard::kMark) [[unlikely]] {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r));
+      const int room = __shfl_sync(~0u, my_room, quad + r);
+#pragma unroll
+      for (int first = 0; first < kDim / 4; first += 32) {  // of the row's columns that the thread has
+        unsigned marks = 0;
+#pragma unroll
+        for (int x = first; x < min(kDim / 4, first + 32); ++x) marks |= (o[x / 2 * 4 + 2 * r + x % 2] != 0 ? 1u : 0u) << x % 32;
+        if (marks) nothing[r] = kNanF;
+#pragma unroll 1
+        for (; marks; marks &= marks - 1) {
+          const int x = first + __ffs(static_cast<int>(marks)) - 1, d = x / 2 * 8 + thread_again() % 4 * 2 + x % 2;
+          if (d < room) out[d * f.o.strides[3]] = narrow<T>(kNanF);
+        }
+      }
+    }
+  } else if (__all_sync(~0u, f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(my_out) % 8 == 0 && dim % 4 == 0)) {
     write_out([](T* to, int room, std::uint32_t first, std::uint32_t second) {
       if (room > 0) *reinterpret_cast<uint2*>(to) = {first, second};
     });
@@ -171,11 +208,12 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if constexpr (kFull) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      for (float* x : {&full.t[r], &full.sum2[r], &full.sum3[r], &full.first[r], &full.second[r]}) *x = quad_sum(*x);
+      for (float* x : {&full.t[r], &full.sum2[r], &full.sum3[r]}) *x = quad_sum(*x);  // the moments are the quarter's already
       full.min[r] = quad_min(full.min[r]);
     }
   }
-  const bool finite = (isfinite(total.lse) || total.lse == -kInfinityF) && ((mine ? good[1] : good[0]) >> quad & 15) == 15;
+  const bool whole = ((mine ? good[1] : good[0]) >> quad & 15) == 15, finite = (isfinite(total.lse) || total.lse == -kInfinityF) && whole;
+  if (a.again && work.guard == Guard::kNone && __any_sync(~0u, place.real && !whole) && lane == 0) suspect<Tile>(a, work);
   if (kKind != ScoreKind::kRich || !(p.allowed.data || p.bias.data)) {
     const KeyRun run = visible_run(a, work, static_cast<int>(i));
     visible = run.end - run.begin;
@@ -184,11 +222,12 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   const std::int64_t tile = std::int64_t{work.head_index} * a.row_tiles + work.row_tile;
   if (kFull && a.largest) note_largest(a.largest + (tile * Tile::kGroups + group) * 4 + thread / 32, place.real && sampled && finite && visible > 0, raw_max, static_cast<int>(i));
   if (lane % 4 > 1 || !place.real) return;
+  const float p_max = my_gain > 1 ? 1 : my_gain;  // sums are off by some rounding
   if (f.lse.data) write(f.lse, Tile::kPacked ? at(f.lse, b, h, i) : work.lse_at + i * f.lse.strides[2], total.lse);
-  if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, my_gain);
+  if (a.rows) write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, score_max), write_row(f.p_max, b, h, i, p_max);
   if (!f.records) return;
   const std::int64_t index = (Tile::kPacked ? b * p.heads_q + h : std::int64_t{work.head_index}) * static_cast<int>(p.len_q) + i;
-  write_record(f.records + index, {raw_max, score_max, my_gain, total.lse, visible, finite});
+  write_record(f.records + index, {raw_max, score_max, p_max, total.lse, visible, finite});
   if constexpr (!kFull) return;
   base::FullRecord record = {};
   if constexpr (kFull) {
@@ -205,13 +244,14 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, const Work&
   if (a.full_rows) write_full_rows(f, b, h, i, sampled, visible, record);
 }
 
-/// One tile in a consumer warpgroup: its rows through all their blocks of keys. `ring` is the tile's first place in the rings.
+/// One tile in a consumer warpgroup: its rows through all their blocks of keys. `tile_ring` is the tile's first place in the rings.
 template <class Tile, class T, bool kFull, ScoreKind kKind>
-__device__ __forceinline__ void consume(const HopperArguments& a, const HopperShared<Tile>& shared, const Work& work, int group, int round, int ring) {
+__device__ __forceinline__ void consume(const HopperArguments& a, const HopperShared<Tile>& shared, Work& work, int group, int round, int& tile_ring) {
   constexpr int kKeys = Tile::kKeys, kDim = Tile::kDim, kStages = Tile::kStages, kGroups = Tile::kGroups;
   static_assert(!kFull || kKind == ScoreKind::kScaled);
   const ProblemView& p = a.f.p;
   const int thread = thread_again() % 128, row = group * 64 + thread / 32 * 16 + thread % 32 / 4;
+  int ring = tile_ring;
 
   int begin[2], end[2];
   float scale2[2], inner = 0;
@@ -240,12 +280,14 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     else scale2[r] = c * kLog2E;
     if constexpr (kKind == ScoreKind::kCapped) inner = static_cast<float>(factor_of(p, 0)) / p.cap, scale2[r] = p.cap * kLog2E;
   }
+  if constexpr (kFull) store_runs(seen_of_thread(shared.seen), begin, end), store_aside(seen_of_thread(shared.seen), tile_ring);  // five registers less
   const int warp_begin = __reduce_max_sync(~0u, max(begin[0], begin[1])), warp_end = __reduce_min_sync(~0u, min(end[0], end[1]));
 
   float o[kDim / 2];
   std::uint32_t weights[kKeys / 4];
   RowPair rows;
   FullPair full;
+  About about = About::kOrigin;  // of full's moments
   float shrink[2];
 #pragma unroll
   for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
@@ -254,6 +296,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     rows.max[r] = rows.base[r] = -kInfinityF, rows.sum[r] = 0;
     full.t[r] = full.sum2[r] = full.sum3[r] = full.first[r] = full.second[r] = 0;
     full.min[r] = kInfinityF, full.max_block[r] = -1;
+    if constexpr (kFull) rows.base[r] = kNowhere;
   }
   const int place_q = same_in_warp(RingPlace<Tile::kQueries>{round}.stage() * kGroups + group);
   const std::uint64_t first_q = operand(shared.q + place_q * 64 * kDim * 2);
@@ -273,19 +316,21 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     for (int x = 0; x < kWidth / 16; ++x) Values<kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
     products_commit();
   };
+  const auto is_masked = [&](int first_key, int keys) { return first_key < warp_begin || first_key + keys > warp_end; };  // for some row of the warp
   const auto softmax = [&]<int N, bool kFirst>(float(&s)[N], int first_key, std::bool_constant<kFirst>) {  // whether o is to be multiplied by shrink
-    const bool masked = first_key < warp_begin || first_key + 2 * N > warp_end;
+    const bool masked = is_masked(first_key, 2 * N);
     if constexpr (kKind == ScoreKind::kRich) {
       transform(p, s, rich, work.batch, masked, begin, end, first_key);
       const bool moved = softmax_step<false>(s, rows, shrink, scale2);
       if (p.dropout) drop(p, s, rich, work.batch, first_key);
       return moved;
     }
-    if (masked) hide(s, begin, end, first_key);
     if constexpr (kFull) {
-      if (masked) return softmax_step_full<kFirst, true>(s, rows, full, shrink, scale2, begin, end, first_key);
-      return softmax_step_full<kFirst, false>(s, rows, full, shrink, scale2, begin, end, first_key);
-    } else if constexpr (kKind == ScoreKind::kCapped) {
+      if (masked) return softmax_step_full<kFirst, true>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
+      return softmax_step_full<kFirst, false>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
+    }
+    if (masked) hide(s, begin, end, first_key);
+    if constexpr (kKind == ScoreKind::kCapped) {
       return softmax_step_capped(s, rows, shrink, scale2[0], inner, masked, begin, end, first_key);
     } else {
       return softmax_step<true>(s, rows, shrink, scale2);
@@ -330,6 +375,13 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       pack<T>(s, weights);
     }
     const auto step = [&]<int kWidth>(Width<kWidth>, int n) {
+      if constexpr (kFull) {  // here, where registers are free
+        const bool masked = is_masked(first_key + n * kKeys, kWidth);
+        if (n % kWindow == kWindow / 4 || about == About::kLastBlock || about == About::kMoved || (masked && about == About::kCenter)) [[unlikely]] {
+          const bool far = __any_sync(~0u, end_window<kKeys>(full, shared.seen, about, rows, first_key + n * kKeys));
+          about = !far ? About::kOrigin : masked ? About::kLastBlock : About::kCenter;
+        }
+      }
       const RingPlace<kStages> k{ring + n}, v{ring + n - 1};
       float s[kWidth / 2];
       barrier_wait(shared.full_k + 8 * k.stage(), k.parity());
@@ -371,15 +423,22 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     }
   }
   pass_over(ring + blocks, work.last_block - work.group_last[group]);
-  if constexpr (kFull) agree_on_blocks(full, rows.max);
+  if constexpr (kFull) tile_ring = load_aside(seen_of_thread(shared.seen)), agree_on_blocks(full, rows.max);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {  // from here on relative to the maximum, on which the quarter agrees
     rows.max[r] = quad_max(rows.max[r]);
     float step = (rows.base[r] - rows.max[r]) * scale2[r];
     if constexpr (kKind == ScoreKind::kCapped) step = capped_origin(rows.base[r], scale2[r], inner) - capped_origin(rows.max[r], scale2[r], inner);
+    if constexpr (kFull) step = fmaf(-rows.max[r], scale2[r], rows.base[r]);
     if (rows.max[r] == -kInfinityF) step = 0;
-    if constexpr (kFull) shift_full(full, r, rows.sum[r], step, ::max(0, keys_of_thread(end[r]) - keys_of_thread(begin[r])));
-    shrink[r] = exp2_approx(step), rows.sum[r] *= shrink[r];
+    shrink[r] = exp2_approx(step);
+    if constexpr (kFull) shift_full(full, r, rows.sum[r], step, shrink[r]);
+    rows.sum[r] *= shrink[r];
+  }
+  if constexpr (kFull) {
+    const float origin[2] = {__fmul_rn(rows.max[0], scale2[0]), __fmul_rn(rows.max[1], scale2[1])};
+    if (about == About::kMoved) [[unlikely]] end_window<kKeys>(full, shared.seen, about, rows, first_key + blocks * kKeys), about = About::kOrigin;
+    end_last_window<kAddsApart<kKeys>>(full, shared.seen, about, rows, origin);
   }
   if (Tile::kPacked && a.part_o) {
     multiply(shrink);
@@ -395,16 +454,12 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
   constexpr int kKeys = Tile::kKeys, kStages = Tile::kStages, kDim = Tile::kDim;
   constexpr bool kScarce = Tile::kProducerRegisters < 32;  // registers: what can be asked anew is not kept
   const auto leader = [] { return thread_again() % 32 == 0; };
-  const auto write_work = [&](int round) {
+  const auto write_work = [&](int round, const Work& before) {
     Work& slot = slots[round % Tile::kSlots];
     if (leader()) {
-      int index = static_cast<int>(blockIdx.x) * (a.whole_heads ? a.row_tiles : 1);
-      if (round > 0) {
-        index = slots[(round - 1) % Tile::kSlots].index;
-        if (a.next_tile) index = static_cast<int>(gridDim.x) + atomicAdd(a.next_tile, 1);
-        else if (!a.whole_heads) index += static_cast<int>(gridDim.x);
-        else if (++index % a.row_tiles == 0) index += (static_cast<int>(gridDim.x) - 1) * a.row_tiles;
-      }
+      Guard guard = Guard::kNone;
+      const int index = round == 0 ? static_cast<int>(blockIdx.x) * a.run : next_index<Tile>(a, before, guard);
+      slot.guard = guard;
       place_work<Tile, kParts>(a, index, slot);
     }
     __syncwarp();
@@ -413,23 +468,35 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
   };
 
   int ring = 0;
+  std::uint32_t cleaned = 0;  // how many blocks, modulo 2
 #pragma unroll 1
   for (int round = -1;; ++round) {  // from −1 on: the first tile is found as any other
     const Work& work = slots[round & (Tile::kSlots - 1)];
-    const int kept_head = work.kv_head, kept_batch = work.batch, last = work.last_block;
+    bool live = round >= 0;
+    if (a.again && work.guard == Guard::kNone) {
+      if (round > 1) barrier_wait(shared_address(&again_list<Tile>().written), round & 1);  // the tile before the last one; there long since
+      if (round > 0 && work.index < 0) {
+        barrier_wait(shared_address(&again_list<Tile>().written), round + 1 & 1);  // the last one: what is suspect is on the list, and this slot gets the first of it
+        live = false, --round;
+      }
+    }
+    const int kept_head = work.kv_head, kept_batch = work.batch, last = work.clean_from;  // from there on blocks are cleaned
     int block = work.first_block;
-    const auto copy = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap& map, int block) {
+    const auto copy_to = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap& map, int block) {  // `full` is the stage's own
       const RingPlace<kStages> place{ring};
       const int stage = place.stage(), head = kScarce ? work.kv_head : kept_head, batch = kScarce ? work.batch : kept_batch;
       barrier_wait(empty + 8 * stage, place.parity() ^ 1);
-      barrier_expect(full + 8 * stage, Tile::kStageBytes);
+      barrier_expect(full, Tile::kStageBytes);
       for (int panel = 0; panel < Tile::kPanels; ++panel) {
         const std::uint32_t panel_to = to + stage * Tile::kStageBytes + panel * kKeys * 128;
-        if constexpr (Tile::kPacked) copy_box_once(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
-        else copy_box(panel_to, &map, panel * 64, block * kKeys, head, batch, full + 8 * stage);
+        if constexpr (Tile::kPacked) copy_box_once(panel_to, &map, panel * 64, block * kKeys, head, batch, full);
+        else copy_box(panel_to, &map, panel * 64, block * kKeys, head, batch, full);
       }
     };
-    const bool some = block < last;
+    const auto copy = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap& map, int block) {
+      copy_to(full + 8 * RingPlace<kStages>{ring}.stage(), empty, to, map, block);
+    };
+    const bool some = work.first_block < work.last_block;
     const auto give_queries = [&](int g) {
       const RingPlace<Tile::kQueries> queries{round};
       const int place = queries.stage() * Tile::kGroups + g;
@@ -440,24 +507,40 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
       for (int panel = 0; panel < Tile::kPanels; ++panel) copy_box(shared.q + place * 64 * kDim * 2 + panel * 64 * 128, &a.q, panel * 64, work.group_row[g], work.head, work.batch, full);
     };
     const int full = min(last, block + kStages);
-    if (round >= 0 && leader()) {
+    if (live && leader()) {
       // Where rows are packed memory is what counts: keys first. Else queries come before what needs them.
-      if (some) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
+      const bool at_once = block < last;
+      if (at_once) copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
 #pragma unroll 1
       for (int g = 0; g < Tile::kGroups && !Tile::kPacked; ++g) give_queries(g);
-      if (some) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring;
+      if (at_once) copy(shared.full_v, shared.empty_v, shared.v, a.v, block), ++ring, ++block;
 #pragma unroll 1
-      for (++block; block < full; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
+      for (; block < full; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
       if (Tile::kPacked) give_queries(0);
     }
     __syncwarp();
-    if (round >= 0 && work.index < 0) break;
-    write_work(round + 1);  // the rings are full: there is time
-    if (round >= 0 && leader()) {
+    if (live && work.index < 0) break;
+    write_work(round + 1, work);  // the rings are full: there is time
+    if (live && leader()) {
 #pragma unroll 1
       for (; block < last; ++block, ++ring) copy(shared.full_k, shared.empty_k, shared.k, a.k, block), copy(shared.full_v, shared.empty_v, shared.v, a.v, block);
     }
     __syncwarp();
+    if (!live || work.clean_from >= work.last_block) continue;
+    ring = __shfl_sync(~0u, ring, 0);
+#pragma unroll 1
+    for (block = work.clean_from; block < work.last_block; ++block, ++ring, cleaned ^= 1) {
+      if (leader()) {
+        copy(shared.full_k, shared.empty_k, shared.k, a.k, block);
+        copy_to(shared.raw_v, shared.empty_v, shared.v, a.v, block);
+      }
+      __syncwarp();
+      barrier_wait(shared.raw_v, cleaned);
+      const int stage = RingPlace<kStages>{ring}.stage();
+      clean_values<Tile>(shared.v + stage * Tile::kStageBytes, max(0, min(work.keys - block * kKeys, kKeys)), work.guard, a.f.v.dtype);
+      __syncwarp();
+      if (leader()) barrier_arrive(shared.full_v + 8 * stage);
+    }
   }
   if (!a.beside) return;
   next_kernel_wait();
@@ -494,7 +577,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
   extern __shared__ __align__(1024) std::uint8_t memory[];  // all there is, so that it starts where swizzled rows may
   const HopperShared<Tile> shared(shared_address(memory));
   static_assert(sizeof(Work) <= Tile::kSlotBytes);
-  Work* slots = reinterpret_cast<Work*>(memory + Tile::kBytes - Tile::kSlots * Tile::kSlotBytes);
+  Work* slots = reinterpret_cast<Work*>(memory + Tile::kBytes - 24 - Tile::kSlots * Tile::kSlotBytes);
   const int warpgroup = same_in_warp(threadIdx.x / 128);
 
   if (threadIdx.x == 0) {
@@ -503,6 +586,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
       barrier_init(shared.full_k + 8 * x, 1), barrier_init(shared.full_v + 8 * x, 1);
       barrier_init(shared.empty_k + 8 * x, 4 * kGroups), barrier_init(shared.empty_v + 8 * x, 4 * kGroups);
     }
+    barrier_init(shared.raw_v, 1), barrier_init(shared_address(&again_list<Tile>().written), 4 * kGroups);
+    again_list<Tile>().first = -1;
     asm volatile("fence.mbarrier_init.release.cluster;");
     // The kernel beside this one cannot start before all blocks have said so, and only looks at these in the second-level cache (atomicAdd,
     // load_acquire): with the fence it has them without next_kernel_wait.
@@ -522,7 +607,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
     for (int round = 0;; ++round) {
       const RingPlace<Tile::kQueries> queries{round};
       barrier_wait(shared.full_q + 8 * (queries.stage() * kGroups + group), queries.parity());
-      const Work& work = slots[round % Tile::kSlots];
+      Work& work = slots[round % Tile::kSlots];
       if (work.index < 0) return;
       if constexpr (Tile::kPacked) {
         gather_queries<Tile, T>(a, shared, work, round == 0);
@@ -530,6 +615,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) hopper_kernel(c
       }
       consume<Tile, T, kFull, kKind>(a, shared, work, group, round, ring);
       ring += work.last_block - work.first_block;
+      __syncwarp();
+      if (thread_again() % 32 == 0) barrier_arrive(shared_address(&again_list<Tile>().written));
     }
   }
 }
@@ -545,17 +632,19 @@ inline constexpr int kClusterBlocks = 16;  ///< about what a group of multiproce
 template <class Tile, class T, bool kFull, ScoreKind kKind>
 void hopper_launch(const HopperArguments& a, const HopperGrid& grid, cudaStream_t stream) {
   const auto kernel = hopper_kernel<Tile, T, kFull, kKind>;
-  allow_shared(kernel, Tile::kBytes);
-  if (a.beside) return launch_beside(kernel, dim3(static_cast<unsigned>(grid.blocks)), Tile::kThreads, Tile::kBytes, stream, a);
+  constexpr int kBytes = Tile::kBytes + (kFull ? Tile::kGroups * 128 * kSeenBytes : 0);
+  static_assert(Tile::kBytes % 16 == 0 && kBytes <= 232448);
+  allow_shared(kernel, kBytes);
+  const auto blocks = static_cast<unsigned>(grid.blocks);
+  if (a.beside) return launch_beside("hopper forward", kernel, blocks, Tile::kThreads, kBytes, stream, a);
   if (kFull && grid.clusters > 0) {
     static PerDevice<int> most;
-    const ClusterLaunch clusters(grid.clusters, kClusterBlocks, Tile::kThreads, Tile::kBytes, stream);
+    Launch launch(static_cast<unsigned>(grid.clusters * kClusterBlocks), Tile::kThreads, kBytes, stream);
+    launch.clusters(kClusterBlocks);
     allow_clusters(kernel);
-    if (grid.clusters <= most.get([&] { return clusters_at_once(kernel, clusters); }))
-      return check(cudaLaunchKernelEx(&clusters.config, kernel, a), "hopper forward in clusters");
+    if (grid.clusters <= most.get([&] { return launch.clusters_at_once(kernel); }) && launch.run("hopper forward in clusters", kernel, a)) return;
   }
-  kernel<<<static_cast<unsigned>(grid.blocks), Tile::kThreads, Tile::kBytes, stream>>>(a);
-  check_launch("hopper forward");
+  launch_kernel("hopper forward", kernel, blocks, Tile::kThreads, kBytes, stream, a);
 }
 
 }  // namespace rootdk::gpu

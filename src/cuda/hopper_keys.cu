@@ -90,7 +90,7 @@ void find_keys(const ForwardView& view, const KeySearch& search, DType dtype, cu
   const std::int64_t rows = std::max<std::int64_t>(64, divide_up(p.len_q, 65535));  // a grid has no more blocks that way
   const dim3 blocks(static_cast<unsigned>(p.batch * p.heads_q), static_cast<unsigned>(search.largest ? 1 : divide_up(p.len_q, rows)));
   const auto find = dtype == DType::kBF16 ? find_keys_kernel<__nv_bfloat16> : find_keys_kernel<__half>;
-  launch_beside(find, blocks, kThreads, 0, stream, view, search, static_cast<int>(rows));
+  launch_beside("search for keys", find, blocks, kThreads, 0, stream, view, search, static_cast<int>(rows));
 }
 
 }  // namespace rootdk::gpu

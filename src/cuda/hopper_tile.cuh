@@ -20,12 +20,12 @@ struct HopperTile {
   static constexpr int kQueryBytes = kRows * kDim * 2, kStageBytes = kKeys * kDim * 2;
   static constexpr int kQueries = kQueries_;  ///< tiles whose queries there is room for
   static constexpr bool kPacked = kGroups == 1;  ///< rows are (head of the group, query), and keys may be split
-  static constexpr int kBarriers = 2 * kQueries * kGroups + 4 * kStages;
+  static constexpr int kBarriers = 2 * kQueries * kGroups + 4 * kStages + 1;
   static_assert(kQueries <= 2);
-  static constexpr int kSlots = 4, kSlotBytes = 120;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
+  static constexpr int kSlots = 4, kSlotBytes = 128;  ///< which tiles there are: one that is written, one whose Q is there, one whose rows are
   // A warpgroup that asks for more than the block was launched with waits for ever.
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= (kGroups + 1) * (65536 / (kThreads * kBlocks) / 8 * 8));
-  static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kStageBytes + kBarriers * 8 + kSlots * kSlotBytes;
+  static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kStageBytes + kBarriers * 8 + kSlots * kSlotBytes + 24;  ///< 24: AgainList, behind 8 that make it a multiple of 16
 };
 
 /// Structural masks of a problem without documents, in int32: a row i sees [i + offset − left, i + offset + right] of the keys there are.
@@ -58,12 +58,15 @@ struct HopperArguments {
   RowRule rule;
   const KeyRun* runs = nullptr;  ///< [batch, len_q], with documents: there is no rule then
   int split_keys = 0;   ///< keys of a split; 0: one tile sees all
-  int splits = 1;
+  int splits = 1;       ///< of a row; `padded_splits` of them have places in the order of tiles
+  int padded_splits = 1;
   int tiles = 0;        ///< in all
   int whole_tiles = 0;  ///< the first so many; then come tiles of one warpgroup's rows each, so that all multiprocessors have something to do to the end
   int row_tiles = 1;    ///< of one head
   int near_heads = 1;   ///< heads whose K and V fit the cache together: their tiles come one after another
-  bool whole_heads = false;  ///< a block takes all tiles of a head
+  int run = 1;          ///< tiles that a block takes one after another: all of a head, or of a row so many splits, which it then merges itself
+  bool merges = false;
+  int* again = nullptr;  ///< [tiles], where masks hide keys that other rows of a tile see: see Guard
   SliceRule slices;
   bool followed = false;  ///< another kernel may start beside this one
   bool beside = false;    ///< started beside the kernel before it, whose end is waited for in the end
@@ -73,10 +76,19 @@ struct HopperArguments {
   int* next_tile = nullptr;  ///< zero at the start; where tiles differ in length, or blocks start late, they take the next one when they are free
   unsigned long long* largest = nullptr;  ///< of each warp of each tile: see note_largest
   float* part_o = nullptr;
-  float4* part_rows = nullptr;  ///< maximum in base 2, sum, raw maximum, visible keys
+  float4* part_rows = nullptr;  ///< PartRow
 };
 
 inline constexpr int kMostGroups = 4;
+
+/// What masks hide must not matter, but a weight of zero times a value that is not finite is NaN. Values behind the keys that an item has are made zero as
+/// they arrive, in the one block that holds them. Of others, which some rows of a tile see and some do not, nothing is asked on the way: a tile whose
+/// results are not all finite is computed again in the end, by the block that had it, twice.
+enum class Guard : int {
+  kNone,
+  kZero,  ///< what is not finite counts as zero: right for rows that do not see it, to the bit
+  kMark,  ///< 1 in its place, and zero elsewhere: a row whose sum is not zero sees it, and becomes NaN there
+};
 
 /// One tile of rows, and the blocks of keys that they see.
 struct Work {
@@ -86,6 +98,9 @@ struct Work {
   int group_first[kMostGroups] = {}, group_last[kMostGroups] = {};  ///< of each warpgroup's rows
   int group_row[kMostGroups] = {};  ///< their first
   int tails = 0;  ///< bit g: the last of several blocks of warpgroup g is a tail
+  int clean_from = 0;  ///< the first block whose values are cleaned before they are multiplied
+  Guard guard = Guard::kNone;
+  int suspect = 0;     ///< 1 once a warp has found results that are not finite
   int keys = 0, offset = 0;  ///< of the item: how many there are, and where the diagonal is
   float c = 0;               ///< the head's scale; this and what follows not where rows are packed
   int head_index = 0;        ///< of all heads of all items
@@ -94,12 +109,14 @@ struct Work {
 
 template <class Tile>
 struct HopperShared {
-  std::uint32_t q, k, v, full_q, empty_q, full_k, full_v, empty_k, empty_v;
+  std::uint32_t q, k, v, full_q, empty_q, full_k, full_v, empty_k, empty_v, raw_v;  ///< raw_v: of values that are cleaned
+  std::uint32_t seen;  ///< with full statistics: SeenScores of the consumers' threads
 
   __device__ explicit HopperShared(std::uint32_t base) {
     q = base, k = q + Tile::kQueries * Tile::kQueryBytes, v = k + Tile::kStages * Tile::kStageBytes;
     full_q = v + Tile::kStages * Tile::kStageBytes, empty_q = full_q + 8 * Tile::kQueries * Tile::kGroups;
     full_k = empty_q + 8 * Tile::kQueries * Tile::kGroups, full_v = full_k + 8 * Tile::kStages, empty_k = full_v + 8 * Tile::kStages, empty_v = empty_k + 8 * Tile::kStages;
+    raw_v = empty_v + 8 * Tile::kStages, seen = base + Tile::kBytes;
   }
 };
 
@@ -143,11 +160,11 @@ __device__ __forceinline__ void place_work(const HopperArguments& a, int index, 
   const ProblemView& p = a.f.p;
   const int heads = static_cast<int>(Tile::kPacked ? p.heads_kv : p.heads_q);
   work.index = index < a.tiles ? index : -1;
-  work.first_block = work.last_block = 0;
+  work.first_block = work.last_block = work.clean_from = work.suspect = 0;
   if (index >= a.tiles) return;
   if constexpr (Tile::kPacked) {
-    work.split = index % a.splits;
-    work.head = work.kv_head = index / a.splits % heads, work.batch = index / a.splits / heads;
+    work.split = index % a.padded_splits;
+    work.head = work.kv_head = index / a.padded_splits % heads, work.batch = index / a.padded_splits / heads;
   } else {
     int part = -1;
     if (kParts && index >= a.whole_tiles) part = (index - a.whole_tiles) % Tile::kGroups, index = a.whole_tiles + (index - a.whole_tiles) / Tile::kGroups;
@@ -167,6 +184,7 @@ __device__ __forceinline__ void place_work(const HopperArguments& a, int index, 
     work.keys = min(work.keys, length);
     if (p.diagonal == Diagonal::Kind::kLastKey) work.offset = length - static_cast<int>(p.len_q);
   }
+  if (p.kv_starts) work.keys = min(work.keys, static_cast<int>(p.kv_starts[p.documents]));
 }
 
 /// Which blocks of keys the rows of a tile see: a warp's work, whose first lane writes it down.
@@ -198,6 +216,8 @@ __device__ __forceinline__ void find_blocks(const HopperArguments& a, Work& work
     if (work.group_first[g] < work.group_last[g]) first = min(first, work.group_first[g]), last = max(last, work.group_last[g]);
   if (first >= last) first = last = 0;
   work.first_block = first, work.last_block = last;
+  const bool beyond = work.keys < static_cast<int>(a.f.p.len_kv) && last * Tile::kKeys > work.keys;  // the last block holds keys that the item has not
+  work.clean_from = work.guard != Guard::kNone ? first : beyond ? max(first, last - 1) : last;
 #pragma unroll 1
   for (int g = 0; g < Tile::kGroups; ++g)
     if (work.group_first[g] >= work.group_last[g]) work.group_first[g] = work.group_last[g] = first;

@@ -45,7 +45,7 @@ template <>
 struct HopperTiles<256> {
   using Wide = HopperTile<256, 2, 80, 2, 1, 40, 232>;
   using Short = void;
-  using Capped = HopperTile<256, 2, 64, 2, 1, 40, 232>;
+  using Capped = HopperTile<256, 2, 48, 2, 1, 40, 232>;
   using Full = HopperTile<256, 2, 48, 2, 1, 40, 232>;
   using Rich = HopperTile<256, 2, 16, 2, 1, 40, 232>;
   using Packed = HopperTile<256, 1, 64, 2, 1, 40, 240>;

@@ -20,8 +20,6 @@ inline void check(cudaError_t status, const char* what) {
   throw Error(code, std::string("cuda: ") + what + ": " + cudaGetErrorString(status));
 }
 
-inline void check_launch(const char* what) { check(cudaGetLastError(), what); }
-
 /// More dynamic shared memory than the 48 KB that need no asking.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {
@@ -30,58 +28,80 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// A launch, and the attribute it may have, which lasts as long as this.
-struct Launch {
-  cudaLaunchAttribute attribute = {};
-  cudaLaunchConfig_t config = {};
-
+/// How a kernel is started. Whatever is asked for beyond sizes is a method, and takes effect by being called: attributes are nobody else's to fill in.
+class Launch {
+ public:
   Launch(dim3 blocks, int threads, std::size_t shared, cudaStream_t stream) {
-    config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = shared, config.stream = stream;
+    config_.gridDim = blocks, config_.blockDim = dim3(static_cast<unsigned>(threads)), config_.dynamicSmemBytes = shared, config_.stream = stream;
+    config_.attrs = attributes_;
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  void set(cudaLaunchAttributeID id) { attribute.id = id, config.attrs = &attribute, config.numAttrs = 1; }
+  /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
+  Launch& beside() {
+    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+    return *this;
+  }
+  /// All blocks run at a time, or none: kernels whose blocks wait for each other. run() says so where they cannot.
+  Launch& together() {
+    add(cudaLaunchAttributeCooperative).cooperative = 1;
+    return *this;
+  }
+  /// Blocks in clusters, each of which shares a group of multiprocessors (a GPC).
+  Launch& clusters(int blocks) {
+    auto& size = add(cudaLaunchAttributeClusterDimension).clusterDim;
+    size.x = static_cast<unsigned>(blocks), size.y = size.z = 1;
+    return *this;
+  }
+
+  /// False where the card has no room for all blocks at a time and together() wants that.
+  template <class... Parameters, class... Arguments>
+  [[nodiscard]] bool run(const char* what, void (*kernel)(Parameters...), const Arguments&... arguments) const {
+    const cudaError_t status = cudaLaunchKernelEx(&config_, kernel, arguments...);
+    if (status == cudaErrorCooperativeLaunchTooLarge) {
+      cudaGetLastError();
+      return false;
+    }
+    check(status, what);
+    return true;
+  }
+
+  /// How many of its clusters there can be at a time: none where groups of multiprocessors are too small.
+  template <class... Parameters>
+  int clusters_at_once(void (*kernel)(Parameters...)) const {
+    int count = 0;
+    if (cudaOccupancyMaxActiveClusters(&count, kernel, &config_) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+  }
+
+ private:
+  decltype(cudaLaunchAttribute::val)& add(cudaLaunchAttributeID id) {
+    cudaLaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute.id = id;
+    return attribute.val;
+  }
+
+  cudaLaunchAttribute attributes_[3] = {};  ///< one of each
+  cudaLaunchConfig_t config_ = {};
 };
 
 /// After all that came before it in the stream; `what` is for an error.
 template <class... Parameters, class... Arguments>
 void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
-  const Launch launch(blocks, threads, shared, stream);
-  check(cudaLaunchKernelEx(&launch.config, kernel, arguments...), what);
+  static_cast<void>(Launch(blocks, threads, shared, stream).run(what, kernel, arguments...));
 }
 
-/// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
 template <class... Parameters, class... Arguments>
-void launch_beside(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
-  Launch launch(blocks, threads, shared, stream);
-  launch.set(cudaLaunchAttributeProgrammaticStreamSerialization);
-  launch.attribute.val.programmaticStreamSerializationAllowed = 1;
-  check(cudaLaunchKernelEx(&launch.config, kernel, arguments...), "launch beside a kernel");
+void launch_beside(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+  static_cast<void>(Launch(blocks, threads, shared, stream).beside().run(what, kernel, arguments...));
 }
-
-/// Blocks in clusters, each of which shares a group of multiprocessors (a GPC).
-struct ClusterLaunch : Launch {
-  ClusterLaunch(int clusters, int cluster_blocks, int threads, std::size_t shared, cudaStream_t stream)
-      : Launch(dim3(static_cast<unsigned>(clusters * cluster_blocks)), threads, shared, stream) {
-    set(cudaLaunchAttributeClusterDimension);
-    attribute.val.clusterDim.x = static_cast<unsigned>(cluster_blocks), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  }
-};
 
 /// More blocks to a cluster than the 8 that need no asking.
 template <class Kernel>
 void allow_clusters(Kernel kernel) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters");
-}
-
-/// How many such clusters there can be at a time: none where groups of multiprocessors are too small.
-template <class... Parameters>
-int clusters_at_once(void (*kernel)(Parameters...), const ClusterLaunch& launch) {
-  int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
 }
 
 /// What is found out once for each device.

@@ -26,7 +26,7 @@ host() {  # SOURCE
 jobs=()
 for source in "$root"/src/cuda/*.cu; do device "$source" & jobs+=($!); done
 parts=("$root"/src/base/{tensor,visibility,scale,scale_names,row_record,stats}.cc "$root"/src/cpu/reference.cc)
-harness=("$root"/tests/support/{buffer,case,result,tolerance,plain}.cc "$root"/tests/cuda/run_on_device.cc)
+harness=("$root"/tests/support/{bits,buffer,case,hidden,plain,result,tolerance}.cc "$root"/tests/cuda/{run_on_device,long_statistics}.cc)
 library=("$root"/src/{base,engine}/*.cc "$root"/src/cpu/reference.cc "$root"/src/cuda/load.cc "$root"/tests/cuda/no_fused.cc)
 sources=("${parts[@]}")
 for target in "${targets[@]}"; do

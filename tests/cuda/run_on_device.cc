@@ -128,8 +128,11 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
     return twins.back().second.tensor();
   };
 
+  DeviceMemory seed(sizeof(std::uint64_t));
+  must(cudaMemcpy(seed.data(), &c.problem.dropout.seed, sizeof(std::uint64_t), cudaMemcpyHostToDevice), "seed");
   Plan plan = bare_plan(c, Pass::kForward), back = bare_plan(c, Pass::kBackward);
   for (Plan* p : {&plan, &back}) {
+    if (options.seed_there) p->problem.dropout.seed = ~c.problem.dropout.seed, p->problem.dropout.device_seed = reinterpret_cast<const std::uint64_t*>(seed.data());
     p->problem.mask.allowed = c.allowed.empty() ? Tensor{} : allowed.tensor();
     p->problem.mask.bias = c.bias.empty() ? Tensor{} : bias.tensor();
     p->kernel = gpu::choose(p->problem, p->shape, p->pass, gpu::current_card()).kernel;

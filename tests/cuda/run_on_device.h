@@ -13,6 +13,7 @@ struct DeviceOptions {
   bool rows = true;         ///< want full statistics of each row, too; else only of heads, which other kernels do
   bool sums = true;         ///< want the gradients that are sums over rows, too: of the scale, of sinks
   bool graph = false;       ///< capture both passes, replay the graph twice
+  bool seed_there = false;  ///< dropout's seed lies in device memory
   std::string kernel = {}, back_kernel = {};  ///< instead of those the backend would choose
 };
 

@@ -1,19 +1,24 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
 // Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | few | long | many]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | hidden | few | long | many | statistics_long]]]      one part only, for tools under which the rest would take too long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <limits>
+#include <memory>
 #include <mutex>
 #include <semaphore>
 #include <string>
 #include <vector>
 
 #include "cuda/cuda.h"
+#include "cuda/long_statistics.h"
 #include "cuda/run_on_device.h"
+#include "support/bits.h"
+#include "support/hidden.h"
 #include "support/rng.h"
 #include "support/tolerance.h"
 
@@ -21,7 +26,7 @@ namespace rootdk::test {
 namespace {
 
 std::mutex gpu, report;
-int failures = 0, problems = 0, on_hopper = 0, back_on_hopper = 0, heads_compared = 0;
+int failures = 0, problems = 0, on_hopper = 0, back_on_hopper = 0, heads_compared = 0, hidden_compared = 0;
 
 void fail(std::uint64_t seed, const std::string& what, const Case& c) {
   const std::lock_guard lock(report);
@@ -43,6 +48,34 @@ std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits =
   c->problem.transform = {};
   return c;
 }
+
+/// Zeros where nothing sees, and a copy of the case that holds poison there: a run of one has the bits of a run of the other.
+class Hidden {
+ public:
+  Hidden(Case& c, std::uint64_t seed) : case_(c), sight_(c), poisoned_(c.copy()) {
+    if (fill_hidden(c, sight_, Filling::kZeros)) fill_hidden(*poisoned_, sight_, Filling::kPoison, seed);
+    else poisoned_.reset();
+  }
+
+  /// `zeros`: what a run of the case itself gave. Where nothing is hidden there is nothing to find.
+  std::string leaks(const Result& zeros, const DeviceOptions& options = {}) const {
+    if (!poisoned_) return {};
+    {
+      const std::lock_guard lock(report);
+      ++hidden_compared;
+    }
+    const Result poisoned = on_device(*poisoned_, options);
+    const std::string wrong = other_bits(zeros, poisoned) + hidden_gradients(case_, sight_, poisoned);
+    return wrong.empty() ? wrong : "poison where nothing sees it shows: " + wrong;
+  }
+
+  const Sight& sight() const { return sight_; }
+
+ private:
+  const Case& case_;
+  Sight sight_;
+  std::unique_ptr<Case> poisoned_;
+};
 
 /// A problem without masks or anything else.
 void clear(Case& c) {
@@ -156,16 +189,116 @@ void make_few(Case& c, std::uint64_t seed) {
   fill(c, rng);
 }
 
+std::vector<std::int64_t> starts(Rng& rng, std::int64_t length, std::int64_t documents) {
+  std::vector<std::int64_t> out = {0};
+  for (std::int64_t d = 0; d < documents; ++d) out.push_back(rng.integer(0, length));
+  std::sort(out.begin(), out.end());
+  if (rng.chance(0.5)) out.back() = length;  // else the last rows belong to no document
+  return out;
+}
+
+/// Problems of the fast kernels' sizes that are all about masks: of every kind, alone and together, and never none.
+void make_masked(Case& c, std::uint64_t seed, Fast kind) {
+  Rng rng(seed ^ 0x41D);
+  Shape& s = c.shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
+  s.batch = rng.integer(1, 2), s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 4));
+  s.len_kv = rng.chance(0.5) ? rng.integer(1, 600) : rng.log_integer(1, 900);
+  s.len_q = rng.chance(0.2) ? rng.integer(1, 8) : rng.chance(0.3) ? std::min<std::int64_t>(s.len_kv, 512) : rng.integer(1, 512);
+  if (kind == Fast::kDecode) s.len_q = rng.integer(1, 4), s.len_kv = rng.chance(0.7) ? rng.integer(1, 3000) : rng.integer(3000, 12000);
+  if (gpu::current_card().major < 9) s.len_q = (s.len_q + 7) / 8, s.len_kv = (s.len_kv + 7) / 8, s.dim_qk = s.dim_v = s.dim_qk / 2;  // nothing is fast there
+  clear(c);
+  Problem& p = c.problem;
+  Mask& mask = p.mask;
+  const bool dense = kind != Fast::kBackward;  // which the fast backward does not take
+  while (!mask.causal && !mask.window && c.key_lengths.empty() && !mask.documents && c.allowed.empty() && c.bias.empty()) {
+    mask.causal = rng.chance(0.4);
+    if (rng.chance(0.2)) mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1, rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
+    if (rng.chance(0.35))
+      for (std::int64_t b = 0; b < s.batch; ++b) c.key_lengths.push_back(rng.chance(0.5) ? std::max<std::int64_t>(0, s.len_kv - rng.integer(0, 70)) : rng.integer(0, s.len_kv));
+    if (rng.chance(0.25)) {
+      const std::int64_t documents = rng.integer(1, 4);
+      mask.documents = Documents{}, c.q_starts = starts(rng, s.len_q, documents), c.kv_starts = starts(rng, s.len_kv, documents);
+    }
+    switch (rng.integer(0, 5)) {
+      case 0: case 1: mask.diagonal = Diagonal::top_left(); break;
+      case 2: mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv)); break;
+      case 3: if (!c.key_lengths.empty() && !mask.documents) mask.diagonal = Diagonal::last_key(); break;
+      default: break;
+    }
+    // A boolean mask, or biases of −∞: of pairs, of whole keys and of whole queries.
+    for (const bool boolean : {true, false}) {
+      if (!dense || !rng.chance(0.2)) continue;
+      const Extents shape = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.3) ? 1 : s.len_q, rng.chance(0.1) ? 1 : s.len_kv};
+      Buffer& t = boolean ? c.allowed : c.bias;
+      t = Buffer(boolean ? DType::kBool : rng.chance(0.5) ? DType::kF32 : s.dtype, shape);
+      if (!boolean) t.fill_normal(rng, 1);
+      std::vector<bool> queries, keys;
+      for (std::int64_t i = 0; i < shape[2]; ++i) queries.push_back(rng.chance(0.1));
+      for (std::int64_t j = 0; j < shape[3]; ++j) keys.push_back(rng.chance(0.2));
+      for (std::int64_t b = 0; b < shape[0]; ++b)
+        for (std::int64_t h = 0; h < shape[1]; ++h)
+          for (std::int64_t i = 0; i < shape[2]; ++i)
+            for (std::int64_t j = 0; j < shape[3]; ++j) {
+              const bool hides = queries[static_cast<std::size_t>(i)] || keys[static_cast<std::size_t>(j)] || rng.chance(0.2);
+              if (boolean) t.set(b, h, i, j, hides ? 0 : 1);
+              else if (hides) t.set(b, h, i, j, -std::numeric_limits<double>::infinity());
+            }
+    }
+  }
+  if (rng.chance(0.2))
+    for (std::int64_t h = 0; h < s.heads_q; ++h) c.sink.push_back(static_cast<float>(rng.normal()));
+  if (rng.chance(0.2)) {
+    p.scale.rule = Scale::Rule::kPerHead;
+    for (std::int64_t h = 0; h < s.heads_q; ++h) c.scale.push_back(static_cast<float>(0.01 + 0.5 * rng.uniform()));
+  }
+  if (dense && rng.chance(0.1)) p.soft_cap = static_cast<float>(1 + 30 * rng.uniform());
+  if (dense && rng.chance(0.1)) p.dropout = {static_cast<float>(0.9 * rng.uniform()), rng.next()};
+  if (rng.chance(0.3)) {
+    c.d_lse = Buffer(DType::kF32, {s.batch, s.heads_q, s.len_q, 1});
+    c.d_lse.fill_normal(rng, 1);
+  }
+  c.out_layout = Layout::kRowMajor;
+  fill(c, rng);
+  p.stats = static_cast<StatsLevel>(rng.integer(0, 2));
+  if (p.stats != StatsLevel::kFull) return;
+  if (rng.chance(0.3)) p.stats_options.sample = rng.integer(2, 4), p.stats_options.sample_offset = rng.integer(0, 1);
+  p.stats_options.gaps = rng.chance(0.5), p.stats_options.key_mass = rng.chance(0.5), p.stats_options.by_keys = rng.chance(0.3);
+}
+
+/// What is hidden stays hidden: from all, and from those that do not see it.
+void hidden(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  const Fast kind = static_cast<Fast>(seed % 3);
+  make_masked(*c, seed, kind);
+  const DeviceOptions options{.backward = kind != Fast::kDecode, .rows = seed / 3 % 2 == 0};
+  const Hidden hidden(*c, seed);
+  const Result zeros = on_device(*c, options);
+  std::string wrong = hidden.leaks(zeros, options);
+  if (seed % 2 == 0) wrong += Yardstick(*c, run_plainly(*c, options.backward), run_exactly(*c, options.backward)).judge(zeros);
+  const Stain stain(*c, hidden.sight(), seed);
+  if (stain.found()) {
+    const auto poisoned = c->copy();
+    stain.fill(*c, Filling::kZeros), stain.fill(*poisoned, Filling::kPoison, seed);
+    const std::string spread = stain.spread(on_device(*c, options), on_device(*poisoned, options));
+    if (!spread.empty()) wrong += "a poisoned row of " + stain.where() + " shows where it is not seen: " + spread;
+  }
+  if (!wrong.empty()) fail(seed, wrong, *c);
+}
+
 enum class Sizes { kAny, kFast, kFastBackward, kFew };
 
 void sweep(std::uint64_t seed, Sizes sizes) {
   const auto c = device_case(seed);
   if (sizes == Sizes::kFew) make_few(*c, seed);
   else if (sizes != Sizes::kAny) make_fast(*c, seed, sizes == Sizes::kFastBackward ? Fast::kBackward : Fast::kAny);
+  const Hidden hidden(*c, seed);
   const Yardstick yardstick(*c, run_plainly(*c), run_exactly(*c));
   const Result result = on_device(*c);
-  const std::string wrong = yardstick.judge(result);
+  const std::string wrong = yardstick.judge(result) + hidden.leaks(result);
   if (!wrong.empty()) fail(seed, wrong, *c);
+  if (c->problem.dropout.p > 0 && !result.same_as(on_device(*c, {.seed_there = true}))) fail(seed, "other bits where the seed lies on the device", *c);
   if (sizes == Sizes::kFastBackward || sizes == Sizes::kFew) {
     if (!result.rounded_backward) fail(seed, "not the fast backward", *c);
     const Result alone = on_device(*c, {.sums = false});
@@ -182,8 +315,9 @@ void decode(std::uint64_t seed) {
   const auto c = device_case(seed);
   make_fast(*c, seed, Fast::kDecode);
   c->problem.stats = seed % 4 == 0 ? StatsLevel::kNone : StatsLevel::kBasic;
+  const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false});
-  std::string wrong = Yardstick(*c, run_plainly(*c, false), exact).judge(fast);
+  std::string wrong = Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false});
   for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
     const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
     if (x.rows_counted != y.rows_counted || x.rows_masked != y.rows_masked || x.rows_not_finite != y.rows_not_finite) wrong += "other rows; ";
@@ -280,10 +414,12 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
   if (rng.chance(0.3)) c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
   c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5), c->problem.stats_options.by_keys = rng.chance(0.3);
   const bool by_row = rng.chance(0.5);
+  const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c), fast = on_device(*c, {.rows = by_row});
   const Floors floor = floors(*c, exact, Rounds::of(fast));
   const double n = static_cast<double>(c->shape.len_kv), rows = static_cast<double>(c->shape.len_q);
   Compare compare;
+  compare.out = hidden.leaks(fast, {.rows = by_row});
   compare_heads(compare, *c, exact, fast);
   // Norms of what the sweep holds against the reference element by element: | ‖x‖ − ‖y‖ | ≤ ‖x − y‖ ≤ √count · the largest error.
   const double q_count = rows * static_cast<double>(c->shape.dim_qk), k_count = n * static_cast<double>(c->shape.dim_qk), v_count = n * static_cast<double>(c->shape.dim_v);
@@ -323,9 +459,10 @@ void many_rows(std::uint64_t seed) {
   p.stats = StatsLevel::kFull;
   p.stats_options.sample = rng.integer(2, 12), p.stats_options.sample_offset = rng.integer(0, p.stats_options.sample - 1);
   fill(*c, rng);
+  const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false, .rows = false});
   Compare compare;
-  compare.out = Yardstick(*c, run_plainly(*c, false), exact).judge(fast);
+  compare.out = Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false, .rows = false});
   compare_heads(compare, *c, exact, fast);
   const Result replayed = on_device(*c, {.backward = false, .rows = false, .graph = true});
   if (!fast.same_as(replayed)) compare.out += "a replayed graph has other bits; ";
@@ -370,8 +507,10 @@ void long_rows(std::uint64_t seed) {
   if (rng.chance(0.15)) c->key_lengths.push_back(rng.integer(0, s.len_kv));
   if (rng.chance(0.2)) p.mask.documents = Documents{}, c->q_starts = {0, rng.integer(0, s.len_q), s.len_q}, c->kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
   fill(*c, rng);
+  const Hidden hidden(*c, seed);
   const Result fast = on_device(*c), plain = on_device(*c, {.back_kernel = "plain"});
   if (!fast.rounded_backward) fail(seed, "not the fast backward", *c);
+  if (const std::string wrong = hidden.leaks(fast); !wrong.empty()) fail(seed, wrong, *c);
   if (!fast.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
   const double allowed = 4 * (s.dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11);
   for (const auto member : {&Result::d_q, &Result::d_k, &Result::d_v}) {
@@ -395,6 +534,14 @@ void in_parallel(const char* name, int count, std::uint64_t first, const std::fu
   std::fflush(stdout);
 }
 
+void statistics_of_long_rows(int count, std::uint64_t first) {
+  in_parallel("full statistics, long rows", count, first, [](std::uint64_t number) {
+    const std::string wrong = long_statistics(number);
+    const std::lock_guard lock(report);
+    if (!wrong.empty() && ++failures <= 20) std::printf("FAILED problem %llu, %s\n", static_cast<unsigned long long>(number), wrong.c_str());
+  });
+}
+
 int main(int count, std::uint64_t first, const std::string& only) {
   if (const std::string why = gpu::missing(); !why.empty()) {
     std::printf("SKIPPED: %s\n", why.c_str());
@@ -414,8 +561,10 @@ int main(int count, std::uint64_t first, const std::string& only) {
     else if (only == "statistics") in_parallel("full statistics", count, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
     else if (only == "backward") backward(count);
     else if (only == "decode") decoding(count);
+    else if (only == "hidden") in_parallel("what is hidden", count, first + 1100000, hidden);
     else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
+    else if (only == "statistics_long") statistics_of_long_rows(count, first);
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
     else std::printf("no such part: %s\n", only.c_str()), ++failures;
     return failures == 0 ? 0 : 1;
@@ -425,13 +574,15 @@ int main(int count, std::uint64_t first, const std::string& only) {
   const bool fast = card.major == 9;  // else there is nothing but the plain kernels
   if (fast) backward(count / 4);
   decoding(count / 4);
+  in_parallel("what is hidden", count / 4, first + 1100000, hidden);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
   in_parallel("full statistics, sampled from many rows", count / 200, first + 1000000, many_rows);
+  if (count >= 80) statistics_of_long_rows(fast ? kLongOnHopper + kLongOnPlain : kLongOnPlain, fast ? 0 : kLongOnHopper);
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
   in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000, [](std::uint64_t seed) { same_bits(seed, true); });
   if (fast) in_parallel("long rows, backward", count / 80, first + 600000, long_rows);
-  std::printf("%d swept (%d by the Hopper kernel, %d backwards), %d heads' statistics, %d failures\n", problems, on_hopper, back_on_hopper, heads_compared, failures);
+  std::printf("%d swept (%d by the Hopper kernel, %d backwards), %d heads' statistics, %d with poison where nothing sees it, %d failures\n", problems, on_hopper, back_on_hopper, heads_compared, hidden_compared, failures);
   return failures == 0 ? 0 : 1;
 }
 

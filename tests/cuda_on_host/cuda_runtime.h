@@ -67,10 +67,10 @@ inline double __longlong_as_double(long long bits) {
 }
 
 // The runtime ----------------------------------------------------------------------------------------------------------
-enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
+enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorCooperativeLaunchTooLarge };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributeNonPortableClusterSizeAllowed };
-enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension, cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeCooperative };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal };
 constexpr unsigned cudaStreamNonBlocking = 1;
 using cudaStream_t = void*;
@@ -87,7 +87,7 @@ struct cudaLaunchAttribute {
     struct {
       unsigned x, y, z;
     } clusterDim;
-    int programmaticStreamSerializationAllowed;
+    int programmaticStreamSerializationAllowed, cooperative;
   } val;
 };
 struct cudaLaunchConfig_t {
