@@ -92,8 +92,15 @@ function bar() {
 
 // The map -----------------------------------------------------------------------------------------------------------------------
 
+/// An alarm without a head is of the whole layer.
+const is_of = (alarm, layer, head) => alarm.layer === layer && (alarm.head === null || alarm.head === head);
+const whose = (alarm) => [ref(alarm, "layer"), ...(alarm.head === null ? [] : [", head ", put(exact, alarm, "head")])];
+const head_of = (alarm) => heads.findIndex((h) => is_of(alarm, h.layer, h.head));
 /// Heads that an alarm was raised for, up to the step that is shown.
-const alarmed = () => new Set(alarms.filter((a) => a.step <= steps[chosen.step]).map((a) => `${a.layer}/${a.head}`));
+const alarmed = () => {
+  const rung = alarms.filter((a) => a.step <= steps[chosen.step]);
+  return new Set(heads.filter((h) => rung.some((a) => is_of(a, h.layer, h.head))).map((h) => `${h.layer}/${h.head}`));
+};
 
 function map_figure() {
   const {name, step} = chosen, colour = colours(name), most = d3.max(layers, (l) => l.heads.length), rung = alarmed();
@@ -226,15 +233,13 @@ function head_table() {
 function alarm_list() {
   if (!alarms.length) return el("p", {class: "note"}, "None.");
   const most = 200, nearest = (step) => d3.scan(steps, (a, b) => Math.abs(a - step) - Math.abs(b - step));
-  const index_of = (alarm) => heads.findIndex((h) => h.layer === alarm.layer && h.head === alarm.head);
   const items = alarms.slice(0, most).map((alarm, i) => {
     const button = el("button", {type: "button"}, "Show");
     const name = names.includes(alarm.what) ? alarm.what : chosen.name;
-    button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, index_of(alarm))}));
+    button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, head_of(alarm))}));
     const side = small_is_worse.has(alarm.what) ? " below " : " beyond ";
-    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ref(alarm, "layer"), ", head ",
-                     put(exact, alarm, "head"), ", ", ref(alarm, "what"), " ", ref(alarm, "value"), side,
-                     put(exact, alarm, "threshold"));
+    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...whose(alarm), ", ", ref(alarm, "what"),
+                     " ", ref(alarm, "value"), side, put(exact, alarm, "threshold"));
     return el("li", {}, el("details", {open: i === 0 ? "" : undefined}, title, el("p", {}, ref(alarm, "words"), " ", button)));
   });
   return el("div", {}, alarms.length > most ? el("p", {class: "note"}, `The first ${most} of ${alarms.length}.`) : null,
@@ -259,23 +264,30 @@ const lead = document.getElementById("lead");
 const counts = [[layers.length, "layer"], [heads.length, "head"], [results.seen, "step"], [alarms.length, "alarm"]];
 add(lead, `${counts.map(([n, word]) => plural(n, word)).join(", ")}.`);
 if (alarms.length)
-  add(lead, el("span", {}, " The first alarm came at step ", put(exact, alarms[0], "step"), ": ", ref(alarms[0], "layer"),
-               ", head ", put(exact, alarms[0], "head"), ", whose ", ref(alarms[0], "what"), " was ",
-               ref(alarms[0], "value"), "."));
-add(document.getElementById("made"), el("span", {}, ref(results, "cost"), " Written by rootdk ", ref(results, "version"), ".",
+  add(lead, el("span", {}, " The first alarm came at step ", put(exact, alarms[0], "step"), ": ", ...whose(alarms[0]), ", whose ",
+               ref(alarms[0], "what"), " was ", ref(alarms[0], "value"), "."));
+const unseen = Object.keys(results.unseen);
+if (unseen.length) add(lead, ` ${plural(unseen.length, "place")} that look${unseen.length === 1 ? "s" : ""} like attention ` +
+    `${unseen.length === 1 ? "was" : "were"} not seen.`);
+add(document.getElementById("made"), el("span", {}, ...results.notes.flatMap((_, i) => [ref(results.notes, i), " "]), "Written by rootdk ",
+                                        ref(results, "version"), ".",
                                         results.every > 1 ? ` One step in ${results.every} is shown.` : ""));
+function unseen_list() {
+  return unseen.length ? el("ul", {class: "alarms"}, unseen.map((name) => el("li", {}, el("b", {}, name), ": ", ref(results.unseen, name)))) : null;
+}
 const page = document.getElementById("watch");
 if (names.length) {
-  const first = alarms.length ? heads.findIndex((h) => h.layer === alarms[0].layer && h.head === alarms[0].head) : -1;
+  const first = alarms.length ? head_of(alarms[0]) : -1;
   const last = values[chosen.name][chosen.step];
   chosen.head = first >= 0 ? first : Math.max(0, d3.scan(last, (a, b) => d3.descending(a, b)) || 0);
   page.append(bar(), section("map", "Layer × head", "Which head is it?", live(map_figure)),
               section("time", "Over time", "Since when?", live(time_figure), live(strip)),
               section("alarms", "Alarms", "What was the matter?", alarm_list()),
+              ...(unseen.length ? [section("unseen", "Not seen", "What is in none of these numbers?", unseen_list())] : []),
               section("head", "One head", "Everything that is known about it.", live(head_table)));
   changed();
 } else {
-  page.append(section("none", "Nothing yet", null, el("p", {class: "note"}, "No attention was seen.")));
+  page.append(section("none", "Nothing yet", null, el("p", {class: "note"}, "No attention was seen."), unseen_list()));
 }
 const thanks = "Charts by D3 (BSD-3-Clause, Mike Bostock). Nothing was loaded from anywhere to show this page.";
 document.getElementById("closing").append(el("p", {}, thanks));

@@ -18,6 +18,21 @@ _OVER = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itrued
 _PLAIN = {Tensor.contiguous, Tensor.clone, Tensor.to, Tensor.float, torch.clone}
 
 
+import dataclasses
+
+
+@dataclasses.dataclass
+class Written:
+    q: Tensor
+    k: Tensor
+    factor: float
+    prescale: float
+    cap: Optional[float]
+    scores: Tensor
+    sink: Optional[Tensor]
+    hooked: Tensor
+
+
 class Looker(Protocol):
     """Who wants to know."""
 
@@ -26,7 +41,7 @@ class Looker(Protocol):
 
     def sdpa(self, func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor: ...
 
-    def written_out(self, product: Product, scores: Tensor) -> None: ...
+    def written_out(self, found: Written) -> None: ...
 
 
 class Product:
@@ -74,7 +89,8 @@ class Follow(TorchFunctionMode):
         if factors is not None:
             found = self.weights.pop(factors[0], None)
             if found is not None:
-                self.watch.written_out(*found)
+                product, scores = found
+                self.watch.written_out(Written(product.q, product.k, product.factor, 1.0, None, scores, None, scores))
             elif (product := _product(*factors)) is not None:
                 self.products[out] = product
             return out

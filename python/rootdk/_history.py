@@ -1,8 +1,7 @@
 """What a watch remembers: one row of numbers per step, layer and head, in bounded memory."""
 from __future__ import annotations
 
-import re
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ FORWARD = ("raw_max", "raw_sigma", "score_max", "score_sigma", "sigma_ratio", "e
            "key_mean_norm", "alignment", "scale", "rows_masked", "rows_not_finite")
 BACKWARD = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
 COLUMNS = FORWARD + BACKWARD
+_RECENT = 256  # steps
 
 
 class Record:
@@ -41,7 +41,8 @@ class History:
     def __init__(self, most: int):
         self.most = most
         self.stride = 1  #: every so many of the steps seen is kept
-        self.step = self.number = -1  #: the newest one, and how many came before it
+        self.number = -1  #: of the step that began last, among those seen
+        self._numbers: dict[int, int] = {}  # of recent steps: threads and devices report out of order
         self.steps: dict[int, dict[str, Record]] = {}
         self.layers: list[str] = []
         self.latest: dict[str, Record] = {}  #: of each layer's newest step, kept or not
@@ -50,14 +51,23 @@ class History:
     def add(self, record: Record, stats: Stats) -> None:
         if record.layer not in self.layers:
             self.layers.append(record.layer)
-        self.latest[record.layer], self.last[record.layer] = record, stats
-        if record.step != self.step:
-            self.step, self.number = record.step, self.number + 1
+        if record.layer not in self.latest or self.latest[record.layer].step <= record.step:
+            self.latest[record.layer], self.last[record.layer] = record, stats
+        if record.step not in self._numbers:
+            self.number += 1
+            self._numbers[record.step] = self.number
+            if len(self._numbers) > _RECENT:
+                del self._numbers[next(iter(self._numbers))]
             if self.number % self.stride == 0 and len(self.steps) >= self.most:
                 self.stride *= 2
                 self.steps = dict(list(self.steps.items())[::2])  # those whose number is a multiple of the stride
-        if self.number % self.stride == 0:
+        if self._numbers[record.step] % self.stride == 0:
             self.steps.setdefault(record.step, {})[record.layer] = record
+
+    def find(self, step: int, layer: str) -> Optional[Record]:
+        """If it is kept, or the layer's newest."""
+        record = self.steps.get(step, {}).get(layer) or self.latest.get(layer)
+        return record if record is not None and record.step == step else None
 
     def records(self) -> Iterator[Record]:
         for step in sorted(self.steps):
@@ -75,42 +85,3 @@ class History:
             for head in range(record.values.shape[1]):
                 yield {"step": record.step, "layer": record.layer, "head": head,
                        **dict(zip(COLUMNS, record.values[:, head].tolist()))}
-
-
-def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:
-    """Aligned text; with `worst`, only so many heads, those nearest to freezing first."""
-    lines = [(record.layer, head, [float(record[name][head]) for name in columns], float(record["sigma_ratio"][head]))
-             for record in records for head in range(record.values.shape[1])]
-    if worst is not None:
-        lines = sorted(lines, key=lambda line: -line[3] if np.isfinite(line[3]) else np.inf)[:worst]
-    cells = [["layer", "head", *columns]] + [[layer, str(head), *(_short(x) for x in values)] for layer, head, values, _ in lines]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w)
-                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
-                     for row in cells)
-
-
-def _short(x: float) -> str:
-    if not np.isfinite(x):
-        return "-" if np.isnan(x) else str(x)
-    return f"{x:.3f}" if x == 0 or 1e-3 <= abs(x) < 100 else f"{x:.3g}"
-
-
-def prometheus(records: list[Record], prefix: str) -> str:
-    """The newest step in Prometheus's text format: one gauge per statistic, labelled by layer and head."""
-    out = []
-    for name in COLUMNS:
-        lines = []
-        for record in records:
-            layer = record.layer.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-            for head, value in enumerate(record[name].tolist()):
-                if np.isnan(value):
-                    continue
-                text = "+Inf" if value == np.inf else "-Inf" if value == -np.inf else repr(value)
-                lines.append(f'{prefix}_{name}{{layer="{layer}",head="{head}"}} {text}')
-        if lines:
-            metric = re.sub(r"[^a-zA-Z0-9_:]", "_", f"{prefix}_{name}")
-            out += [f"# TYPE {metric} gauge", *lines]
-    if records:
-        out += [f"# TYPE {prefix}_step gauge", f"{prefix}_step {records[0].step}"]
-    return "\n".join(out) + "\n" if out else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from typing import Any
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _SCRIPTS = ("values.js", "rules.js", "chart.js", "watch.js")
 _MOST_NUMBERS = 1_500_000  # in one page: some 10 MB
 
 
-def page(history: History, alarms: list[Event], cost: str) -> str:
+def page(history: History, alarms: list[Event], notes: Sequence[str], unseen: Mapping[str, str]) -> str:
     def read(*files: str) -> str:
         return "\n".join((_WEB / file).read_text(encoding="utf-8") for file in files)
 
@@ -28,7 +28,7 @@ def page(history: History, alarms: list[Event], cost: str) -> str:
     except FileNotFoundError as error:
         missing = pathlib.Path(str(error.filename)).name
         raise ValueError(f"report: this package has no {missing}: D3 (Debian: node-d3) was not there when it was built") from None
-    data = json.dumps(_data(history, alarms, cost), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    data = json.dumps(_data(history, alarms, notes, unseen), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     # Each part goes in once, and is not looked into for the places of others.
     parts = {"STYLE": style, "RESULTS": data.replace("<", "\\u003c"), "NOTICE": notice, "D3": d3, "SCRIPT": script}
     out = []
@@ -38,7 +38,7 @@ def page(history: History, alarms: list[Event], cost: str) -> str:
     return "".join([*out, text])
 
 
-def _data(history: History, alarms: list[Event], cost: str) -> dict[str, Any]:
+def _data(history: History, alarms: list[Event], notes: Sequence[str], unseen: Mapping[str, str]) -> dict[str, Any]:
     """values[statistic][step][head], with the heads of all layers in a row; null where nothing is known."""
     heads = [(layer, head) for layer in history.layers for head in range(history.latest[layer].values.shape[1])]
     kept = sorted(history.steps)
@@ -53,7 +53,7 @@ def _data(history: History, alarms: list[Event], cost: str) -> dict[str, Any]:
     values = {name: [[_short(x) for x in row] for row in table[:, c].tolist()] for c, name in enumerate(COLUMNS)
               if not np.isnan(table[:, c]).all()}
     return {
-        "format": "rootdk-watch", "version": _core.version, "cost": cost, "seen": history.number + 1,
+        "format": "rootdk-watch", "version": _core.version, "notes": list(notes), "unseen": dict(unseen), "seen": history.number + 1,
         "every": every * history.stride, "steps": steps, "heads": [{"layer": layer, "head": head} for layer, head in heads],
         "values": values,
         "alarms": [{"step": e.step, "layer": e.layer, "head": e.head, "what": e.what, "value": _short(e.value),

@@ -12,9 +12,9 @@ from . import _core
 from ._stats import Stats
 
 
-def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None) -> Stats:
+def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Stats:
     """raw and score [batch, heads, rows, keys], the same tensor where nothing comes between; what is not visible (None: all is)
-    does not count. float32 throughout, on whatever device they are."""
+    does not count. A sink's score broadcasts to [batch, heads, rows, 1]. float32 throughout, on whatever device they are."""
     same = raw is score
     raw = raw.float()
     score = raw if same else score.float()
@@ -39,15 +39,23 @@ def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None
 
     raw_spread = spread(raw)
     score_spread = raw_spread if same else spread(score)
-    shift = torch.where(torch.isfinite(score_spread[0]), score_spread[0], torch.zeros_like(n))
+    top = score_spread[0]
+    z = None if sink is None else sink.float().expand(*raw.shape[:-1], 1)[..., 0]
+    top = top if z is None else torch.maximum(top, z)
+    shift = torch.where(torch.isfinite(top), top, torch.zeros_like(n))
     gap = hide(score - shift.unsqueeze(-1), 0.0)
     e = hide(torch.exp(gap), 0.0)
-    total = e.sum(-1)
+    total, lost = e.sum(-1), (e * gap).sum(-1)
+    powers = [(e * e).sum(-1), (e * e * e).sum(-1)]
+    taken = torch.zeros_like(n)
+    if z is not None:  # one more key in all of these, and in nothing else
+        taken = torch.exp(z - shift)
+        total, lost = total + taken, lost + taken * (z - shift).nan_to_num(neginf=0.0)
+        powers = [power + taken**exponent for exponent, power in zip((2, 3), powers)]
     safe = torch.where(total > 0, total, torch.ones_like(total))
-    e2 = e * e
     rows = {
-        "visible": n, "entropy": torch.log(safe) - (e * gap).sum(-1) / safe, "sink_mass": torch.zeros_like(n),
-        "p_max": e.max(-1).values / safe, "sum_p2": e2.sum(-1) / safe**2, "sum_p3": (e2 * e).sum(-1) / safe**3,
+        "visible": n, "entropy": torch.log(safe) - lost / safe, "sink_mass": taken / safe,
+        "p_max": e.max(-1).values / safe, "sum_p2": powers[0] / safe**2, "sum_p3": powers[1] / safe**3,
     }
     for name, values in (("raw", raw_spread), ("score", score_spread)):
         for what, value in zip(("max", "argmax", "mean", "variance", "min"), values):
@@ -58,8 +66,9 @@ def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None
 
 
 def sampled(query: Tensor, key: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float], rows: int,
-            offset: int) -> Stats:
-    """`rows` queries, evenly spaced from `offset` on, against all keys. query [batch, heads_q, len_q, dim], key with heads_kv."""
+            offset: int, below: Optional[float] = None) -> Stats:
+    """`rows` queries, evenly spaced from `offset` on, against all keys. query [batch, heads_q, len_q, dim], key with heads_kv. Numbers up to
+    `below` in a mask that is added hide."""
     with torch.no_grad():
         len_q, len_kv = query.shape[-2], key.shape[-2]
         stride = max(1, len_q // rows)
@@ -79,6 +88,6 @@ def sampled(query: Tensor, key: Tensor, attn_mask: Optional[Tensor], is_causal: 
             mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
             mask = mask[:, :, chosen] if mask.shape[2] > 1 else mask
             if mask.dtype != torch.bool:
-                score, mask = raw + mask.float(), mask > -math.inf
+                score, mask = raw + mask.float(), mask > (-math.inf if below is None else below)
             visible = mask if visible is None else visible & mask
         return stats_of_scores(raw, score, None if visible is None else visible.expand(raw.shape))

@@ -202,6 +202,13 @@ class Stats(_Learned[CoreStats]):
         """One batch item that stands for all."""
         return Stats(self._core.over_batch())
 
+    def with_causes(self, dim: int, sigma_q: Any, sigma_k: Any, key_mean_norm: Any, scale: Any) -> Stats:
+        """The same with what the scores came from, each one number for every head or for all: where somebody else computed them, or
+        scaled q before. One batch item."""
+        causes = np.stack([np.broadcast_to(np.asarray(x, dtype=np.float64), (self.heads,))
+                           for x in (sigma_q, sigma_k, key_mean_norm, scale)], axis=-1)
+        return Stats(self._core.with_causes(dim, causes.tolist()))
+
     def judge(self, dtype: str = "f32") -> list[list[Judgement]]:
         """[batch][heads]: what is wrong, if anything. `dtype` is that of the scores: "f32", "f16", "bf16" or "f64"."""
         flat = self._judge(dtype, 0, self.batch * self.heads)

@@ -1,15 +1,14 @@
 """rootdk as an attention implementation of Hugging Face transformers."""
 from __future__ import annotations
 
-import time
+import contextlib
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from . import torch as rootdk_torch
-
-watching: list[Any] = []  #: the watches that are open, the innermost last
+from ._eyes import call_here
 
 
 def register_with_transformers() -> bool:
@@ -31,7 +30,6 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     if query.device.type not in ("cpu", "cuda"):
         raise ValueError(f'attn_implementation="rootdk": tensors lie on {query.device}, but it computes on the CPU and on CUDA devices; '
                          '"sdpa" can be watched as well')
-    watch = watching[-1] if watching and watching[-1].looking else None
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     # A prompt without a mask stands at the start of its cache, a single query at its end.
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
@@ -43,16 +41,12 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
         extra = position_bias[..., : key.shape[2]]
         bias = extra if bias is None else bias + extra
     sink = None if s_aux is None else s_aux.to(torch.float32)
-    tag = 0
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
-    if watch is not None:
-        label = watch._label()
-        watch._layer(label).dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
-        tag = watch._tag(label)
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
-    started = time.perf_counter()
-    out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
-                                           "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
-    if watch is not None:
-        watch._watched_s += time.perf_counter() - started
+    call = call_here()
+    if call is not None:
+        call.dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
+    with contextlib.nullcontext(0) if call is None else call.listed() as tag:
+        out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
+                                               "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
     return out.transpose(1, 2).contiguous(), None

@@ -303,10 +303,14 @@ def _(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tenso
     return _gradients(q, k, v, scale, bias, sink, wanted)
 
 
+_TAG = -1  # among an operator's arguments that are no tensors
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, scale, mask, bias, sink, *plain, seed_tensor = inputs
     ctx.save_for_backward(q, k, v, scale, mask, bias, sink, seed_tensor, *output)
     ctx.plain = plain
+    ctx.collector = _collectors.get(plain[_TAG])
     ctx.set_materialize_grads(False)
 
 
@@ -319,8 +323,13 @@ def _backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tup
         d_out = torch.zeros_like(out)
     need = (*ctx.needs_input_grad, *(False,) * 7)  # trailing arguments at their defaults are left out
     wanted = [need[0], need[1], need[2], need[3], need[5], need[6]]
-    d_q, d_k, d_v, d_scale, d_bias, d_sink = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask,
-                                                                                 bias, sink, wanted, *ctx.plain, seed_tensor)
+    plain = list(ctx.plain)
+    plain[_TAG] = 0 if ctx.collector is None else register(ctx.collector)
+    try:
+        d_q, d_k, d_v, d_scale, d_bias, d_sink = torch.ops.rootdk.attention_backward(
+            d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted, *plain, seed_tensor)
+    finally:
+        unregister(plain[_TAG])
 
     def give(gradient: Tensor, index: int, like: Optional[Tensor]) -> Optional[Tensor]:
         if not wanted[index] or like is None:
@@ -507,6 +516,10 @@ def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
                                         None, None, None, None, dropout_p, seed, tag, seed_tensor)
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
+
+
+def transformed(*tensors: Optional[Tensor]) -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float],

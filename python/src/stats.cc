@@ -139,6 +139,19 @@ nb::object gradient_column(const GradientStats& stats, const std::string& name) 
   base::refuse("{}: no such statistic of gradients", name);
 }
 
+/// Of statistics whose scores somebody else computed, or computed from a q that was scaled before: what they came from, per head. One batch item.
+Stats with_causes(const Stats& stats, std::int64_t dim, const std::vector<std::array<double, 4>>& per_head) {
+  if (stats.batch != 1 || per_head.size() != stats.per_head.size())
+    base::refuse("causes: of {} heads, but there are {} in {} batch items", per_head.size(), stats.heads, stats.batch);
+  Stats out = stats;
+  for (std::size_t i = 0; i < per_head.size(); ++i) {
+    const auto& [sigma_q, sigma_k, key_mean_norm, scale] = per_head[i];
+    out.per_head[i].causes = {.weight = static_cast<double>(out.per_head[i].rows), .dim = static_cast<double>(dim), .q_square = sigma_q * sigma_q,
+                              .k_variance = sigma_k * sigma_k, .key_mean_square = key_mean_norm * key_mean_norm, .scale_square = scale * scale};
+  }
+  return out;
+}
+
 DType dtype_named(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64})
     if (name == rootdk::name_of(dtype)) return dtype;
@@ -159,6 +172,7 @@ void bind_stats(nb::module_& m) {
       .def_static("from_json", [](const std::string& text) { return report::stats_from_json(text); })
       .def("merge", [](const Stats& a, const Stats& b) { return merge(a, b); })
       .def("over_batch", [](const Stats& s) { return over_batch(s); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("with_causes", &with_causes)
       .def("max_raw", [](const Stats& s) { return max_raw_of(s); })
       .def("judge", [](const Stats& s, const std::string& dtype, std::int64_t first, std::int64_t count) {
         theory::Setting setting;

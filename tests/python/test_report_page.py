@@ -83,6 +83,28 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
         assert browser.problems == [] and [r for r in browser.requests if not r.startswith("file:")] == []
 
 
+class UnfollowedAttention(torch.nn.Module):
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+
+
+def test_what_was_not_seen_and_masks_of_numbers_are_on_the_page(browser, tmp_path):
+    class Masked(torch.nn.Module):
+        def forward(self, x):
+            mask = torch.zeros(9, 9).masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -1e9)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    with pytest.warns(RuntimeWarning, match="UnfollowedAttention"):
+        with rootdk.watch(torch.nn.Sequential(Masked(), UnfollowedAttention())) as w:
+            w.model(torch.randn(1, 3, 9, 8))
+    browser.open(w.report(tmp_path / "report.html"), 1280)
+    assert "UnfollowedAttention" in browser.run("document.getElementById('unseen').textContent")
+    assert "1 place that looks like attention was not seen" in browser.run("document.getElementById('lead').textContent")
+    assert "-1e+09 and lower numbers" in browser.run("document.getElementById('made').textContent")
+    assert browser.problems == []
+
+
 def test_an_empty_watch_has_a_page(browser, tmp_path):
     with rootdk.watch() as w:
         pass

@@ -1,0 +1,238 @@
+"""Who looks at what a thread computes: the watches that are open, and the one mode that follows a thread's calls for all of them.
+
+A call has one output, however many watches look at it: it is computed once, with the statistics that the most curious of them wants,
+and every one of them is told.
+"""
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Union
+
+import torch
+from torch import Tensor
+
+from . import torch as rootdk_torch
+from ._follow import Follow, Written
+from ._history import Record
+from ._look import Settings, beside, computable, computed_here, hidden_by_numbers, of_written
+from ._places import in_backward
+from ._problem import StatsOptions
+from ._stats import GradientStats, Stats
+
+_open: list[Looking] = []  # the innermost last
+_open_lock = threading.Lock()
+
+
+class Looking(Protocol):
+    """A watch, as its eyes know it."""
+
+    settings: Settings
+
+    def here(self) -> Optional[Spot]:
+        """What this thread computes now, if it is to be looked at."""
+
+    def outside(self, what: str) -> None:
+        """Attention in this thread that no watched module called."""
+
+    def missed(self, what: str, why: str) -> None: ...
+
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    def take(self, spot: Spot, stats: Stats, dtype: str) -> Record: ...
+
+    def take_later(self, call: Call, number: int, found: Union[Stats, GradientStats]) -> None: ...
+
+    def record(self, spot: Spot) -> Optional[Record]: ...
+
+    def settle(self, before: Optional[int] = None) -> None: ...
+
+    def spent(self, seconds: float) -> None: ...
+
+    def hides(self, below: float, count: int) -> None: ...
+
+
+class Spot:
+    """One call of attention, as one watch names it. In backward, a call that is computed again may have no name."""
+
+    __slots__ = ("watch", "label", "step")
+
+    def __init__(self, watch: Looking, label: Optional[str], step: int):
+        self.watch, self.label, self.step = watch, label, step
+
+
+class Call:
+    """One call of attention and those who look at it; a rootdk_torch.Collector."""
+
+    def __init__(self, spots: Sequence[Spot]):
+        self.spots = list(spots)
+        self.settings = Settings.of([spot.watch.settings for spot in spots])
+        self.options = StatsOptions("full", sample=self.settings.sample)
+        self.records: list[Optional[Record]] = [None] * len(self.spots)
+        self.dtype = "f32"
+        self.dim = 0
+        self.prescale = 1.0  #: what q was multiplied with before it came here
+        self.again = in_backward()
+        if self.again:
+            self.records = [None if spot.label is None else spot.watch.record(spot) for spot in self.spots]
+
+    @property
+    def step(self) -> int:
+        return max(spot.step for spot in self.spots)
+
+    def on_forward(self, stats: Stats) -> None:
+        if self.again:
+            return
+        if stats._reader is not None:
+            for number, spot in enumerate(self.spots):
+                spot.watch.take_later(self, number, stats)
+            return
+        stats = stats.over_batch()
+        for number in range(len(self.spots)):
+            self.take(number, stats)
+
+    def take(self, number: int, stats: Stats) -> None:
+        """Of one batch item that stands for all."""
+        if self.prescale != 1.0 and self.dim:  # what scaled q belongs to the scale
+            stats = stats.with_causes(self.dim, stats.sigma_q[0] / abs(self.prescale), stats.sigma_k[0], stats.key_mean_norm[0],
+                                      stats["scale"][0] * abs(self.prescale))
+        spot = self.spots[number]
+        self.records[number] = spot.watch.take(spot, stats, self.dtype)
+
+    def on_backward(self, stats: GradientStats) -> None:
+        for number, spot in enumerate(self.spots):
+            if not spot.watch.settings.backward:
+                continue
+            if stats._reader is not None:
+                spot.watch.take_later(self, number, stats)
+            else:
+                self.take_gradients(number, stats)
+
+    def take_gradients(self, number: int, stats: GradientStats) -> None:
+        record = self.records[number]
+        if record is not None and stats.batch:
+            for name, values in stats.to_dict().items():
+                record.set(name, values.sum(0))
+
+    def set(self, name: str, values: Any) -> None:
+        """What a hook on a gradient found."""
+        for spot, record in zip(self.spots, self.records):
+            if record is not None and spot.watch.settings.backward:
+                record.set(name, values)
+
+    @contextlib.contextmanager
+    def listed(self) -> Iterator[int]:
+        """The number under which an operator finds this call. Backward has it from the operator's own node."""
+        started = time.perf_counter()
+        tag = rootdk_torch.register(self)
+        try:
+            yield tag
+        finally:
+            rootdk_torch.unregister(tag)
+            self.spent(started)
+
+    def spent(self, started: float) -> None:
+        for spot in self.spots:
+            spot.watch.spent(time.perf_counter() - started)
+
+
+def call_here() -> Optional[Call]:
+    """Of this thread, if anybody looks at it now."""
+    with _open_lock:
+        watches = list(_open)
+    spots = [spot for spot in (watch.here() for watch in watches) if spot is not None]
+    return Call(spots) if spots else None
+
+
+class _Eyes:
+    """The Looker of a thread's mode."""
+
+    @property
+    def looking(self) -> bool:
+        return bool(_open)
+
+    def batch_hint(self) -> Sequence[Tensor]:
+        for watch in reversed(_open):
+            if found := watch.inputs():
+                return found
+        return ()
+
+    def missed(self, what: str, why: str) -> None:
+        for watch in list(_open):
+            watch.missed(what, why)
+
+    def written_out(self, found: Written) -> None:
+        call = call_here()
+        if call is None:
+            for watch in list(_open):
+                watch.outside("attention that is written out")
+            return
+        started = time.perf_counter()
+        of_written(call, found)
+        call.spent(started)
+
+    def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
+             dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
+             prescale: float = 1.0) -> Tensor:
+        def theirs() -> Tensor:
+            return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+                        enable_gqa=enable_gqa)
+
+        tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
+        if len(tensors) < 3 or rootdk_torch.transformed(*tensors):
+            self.missed("scaled_dot_product_attention", "inside a transform of torch.func")
+            return theirs()
+        if query.is_cuda and torch.cuda.is_current_stream_capturing():  # what a graph records, nobody can look at meanwhile
+            return theirs()
+        call = call_here()
+        if call is None:
+            for watch in list(_open):
+                watch.outside("scaled_dot_product_attention")
+            return theirs()
+        started = time.perf_counter()
+        call.prescale = prescale
+        hidden = hidden_by_numbers(call, query, key, attn_mask, scale)
+        problem = computable(call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, hidden)
+        call.spent(started)
+        if problem is not None:
+            return computed_here(call, problem)
+        out = theirs()
+        started = time.perf_counter()
+        beside(call, query, key, value, attn_mask, is_causal, scale, hidden)
+        call.spent(started)
+        return out
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.mode = Follow(_Eyes())
+        self.depth = 0
+
+
+_thread = _Thread()
+
+
+def enter() -> bool:
+    """Puts the mode onto this thread's stack, unless it is there; where backward computes again for a checkpoint, stacks are empty."""
+    if _thread.depth and torch._C._len_torch_function_stack() > 0:
+        return False
+    _thread.mode.__enter__()
+    _thread.depth += 1
+    return True
+
+
+def leave() -> None:
+    _thread.depth -= 1
+    _thread.mode.__exit__(None, None, None)
+
+
+def open_eyes(watch: Looking) -> None:
+    with _open_lock:
+        _open.append(watch)
+
+
+def close_eyes(watch: Looking) -> None:
+    with _open_lock:
+        if watch in _open:
+            _open.remove(watch)

@@ -1,0 +1,225 @@
+"""Looking at one call of attention: from the fused pass that computes it, beside the model's own kernel, or at scores written out."""
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from . import torch as rootdk_torch
+from ._masks import hidden_below, hidden_scores, hides_surely
+from ._problem import StatsOptions
+from ._rows import sampled, stats_of_scores
+
+if TYPE_CHECKING:
+    from ._eyes import Call
+    from ._follow import Written
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How closely a watch looks; `rootdk.watch` says what each is."""
+
+    sample: int = 1
+    rows: int = 64
+    beside: bool = False
+    backward: bool = True
+
+    @staticmethod
+    def of(several: Sequence[Settings]) -> Settings:
+        """What satisfies all of them."""
+        return several[0] if len(several) == 1 else Settings(
+            min(s.sample for s in several), max(s.rows for s in several), any(s.beside for s in several),
+            any(s.backward for s in several))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sdpa:
+    """A call that is ours to compute: what the operator gets."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Optional[Tensor]
+    dropout_p: float
+    is_causal: bool
+    scale: Optional[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """What a mask hides by numbers."""
+
+    below: float  #: numbers up to this one
+    surely: bool  #: whether −inf in their place gives the same output
+
+
+@dataclasses.dataclass(frozen=True)
+class _KnownMask:
+    mask: weakref.ReferenceType[Tensor]
+    version: int
+    below: Optional[float]
+    count: int
+
+
+_known_masks: dict[int, _KnownMask] = {}  # all layers of a model get the same one; on a GPU each look at it waits
+_fast: dict[Any, bool] = {}
+_MOST_KNOWN = 64
+
+
+def hidden_by_numbers(call: Call, query: Tensor, key: Tensor, mask: Optional[Tensor], scale: Optional[float]) -> Optional[Hidden]:
+    """None for masks without such numbers."""
+    if mask is None or not mask.is_floating_point() or mask.is_nested or not _can_be_sampled(query, key):
+        return None
+    known = _looked_at(mask)
+    if known.below is None:
+        return None
+    if not call.again:
+        for spot in call.spots:
+            spot.watch.hides(known.below, known.count)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return Hidden(known.below, not query.is_cuda and hides_surely(mask, known.below, query, key, factor))
+
+
+def _looked_at(mask: Tensor) -> _KnownMask:
+    version = -1 if mask.is_inference() else mask._version
+    known = _known_masks.get(id(mask))
+    if known is not None and known.mask() is mask and known.version == version >= 0:
+        return known
+    below = hidden_below(mask)
+    count = 0 if below is None else int(((mask.detach() <= below) & ~torch.isneginf(mask.detach())).sum())
+    if len(_known_masks) >= _MOST_KNOWN:
+        _known_masks.clear()
+    known = _known_masks[id(mask)] = _KnownMask(weakref.ref(mask), version, below, count)
+    return known
+
+
+def computable(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float,
+               is_causal: bool, scale: Optional[float], enable_gqa: bool, hidden: Optional[Hidden]) -> Optional[Sdpa]:
+    """The call as the operator gets it, if it is ours to compute: what we compute ourselves comes with statistics from the same pass."""
+    q, k, v, table = rootdk_torch.under_autocast(query, key, value, attn_mask)
+    assert q is not None and k is not None and v is not None
+    call.dtype = rootdk_torch._NAMES.get(q.dtype, "f32")
+    call.dim = query.shape[-1]
+    # f64 runs in the reference kernel, which is no match for anybody's.
+    if call.settings.beside or dropout_p != 0 or query.device.type not in ("cpu", "cuda") or query.dtype == torch.float64:
+        return None
+    if hidden is not None and not hidden.surely:
+        return None
+    if rootdk_torch._why_not(q, k, v, table, dropout_p, is_causal, scale, enable_gqa) is not None:
+        return None
+    if query.is_cuda:
+        for spot in call.spots:
+            spot.watch.settle(before=call.step - 1)  # while the device has something to do
+        call.options = _options(call, query.shape[-2])
+        if not _is_fast(call.options, q, k, v, table, is_causal, scale):
+            return None
+    if hidden is not None and table is not None:
+        table = table.masked_fill(table <= hidden.below, float("-inf"))
+    return Sdpa(q, k, v, table, dropout_p, is_causal, scale)
+
+
+def computed_here(call: Call, problem: Sdpa) -> Tensor:
+    with call.listed() as tag:
+        return rootdk_torch.computed(problem.q, problem.k, problem.v, problem.mask, problem.dropout_p, problem.is_causal,
+                                     problem.scale, tag)
+
+
+def _options(call: Call, len_q: int) -> StatsOptions:
+    """On a GPU: of the blocks as many as `rows` needs, others in every step."""
+    blocks = -(-len_q // 64)
+    sample = max(call.settings.sample, blocks * 64 // max(call.settings.rows, 64))
+    return StatsOptions("full", sample=sample, sample_offset=call.step % min(sample, blocks))
+
+
+def _is_fast(options: StatsOptions, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], is_causal: bool,
+             scale: Optional[float]) -> bool:
+    """Forward, and backward if there will be one."""
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    seen = (*((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)), query.dtype, query.device, is_causal, scale,
+            learns, options.sample, None if mask is None else (mask.shape, mask.dtype))
+    if seen not in _fast:
+        if len(_fast) > 4096:
+            _fast.clear()
+        _fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
+    return _fast[seen]
+
+
+def beside(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool,
+           scale: Optional[float], hidden: Optional[Hidden]) -> None:
+    """Some rows against all keys, beside the model's own kernel; gradients by hooks."""
+    if not _can_be_sampled(query, key):
+        for spot in call.spots:
+            spot.watch.missed("scaled_dot_product_attention", f"queries of shape {list(query.shape)} are not sampled")
+        return
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if not call.again:
+        stats = sampled(query, key, attn_mask, is_causal, scale, call.settings.rows, 17 * call.step,
+                        None if hidden is None else hidden.below)
+        _give(call, stats, query, key, factor)
+    if call.settings.backward:
+        _hook_inputs(call, query, key, value)
+
+
+def of_written(call: Call, found: Written) -> None:
+    """Attention that somebody has written out."""
+    call.dtype = rootdk_torch._NAMES.get(found.q.dtype, "f32")
+    call.prescale = found.prescale
+    if not call.again:
+        with torch.no_grad():
+            raw = (found.q.detach().float() @ found.k.detach().float()) * found.factor
+            score = found.scores.detach().float()
+            before = raw if found.cap is None else found.cap * torch.tanh(raw / found.cap)
+            visible = ~torch.isneginf(score)
+            hidden, count = hidden_scores(score, before)
+            if hidden is not None:
+                visible &= ~hidden
+                for spot in call.spots:
+                    spot.watch.hides(float((score - before)[hidden].max()), count)
+            sink = None if found.sink is None else found.sink.detach()
+            _give(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2), found.factor)
+    if call.settings.backward and found.hooked.requires_grad:
+        heads = found.scores.shape[1]
+        batch = found.scores.shape[0]
+
+        def hook(gradient: Tensor) -> None:
+            wide = gradient.detach().float().square()
+            call.set("d_scores", wide.reshape(batch, heads, -1).sum((0, 2)).cpu().numpy())
+
+        found.hooked.register_hook(hook)
+
+
+def _give(call: Call, stats: Any, query: Tensor, key: Tensor, factor: float) -> None:
+    """With causes: σ_q, σ_k and the mean key per query head, the batch being one. What scaled q before belongs to the scale."""
+    with torch.no_grad():
+        q, k = query.detach().float(), key.detach().float()
+        group = q.shape[1] // k.shape[1]
+        mean = k.mean(2, keepdim=True)
+        table = torch.stack([q.square().mean((0, 2, 3)).sqrt() / abs(call.prescale),
+                             (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
+                             mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group)]).cpu().numpy()
+    call.prescale, scale = 1.0, abs(factor * call.prescale)
+    call.on_forward(stats.over_batch().with_causes(query.shape[-1], *table, scale))
+
+
+def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, x in (("d_q", query), ("d_k", key), ("d_v", value)):
+        if not x.requires_grad:
+            continue
+
+        # x owns the hook: one that held x would keep the two, and all that x came from, for ever.
+        def hook(gradient: Tensor, name: str = name, x: Tensor = x.detach(), heads: int = query.shape[1]) -> None:
+            wide = gradient.detach().float()
+            call.set(name, wide.square().sum((0, 2, 3)).repeat_interleave(heads // wide.shape[1]).cpu().numpy())
+            if name == "d_q":
+                call.set("d_log_scale", (wide * x.float()).sum((0, 2, 3)).cpu().numpy())
+
+        x.register_hook(hook)
+
+
+def _can_be_sampled(query: Tensor, key: Tensor) -> bool:
+    if query.is_nested or query.ndim != 4 or key.ndim != 4 or not query.numel() or not key.numel():
+        return False
+    return query.shape[1] % key.shape[1] == 0

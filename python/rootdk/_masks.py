@@ -1,0 +1,66 @@
+"""Masks that hide by a large negative number where others write −inf: −100 (Swin), −1e4, −1e9, the lowest finite number.
+
+Softmax gives such keys nothing, but to statistics they are scores like others: one of them makes a spread of 1e9. What tells a mask from
+a bias is the gap: between the numbers that a bias adds and those that hide lies a range, wider than all that the bias spans, in which
+there is nothing.
+"""
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+_GAP = 64.0  # e^−64: nothing, beside scores that differ by less than this
+_NOTHING = 30.0  # e^−30 of each of a million keys is still below a unit in f32's last place
+
+
+def hidden_below(bias: Tensor) -> Optional[float]:
+    """The largest of the numbers that hide in a mask of any shape; None where all are added (or are −inf). Numbers are split at the
+    middle of their range, as long as a gap of at least half of it lies there: masks that were added to each other hide by sums."""
+    if not bias.is_floating_point() or not bias.numel():
+        return None
+    found: Optional[float] = None
+    values = bias.detach().to(torch.promote_types(bias.dtype, torch.float32))
+    values = values.masked_fill(~torch.isfinite(values), math.nan)
+    while True:
+        high = float(values.nan_to_num(-math.inf).max())
+        low = float(values.nan_to_num(math.inf).min())
+        if not high - low >= _GAP:
+            return found
+        middle = low + (high - low) / 2
+        upper = values > middle
+        top = float(torch.where(upper, -math.inf, values).nan_to_num(-math.inf).max())
+        bottom = float(torch.where(upper, values, math.inf).min())
+        if bottom - top < max(_GAP, (high - low) / 2):
+            return found
+        found = top
+        values = torch.where(upper, values, math.nan)
+
+
+def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: float) -> bool:
+    """Whether numbers up to `below` leave a key without any weight whatever the scores are: |c·q·k| ≤ c·‖q‖·‖k‖. Not where a row is hidden
+    altogether: there such a mask gives the mean of V, −inf zero."""
+    hidden = bias.detach() <= below
+    if bool(hidden.logical_or(bias.detach() == -math.inf).all(-1).any()):
+        return False
+    with torch.no_grad():
+        largest = [float(torch.linalg.vector_norm(x.detach().float(), dim=-1).max()) for x in (query, key)]
+        added = bias.detach().float()
+        least = float(added.masked_fill(hidden | ~torch.isfinite(added), math.inf).min())
+    return least - below - 2 * abs(scale) * largest[0] * largest[1] > _NOTHING
+
+
+def hidden_scores(scores: Tensor, before: Tensor) -> tuple[Optional[Tensor], int]:
+    """Of scores that were written out, with what they were before masks and biases: which are hidden by a number, None if none is, and how
+    many. A key counts as hidden only if it is that far below its row's maximum as well, or its whole row is."""
+    added = scores.detach() - before.detach()
+    below = hidden_below(added)
+    if below is None:
+        return None, 0
+    hidden = added <= below
+    visible = scores.detach().masked_fill(hidden, -math.inf)
+    top = visible.max(-1, keepdim=True).values
+    hidden &= (scores.detach() < top - _NOTHING) | (top == -math.inf)
+    return hidden, int(hidden.sum())

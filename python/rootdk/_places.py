@@ -1,0 +1,154 @@
+"""Where in a model a thread is: which of its modules are running, which step that is, and which calls it has seen there.
+
+A step is a call of the model. Where only parts of it are called (an encoder inside generate(), the parts that a training_step calls), a
+step ends when a part is called again. What backward computes again for a checkpoint belongs to the step that computed it first.
+"""
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from typing import Any, Callable, Iterable, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
+
+
+def in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class Place(threading.local):
+    """Of one watch in one thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []  #: names of the modules that are running, the innermost last
+        self.inputs: list[Sequence[Tensor]] = []  #: and the tensors they were called with
+        self.seen: list[int] = []  #: how many calls had been seen, or named as not seen, when each began
+        self.noticed = 0
+        self.step = -1
+        self.known = True  #: False while backward computes something again, of which step nobody knows
+        self.parts: set[str] = set()  #: what was called on its own in this step
+        self.calls: dict[str, int] = {}  #: of attention in this step, by module
+        self.opened = False  #: whether the watch was opened in this thread
+        self.mode = False  #: whether entering the model put the mode onto this thread's stack
+        self.started = 0.0  #: when it did
+
+
+class Modules:
+    """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told when a thread enters
+    the model and leaves it, `unseen` of modules that look like attention in which none was seen."""
+
+    def __init__(self, model: torch.nn.Module, begin: Callable[[str, torch.nn.Module], None],
+                 end: Callable[[str, torch.nn.Module, Any], None], unseen: Callable[[str, str], None]):
+        self.place = Place()
+        self.step = -1
+        self._begin, self._end, self._unseen = begin, end, unseen
+        self._lock = threading.Lock()
+        self._inputs: dict[tuple[str, int], int] = {}  # (module, where its input lies) → step
+        self._hooks: list[Any] = []
+        self.attention = {name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__)}
+        for name, module in model.named_modules():
+            self._hooks.append(module.register_forward_pre_hook(Hook(self._enter, name, module), with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(Hook(self._leave, name, module), always_call=True))
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _enter(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        place = self.place
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        if not place.stack:
+            self._outermost(name, tensors)
+            self._begin(name, module)
+        if tensors and not in_backward() and (module.training or torch.is_grad_enabled()):
+            self._remember(name, tensors[0])
+        place.stack.append(name)
+        place.inputs.append(tensors)
+        place.seen.append(place.noticed)
+
+    def _leave(self, name: str, module: torch.nn.Module, args: Any, output: Any) -> None:
+        place = self.place
+        while place.stack:
+            left, before = place.stack.pop(), place.seen.pop()
+            place.inputs.pop()
+            if left == name:
+                # Where a module inside of it was named, the name of this one adds nothing.
+                if name in self.attention and place.noticed == before and not in_backward():
+                    place.noticed += 1
+                    self._unseen(name, f"{type(module).__name__} computed no attention that could be followed")
+                break
+        if not place.stack:
+            self._end(name, module, output)
+
+    def _outermost(self, name: str, tensors: Sequence[Tensor]) -> None:
+        place = self.place
+        if in_backward():
+            step = self._inputs.get((name, tensors[0].data_ptr())) if tensors else None
+            place.known = step is not None
+            place.step = self.step if step is None else step
+            return
+        place.known = True
+        if name == "" or name in place.parts or not place.parts:
+            with self._lock:
+                self.step += 1
+                place.step = self.step
+            place.parts, place.calls = set(), {}
+        place.parts.add(name)
+
+    def _remember(self, name: str, x: Tensor) -> None:
+        try:
+            where = x.data_ptr()
+        except RuntimeError:  # a tensor without memory, under a transform
+            return
+        if len(self._inputs) >= _MOST_INPUTS:
+            with self._lock:
+                self._inputs = dict(list(self._inputs.items())[_MOST_INPUTS // 2 :])
+        self._inputs[name, where] = self.place.step
+
+
+class Hook:
+    """One hook of one module. Copies of a watched model, pickled or deep, are not watched: EMA and reference models have the same names."""
+
+    def __init__(self, call: Callable[..., None], name: str, module: torch.nn.Module):
+        self.call, self.name, self.module = call, name, weakref.ref(module)
+
+    def __call__(self, module: torch.nn.Module, *rest: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if module is self.module() or getattr(module, "_is_replica", False):
+            self.call(self.name, module, *rest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _silence, ()
+
+
+def _silence() -> Callable[..., None]:
+    return _silent
+
+
+def _silent(*_: Any) -> None:
+    """What is left of a hook in a copy."""
+
+
+def compiled_parts(model: torch.nn.Module) -> Iterable[str]:
+    """Names of the modules that torch.compile has taken over, whose insides call no hook."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            yield name
+
+
+def label_of(place: Place, root: str) -> Optional[str]:
+    """Who calls; a second call from the same module in one step gets a number. None where backward computes one of several calls again,
+    and nothing says which."""
+    name = place.stack[-1] if place.stack else ""
+    name = name or root
+    if in_backward():
+        return name if place.known else None
+    count = place.calls[name] = place.calls.get(name, 0) + 1
+    return name if count == 1 else f"{name}#{count}"

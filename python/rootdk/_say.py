@@ -1,0 +1,87 @@
+"""What a watch says: tables, TensorBoard's scalars, Prometheus's text."""
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Mapping
+
+import numpy as np
+
+from ._history import COLUMNS, Record
+
+
+def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:
+    """Aligned text; with `worst`, only so many heads, those nearest to freezing first."""
+    lines = [(record.layer, head, [float(record[name][head]) for name in columns], float(record["sigma_ratio"][head]))
+             for record in records for head in range(record.values.shape[1])]
+    if worst is not None:
+        lines = sorted(lines, key=lambda line: -line[3] if np.isfinite(line[3]) else np.inf)[:worst]
+    cells = [["layer", "head", *columns]] + [[layer, str(head), *(_short(x) for x in values)] for layer, head, values, _ in lines]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w)
+                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
+                     for row in cells)
+
+
+def _short(x: float) -> str:
+    if not np.isfinite(x):
+        return "-" if np.isnan(x) else str(x)
+    return f"{x:.3f}" if x == 0 or 1e-3 <= abs(x) < 100 else f"{x:.3g}"
+
+
+def prometheus(records: list[Record], prefix: str) -> str:
+    """The newest step in Prometheus's text format: one gauge per statistic, labelled by layer and head."""
+    out = []
+    for name in COLUMNS:
+        lines = []
+        for record in records:
+            layer = record.layer.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            for head, value in enumerate(record[name].tolist()):
+                if np.isnan(value):
+                    continue
+                text = "+Inf" if value == np.inf else "-Inf" if value == -np.inf else repr(value)
+                lines.append(f'{prefix}_{name}{{layer="{layer}",head="{head}"}} {text}')
+        if lines:
+            metric = re.sub(r"[^a-zA-Z0-9_:]", "_", f"{prefix}_{name}")
+            out += [f"# TYPE {metric} gauge", *lines]
+    if records:
+        out += [f"# TYPE {prefix}_step gauge", f"{prefix}_step {records[0].step}"]
+    return "\n".join(out) + "\n" if out else ""
+
+
+def unseen_words(unseen: Mapping[str, str], most: int = 8) -> str:
+    """One line a name, the first ones."""
+    if not unseen:
+        return ""
+    lines = [f"  {name}: {why}" for name, why in list(unseen.items())[:most]]
+    more = [f"  and {len(unseen) - most} more (w.unseen)"] if len(unseen) > most else []
+    return "\n".join(["Not seen, and so in none of these numbers:", *lines, *more])
+
+
+def hidden_words(hidden: Mapping[float, int]) -> str:
+    """What masks hid by numbers."""
+    return "\n".join(f"A mask hides by {below:.3g} and lower numbers instead of -inf: {count:,} such scores were taken as hidden."
+                     for below, count in sorted(hidden.items()))
+
+
+class TensorBoard:
+    """Writes scalars, into writers of its own where a folder is given."""
+
+    def __init__(self) -> None:
+        self._writers: dict[str, Any] = {}
+
+    def write(self, writer: Any, records: list[Record], prefix: str) -> None:
+        if isinstance(writer, (str, os.PathLike)):
+            folder = os.fspath(writer)
+            if folder not in self._writers:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writers[folder] = SummaryWriter(folder)
+            writer = self._writers[folder]
+        for record in records:
+            for name in COLUMNS:
+                values = record[name]
+                known = values[values == values]
+                if known.size:
+                    for what, value in (("max", known.max()), ("mean", known.mean()), ("min", known.min())):
+                        writer.add_scalar(f"{prefix}/{record.layer}/{name}/{what}", float(value), record.step)

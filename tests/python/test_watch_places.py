@@ -1,0 +1,347 @@
+"""rootdk.watch names what it saw: the right step, layer and watch, whoever calls, in whatever thread; and what it did not see."""
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+import pickle
+import re
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_watch import Attention, Model
+from torch.utils.checkpoint import checkpoint
+
+import rootdk
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(3)
+
+
+def rows_of(w, *names):
+    return {(r["step"], r["layer"], r["head"]): [r[name] for name in names] for r in w.to_dicts()}
+
+
+def in_thread(function):
+    failures = []
+
+    def run():
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("way", ["sdpa", "divided"])
+def test_a_model_that_runs_in_another_thread_is_seen(way):
+    model, x = Model(way=way).eval(), torch.randn(2, 9, 32)
+    with rootdk.watch(model) as here:
+        model(x)
+    with rootdk.watch(model) as w:
+        in_thread(lambda: model(x))
+    assert rows_of(w, "entropy", "raw_max") == rows_of(here, "entropy", "raw_max") and w.step == 0
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_two_watches_in_two_threads_keep_apart():
+    """Through transformers, whose functions are found in a table that all threads share."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, vocab_size=50,
+                                     hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    models = [transformers.BertModel(config).eval() for _ in range(2)]
+    for model in models:
+        with rootdk.watch(model):
+            model.set_attn_implementation("rootdk")
+    barrier, found = threading.Barrier(2), {}
+
+    def work(number):
+        ids = torch.arange(5 + 3 * number)[None]
+        barrier.wait()
+        with rootdk.watch(models[number]) as w, torch.no_grad():
+            barrier.wait()
+            for _ in range(20):
+                models[number](input_ids=ids)
+            barrier.wait()
+        found[number] = {(r["step"], round(r["keys"])) for r in w.to_dicts()}
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: {(step, 5 + 3 * n) for step in range(20)} for n in range(2)}
+
+
+def test_one_model_in_two_threads_at_once_counts_every_call():
+    model = Model(causal=False).eval()
+    lengths = [5, 6, 7, 8]
+    with rootdk.watch(model) as w:
+        threads = [threading.Thread(target=lambda n=n: [model(torch.randn(1, n, 32)) for _ in range(10)]) for n in lengths]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    seen = {(r["step"], r["layer"]): round(r["keys"], 3) for r in w.to_dicts()}
+    assert {step for step, _ in seen} == set(range(40)) and w.layers == ["layers.0", "layers.1"]
+    assert all(seen[step, "layers.0"] == seen[step, "layers.1"] for step in range(40))  # never of two calls
+    assert sorted(seen[step, "layers.0"] for step in range(40)) == sorted(10 * lengths)
+
+
+# Several watches ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("way", ["sdpa", "divided"])
+def test_both_of_two_watches_see(way):
+    model, x = Model(way=way).eval(), torch.randn(2, 200, 32)
+    with rootdk.watch(model) as alone:
+        expected = model(x)
+        expected.sum().backward()
+    with rootdk.watch(model, sample=2) as outer, rootdk.watch(model.layers[1]) as inner, rootdk.watch() as anything:
+        found = model(x)
+        found.sum().backward()
+    assert torch.equal(expected, found)
+    names = ("entropy", "raw_max", "score_sigma", "d_scores")
+    whole = rows_of(alone, *names)
+    assert rows_of(outer, *names) == whole
+    assert rows_of(inner, *names) == {(s, "(root)", h): v for (s, layer, h), v in whole.items() if layer == "layers.1"}
+    assert anything.layers == ["attention", "attention#2"]
+    assert [v for (_, layer, _), v in rows_of(anything, *names).items() if layer == "attention"] == \
+        [v for (_, layer, _), v in whole.items() if layer == "layers.0"]
+
+
+def test_a_model_beside_the_watched_one_is_not_taken_for_it():
+    policy, reference = Model().eval(), Model().eval()
+    x = torch.randn(1, 6, 32)
+    with pytest.warns(RuntimeWarning, match="outside"), rootdk.watch(policy) as w:
+        policy(x)
+        reference(torch.randn(1, 11, 32))
+    assert {round(r["keys"], 2) for r in w.to_dicts()} == {round(float(w.stats("layers.0").keys[0, 0]), 2)}
+    assert list(w.unseen) == ["(outside)"] and w.layers == ["layers.0", "layers.1"]
+
+
+def test_copies_of_a_watched_model_are_not_watched():
+    model, x = Model(layers=1).eval(), torch.randn(1, 6, 32)
+    with rootdk.watch(model) as w:
+        twin = copy.deepcopy(model)
+        again = pickle.loads(pickle.dumps(model))
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of calls outside of the model
+            assert torch.equal(twin(x), again(x))
+        assert w.layers == [] and w.step == -1
+        model(x)
+    assert w.layers == ["layers.0"] and w.step == 0
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+class Parts(torch.nn.Module):
+    """As Lightning does it: what trains is not forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = Model(layers=1), Model(layers=1)
+
+    def training_step(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def test_parts_that_are_called_on_their_own():
+    model = Parts()
+    with rootdk.watch(model) as w:
+        for n in (5, 6, 7):
+            model.training_step(torch.randn(1, n, 32)).sum().backward()
+    assert w.layers == ["encoder.layers.0", "decoder.layers.0"] and w.step == 2
+    for step, layer, _ in (found := rows_of(w, "keys", "d_scores")):
+        assert found[step, layer, 0] == found[step, "encoder.layers.0", 0][:1] + found[step, layer, 0][1:]
+        assert math.isfinite(found[step, layer, 0][1])
+    assert len(found) == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("way, beside", [("sdpa", False), ("sdpa", True), ("divided", False)])
+def test_gradients_belong_to_their_own_step(way, beside):
+    """DPO and contrastive losses: two forwards, then one backward."""
+    model = Model(way=way).eval()
+    one, two = torch.randn(1, 12, 32), 3 * torch.randn(1, 12, 32)
+    apart = {}
+    for step, x in enumerate((one, two)):
+        with rootdk.watch(model, beside=beside) as w:
+            (model(x).square().mean() * (1 + step)).backward()
+        apart |= {(step, layer, head): values for (_, layer, head), values in rows_of(w, "d_scores", "d_q").items()}
+    with rootdk.watch(model, beside=beside) as w:
+        (model(one).square().mean() + 2 * model(two).square().mean()).backward()
+    found = rows_of(w, "d_scores", "d_q")
+    assert found.keys() == apart.keys()
+    for key, values in apart.items():
+        assert found[key] == pytest.approx(values, rel=1e-4, nan_ok=True), key
+    assert any(math.isfinite(v) and v > 0 for values in found.values() for v in values)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("every", [1, 2])
+def test_checkpoints_of_two_forwards_belong_to_their_own_step(reentrant, every):
+    class Checkpointed(Model):
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + checkpoint(layer, x, use_reentrant=reentrant)
+            return x
+
+    model = Checkpointed(layers=2)
+    inputs = [(n * torch.randn(1, 12, 32)).requires_grad_() for n in (1, 2, 3)]
+    apart = {}
+    for step, x in enumerate(inputs):
+        with rootdk.watch(model) as w:
+            model(x).square().mean().backward()
+        apart |= {(step, layer, head): v for (_, layer, head), v in rows_of(w, "d_scores", "entropy").items() if step % every == 0}
+    with rootdk.watch(model, every=every) as w:
+        sum(model(x).square().mean() for x in inputs).backward()
+    found = rows_of(w, "d_scores", "entropy")
+    assert found.keys() == apart.keys() and w.step == 2
+    for key, values in apart.items():
+        assert found[key] == pytest.approx(values, rel=1e-4), key
+
+
+def test_an_exception_in_the_model_leaves_nothing_behind():
+    class Raises(Model):
+        def forward(self, x):
+            x = self.layers[0](x)
+            if x.shape[1] == 7:
+                raise KeyError("seven")
+            return self.layers[1](x)
+
+    model = Raises()
+    with rootdk.watch(model) as w:
+        for n in (5, 7, 6):
+            try:
+                model(torch.randn(1, n, 32))
+            except KeyError:
+                pass
+    assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {(0, "layers.0"), (0, "layers.1"), (1, "layers.0"), (2, "layers.0"),
+                                                               (2, "layers.1")}
+    assert torch._C._len_torch_function_stack() == 0
+
+
+# What was not seen ----------------------------------------------------------------------------------------------------
+class HiddenAttention(torch.nn.Module):
+    """Its softmax is in a function that no mode sees into."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch._C.DisableTorchFunction():
+                return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+
+    def forward(self, x):
+        return self.Function.apply(x)
+
+
+def test_what_was_not_seen_is_named_once(tmp_path):
+    model = torch.nn.Sequential(Attention(), torch.nn.ModuleDict({"inner": HiddenAttention()})["inner"])
+    model.eval()
+    with pytest.warns(RuntimeWarning, match="1: HiddenAttention") as said, rootdk.watch(model) as w:
+        for _ in range(3):
+            model(torch.randn(1, 6, 32))
+    assert len([s for s in said if "HiddenAttention" in str(s.message)]) == 1
+    assert list(w.unseen) == ["1"] and w.layers == ["0"]
+    assert "Not seen" in w.table() and "HiddenAttention" in w.table()
+    data = json.loads(re.search(r'id="results">(.*?)</script>', w.report(tmp_path / "r.html").read_text(), re.S)[1])
+    assert data["unseen"] == dict(w.unseen)
+
+
+# Masks of numbers -----------------------------------------------------------------------------------------------------
+class Masked(torch.nn.Module):
+    """Attention with a mask that is added."""
+
+    def __init__(self, mask, eager, size=1.0):
+        super().__init__()
+        self.mask, self.eager, self.size = mask, eager, size
+
+    def forward(self, x):
+        q = k = x * self.size
+        if not self.eager:
+            return F.scaled_dot_product_attention(q, k, x, attn_mask=self.mask)
+        return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + self.mask, -1) @ x
+
+
+def causal(low, n=20, pad=0):
+    mask = torch.zeros(1, 1, n, n).masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), low)
+    mask[..., :pad] = low
+    return mask
+
+
+NAMES = ("score_sigma", "sigma_ratio", "entropy", "mean_p_max", "keys", "score_max", "trace_j", "raw_sigma")
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("low", [-100.0, -1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_mask_of_large_numbers_hides(low, eager):
+    x = torch.randn(2, 3, 20, 8)
+    with rootdk.watch(Masked(causal(-math.inf), eager)) as w:
+        w.model(x)
+    expected = rows_of(w, *NAMES)
+    model = Masked(causal(low), eager)
+    plain = model(x)
+    with rootdk.watch(model) as w:
+        found = model(x)
+    torch.testing.assert_close(found, plain, rtol=2e-6, atol=2e-6)
+    for key, values in rows_of(w, *NAMES).items():
+        assert values == pytest.approx(expected[key], rel=1e-4, abs=1e-5)
+    assert "instead of -inf: " in w.table()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_rows_that_such_a_mask_hides_altogether_keep_their_output_and_do_not_count(eager):
+    x = torch.randn(1, 2, 20, 8)
+    low = torch.finfo(torch.float32).min
+    model = Masked(causal(low, pad=5), eager)
+    plain = model(x)
+    with rootdk.watch(model, rows=20) as w:
+        found = model(x)
+    assert torch.equal(plain, found)  # the mean of all values in rows 0 to 4
+    stats = w.stats(w.layers[0])
+    assert (stats.rows_masked == 5).all() and (stats.score_sigma < 3).all()
+
+
+def test_masks_that_were_added_to_each_other():
+    x = torch.randn(1, 2, 20, 8)
+    found = []
+    for low in (-1e9, -math.inf):
+        with rootdk.watch(Masked(causal(low) + causal(low, pad=1)[..., :, :] * 1.0, False), rows=20) as w:
+            w.model(x)
+        found.append(rows_of(w, "score_sigma", "keys"))
+    for key, values in found[1].items():
+        assert found[0][key] == pytest.approx(values, rel=1e-4)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_bias_is_no_mask(eager):
+    """ALiBi reaches far down, but evenly."""
+    distance = torch.arange(300)[None, :] - torch.arange(300)[:, None]
+    bias = (-0.5 * distance.abs())[None, None].float()
+    x = torch.randn(1, 2, 300, 8)
+    with rootdk.watch(Masked(bias, eager)) as w:
+        w.model(x)
+    assert float(w.stats(w.layers[0]).keys[0, 0]) == pytest.approx(300) and "instead of" not in w.table()
+    assert float(w.stats(w.layers[0]).score_sigma[0, 0]) > 30
+
+
+def test_numbers_that_do_not_hide_for_certain_change_no_output():
+    """Scores as large as the mask: −1e4 does not hide here, and the output is the model's own."""
+    x = torch.randn(1, 2, 20, 8)
+    model = Masked(causal(-1e4), False, size=100.0)
+    plain = model(x)
+    with rootdk.watch(model, rows=20) as w:
+        assert torch.equal(model(x), plain)
+    assert np.isfinite([v for values in rows_of(w, *NAMES).values() for v in values]).all()
