@@ -21,7 +21,7 @@ from . import torch as rootdk_torch
 from ._alarm import Alarm, Event, Watchdog
 from ._clip import Projections, clip_projections, projections_of
 from ._files import write_whole
-from ._follow import Follow, Product
+from ._follow import Follow, Written
 from ._history import COLUMNS, FORWARD, History, Record, prometheus, table
 from ._problem import StatsOptions
 from ._rows import sampled, stats_of_scores
@@ -180,7 +180,8 @@ class Watch:
         return self._tags[label]
 
     def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-             dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
+             dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
+             prescale: float = 1.0) -> Tensor:
         if query.is_cuda and torch.cuda.is_current_stream_capturing():  # what a graph records, nobody can look at meanwhile
             return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                         enable_gqa=enable_gqa)
@@ -232,21 +233,28 @@ class Watch:
             self._fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
         return self._fast[seen]
 
-    def written_out(self, product: Product, scores: Tensor) -> None:
-        """Attention that somebody has written out: scores [batch, heads, len_q, len_kv], as softmax saw them."""
+    def written_out(self, found: Written) -> None:
+        """Attention that somebody has written out."""
         started = time.perf_counter()
         layer = self._layer(self._label())
-        layer.dtype = rootdk_torch._NAMES.get(product.q.dtype, "f32")
+        layer.dtype = rootdk_torch._NAMES.get(found.q.dtype, "f32")
+        factor = 1.0 if found.factor is None else found.factor
         with torch.no_grad():
             if not _in_backward():
-                raw = (product.q.detach().float() @ product.k.detach().float()) * product.factor
-                score = scores.detach()
+                raw = (found.q.float() @ found.k.float()) * factor
+                score = found.scores.detach()
                 visible = score > torch.finfo(score.dtype).min / 2
                 layer.on_forward(stats_of_scores(raw, score, visible),
-                                 _causes(product.q, product.k.transpose(-1, -2), product.factor))
+                                 _causes(found.q, found.k.transpose(-1, -2), factor))
         if self._backward:
-            layer.hook_scores(scores)
+            layer.hook_scores(found)
         self._watched_s += time.perf_counter() - started
+
+    def missed(self, what: str, why: str) -> None:
+        pass
+
+    def batch_hint(self) -> Sequence[Tensor]:
+        return ()
 
     def _hard(self, mask: Optional[Tensor]) -> Optional[Tensor]:
         """A mask of the lowest finite number means −inf, and only that keeps hidden keys out of the statistics. Where a row would
@@ -446,14 +454,14 @@ class _Layer:
         for name, values in stats.to_dict().items():
             self.record.set(name, values.sum(0))
 
-    def hook_scores(self, scores: Tensor) -> None:
-        record = self.record
-        if scores.requires_grad and record is not None:
+    def hook_scores(self, found: Written) -> None:
+        record, per_head = self.record, found.per_head
+        if found.hooked.requires_grad and record is not None:
 
             def hook(gradient: Tensor) -> None:
-                record.set("d_scores", gradient.detach().float().square().sum((0, 2, 3)).cpu().numpy())
+                record.set("d_scores", per_head(gradient.detach()).float().square().sum((0, 2, 3)).cpu().numpy())
 
-            scores.register_hook(hook)
+            found.hooked.register_hook(hook)
 
     def hook_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         record = self.record
