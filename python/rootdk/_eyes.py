@@ -30,6 +30,9 @@ class Looking(Protocol):
 
     settings: Settings
 
+    def looks(self) -> bool:
+        """Whether it wants to know of what this thread computes now."""
+
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at."""
 
@@ -150,7 +153,7 @@ class _Eyes:
 
     @property
     def looking(self) -> bool:
-        return bool(_open)
+        return any(watch.looks() for watch in _open)
 
     def batch_hint(self) -> Sequence[Tensor]:
         for watch in reversed(_open):

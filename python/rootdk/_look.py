@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
@@ -169,9 +170,12 @@ def of_written(call: Call, found: Written) -> None:
     call.prescale = found.prescale
     if not call.again:
         with torch.no_grad():
-            raw = (found.q.detach().float() @ found.k.detach().float()) * found.factor
             score = found.scores.detach().float()
-            before = raw if found.cap is None else found.cap * torch.tanh(raw / found.cap)
+            if found.factor is None:  # times something that is no number: what came before masks is not known
+                raw, before = score, torch.zeros_like(score)
+            else:
+                raw = before = (found.q.detach().float() @ found.k.detach().float()) * found.factor
+                before = before if found.cap is None else found.cap * torch.tanh(raw / found.cap)
             visible = ~torch.isneginf(score)
             hidden, count = hidden_scores(score, before)
             if hidden is not None:
@@ -179,7 +183,8 @@ def of_written(call: Call, found: Written) -> None:
                 for spot in call.spots:
                     spot.watch.hides(float((score - before)[hidden].max()), count)
             sink = None if found.sink is None else found.sink.detach()
-            _give(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2), found.factor)
+            _give(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2),
+                  math.nan if found.factor is None else found.factor)
     if call.settings.backward and found.hooked.requires_grad:
         heads = found.scores.shape[1]
         batch = found.scores.shape[0]

@@ -43,7 +43,7 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     sink = None if s_aux is None else s_aux.to(torch.float32)
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
-    call = call_here()
+    call = None if torch.compiler.is_compiling() else call_here()
     if call is not None:
         call.dtype = rootdk_torch._NAMES.get(query.dtype, "f32")
     with contextlib.nullcontext(0) if call is None else call.listed() as tag:

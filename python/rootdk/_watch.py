@@ -144,12 +144,21 @@ class Watch:
             self._warn_of_unseen()
 
     # Looking ----------------------------------------------------------------------------------------------------------
+    def looks(self) -> bool:
+        """Whether it wants to know of what this thread computes now: inside of the model in the steps it looks at, and outside to name what
+        is there."""
+        place = self._place
+        return place.step % self._every == 0 if place.stack else place.opened
+
+    def _inside(self) -> bool:
+        place = self._place
+        return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
+
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at."""
-        place = self._place
-        inside = bool(place.stack) if self.model is not None else place.opened
-        if not inside or place.step % self._every != 0 and place.step >= 0:
+        if not self._inside():
             return None
+        place = self._place
         place.noticed += 1
         label = label_of(place, "(root)" if self.model is not None else "attention")
         if label is not None:
@@ -170,8 +179,7 @@ class Watch:
 
     def missed(self, what: str, why: str) -> None:
         place = self._place
-        inside = bool(place.stack) if self.model is not None else place.opened
-        if inside and place.step % self._every == 0 and not in_backward():
+        if self._inside() and not in_backward():
             place.noticed += 1
             self._not_seen((place.stack[-1] if place.stack else "") or "(root)", f"{what}: {why}")
 

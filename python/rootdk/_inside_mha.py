@@ -1,0 +1,65 @@
+"""Inside of nn.MultiheadAttention, where modes for functions are off.
+
+What it calls by name can be seen by that name (F.scaled_dot_product_attention, without weights), and what it writes out (with
+weights) as operators, by a mode for those that lasts as long as the call.
+"""
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._steps import Trail
+from ._torch_names import STEPS
+from ._walk import walk
+
+if TYPE_CHECKING:
+    from ._follow import Looker
+
+_SDPA = torch.nn.functional.scaled_dot_product_attention
+_here = threading.local()  # .looker: whose nn.MultiheadAttention this thread is in
+_lock, _count = threading.Lock(), [0]
+
+
+def _seen(*args: Any, **kwargs: Any) -> Tensor:
+    looker: Optional[Looker] = getattr(_here, "looker", None)
+    return _SDPA(*args, **kwargs) if looker is None else looker.sdpa(_SDPA, *args, **kwargs)
+
+
+def call(looker: Looker, func: Any, args: Any, kwargs: Any) -> Any:
+    """F.multi_head_attention_forward, looked into."""
+    if kwargs.get("need_weights", args[15] if len(args) > 15 else True):
+        heads = kwargs.get("num_heads", args[4] if len(args) > 4 else None)
+        with Operators(looker, heads):
+            return func(*args, **kwargs)
+    outer = getattr(_here, "looker", None)
+    with _lock:  # other threads call by that name, too
+        _count[0] += 1
+        torch.nn.functional.scaled_dot_product_attention = _seen
+    _here.looker = looker
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _here.looker = outer
+        with _lock:
+            _count[0] -= 1
+            if _count[0] == 0:
+                torch.nn.functional.scaled_dot_product_attention = _SDPA
+
+
+class Operators(TorchDispatchMode):
+    """Follows attention that is written out, operator by operator."""
+
+    def __init__(self, looker: Looker, heads: Optional[int]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.looker = looker
+        self.trail = Trail(tuple, heads)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        step = STEPS.get(func)
+        if step is None:
+            return func(*args, **(kwargs or {}))
+        return walk(self.trail, self.looker, step, func, args, kwargs or {})

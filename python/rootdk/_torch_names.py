@@ -1,0 +1,65 @@
+"""Which torch function is which step on the way from product to product."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._steps import Trail
+
+Step = Callable[[Trail, Any, Any, Any], Any]
+
+_BY_STEP: dict[Step, str] = {
+    Trail.matmul: "matmul bmm mm __matmul__ linalg.matmul",
+    Trail.rmatmul: "__rmatmul__",
+    Trail.baddbmm: "baddbmm baddbmm_",
+    Trail.einsum: "einsum",
+    Trail.softmax: "softmax special.softmax _softmax _safe_softmax",
+    Trail.log_softmax: "log_softmax special.log_softmax _log_softmax",
+    Trail.exp: "exp exp_",
+    Trail.sum: "sum",
+    Trail.logsumexp: "logsumexp special.logsumexp",
+    Trail.times: "mul mul_ multiply multiply_ __mul__ __rmul__ __imul__",
+    Trail.over: "div div_ divide divide_ true_divide true_divide_ __truediv__ __itruediv__ __div__ __idiv__",
+    Trail.plus: "add add_ __add__ __radd__ __iadd__",
+    Trail.minus: "sub sub_ subtract subtract_ __sub__ __isub__",
+    Trail.tanh: "tanh tanh_",
+    Trail.inverse: "reciprocal reciprocal_ __rtruediv__ __rdiv__",
+    Trail.masked: "masked_fill masked_fill_ where clamp clamp_ clip clamp_min clamp_max maximum minimum nan_to_num nan_to_num_ "
+                  "masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
+    Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach dropout dropout_ feature_dropout alpha_dropout "
+                "requires_grad_ _to_copy cpu cuda native_dropout alias",
+    Trail.reshape: "view reshape unflatten flatten unsqueeze squeeze view_as reshape_as _unsafe_view expand expand_as",
+    Trail.transpose: "transpose swapaxes swapdims",
+    Trail.turned: "t",
+    Trail.permute: "permute",
+    Trail.part: "__getitem__ narrow select slice",
+    Trail.parts: "unbind chunk split tensor_split",
+    Trail.cat: "cat concat concatenate",
+}
+
+
+def _functions() -> dict[Any, Step]:
+    out: dict[Any, Step] = {}
+    for step, names in _BY_STEP.items():
+        for name in names.split():
+            for place in (torch, Tensor, F):
+                found: Any = place
+                for part in name.split("."):
+                    found = getattr(found, part, None)
+                if found is not None and not (name.startswith("__") and place is not Tensor):
+                    out[found] = step
+            packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") and "." not in name else None
+            for overload in packet.overloads() if packet is not None else ():
+                out[getattr(packet, overload)] = step
+    for name in ("mT", "T"):
+        out[getattr(Tensor, name).__get__] = Trail.turned
+    return out
+
+
+#: function → step
+STEPS = _functions()
+#: steps that make something known where nothing was
+STARTS = {Trail.matmul, Trail.rmatmul, Trail.baddbmm, Trail.einsum, Trail.softmax, Trail.times, Trail.over, Trail.reshape}

@@ -1,0 +1,32 @@
+"""A call of a torch function, and what it makes known."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ._products import Written
+from ._steps import Trail
+from ._torch_names import Step
+
+if TYPE_CHECKING:
+    from ._follow import Looker
+
+_EXP_ = {Tensor.exp_, torch.exp_, torch.ops.aten.exp_.default}
+
+
+def walk(trail: Trail, looker: Looker, step: Step, func: Any, args: Any, kwargs: Any) -> Any:
+    """Calls the function, notes what it did to what is known, and tells the looker what was found."""
+    if func in _EXP_ and args:
+        trail.before_exp_(args[0])
+    out = func(*args, **kwargs)
+    try:
+        found = step(trail, args, kwargs, out)
+    except Exception as error:  # the model goes on, whatever this is
+        found = ("a step between two products", f"that could not be followed ({type(error).__name__}: {error})")
+    if isinstance(found, Written):
+        looker.written_out(found)
+    elif found is not None:
+        looker.missed(*found)
+    return out
