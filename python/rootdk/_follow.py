@@ -62,9 +62,11 @@ class Follow(TorchFunctionMode):
         self.trail.memory.notes.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_compiling():  # dynamo traces this line, and must find nothing but the call
-            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():  # dynamo traces these lines, and must find nothing but the call
+            if getattr(func, "__module__", "") == "torch._tensor":  # methods in Python, into whose super() it cannot follow
+                return getattr(args[0], func.__name__)(*args[1:], **kwargs)
+            return func(*args, **kwargs)
         step = STEPS.get(func)
         if step is None and func is not _SDPA and func is not _MHA:
             if isinstance(func, _OPERATORS) and self.looker.looking:

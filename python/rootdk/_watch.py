@@ -101,6 +101,8 @@ class Watch:
         if self._entered:
             leave()
         if self._modules is not None:
+            if self._modules.step < 0 and exception[:1] == (None,):
+                self._unseen.setdefault("(root)", "no module of the model was called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
             self._modules = None
@@ -175,7 +177,7 @@ class Watch:
 
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
-            self._not_seen("(outside)", f"{what} was called outside of the model's modules; rootdk.watch() without a model sees that")
+            self._not_seen("(outside)", f"{what} was called outside of the model's modules, or by torch.compile; rootdk.watch() without a model sees that")
 
     def missed(self, what: str, why: str) -> None:
         place = self._place

@@ -260,6 +260,42 @@ def test_what_was_not_seen_is_named_once(tmp_path):
     assert data["unseen"] == dict(w.unseen)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compiled_model_runs_as_if_unwatched_and_is_named(backend, whole):
+    import torch._dynamo as dynamo
+
+    dynamo.reset()
+    model, x = Model().eval(), torch.randn(1, 9, 32)
+    expected = model(x)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled(x)
+    dynamo.utils.counters.clear()
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(compiled if whole else model) as w:
+        for _ in range(20):
+            torch.testing.assert_close(compiled(x), expected, rtol=1e-5, atol=1e-6)
+    assert not dynamo.utils.counters["graph_break"] and dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    assert w.unseen and all("torch.compile" in why or "compiled graph" in why for why in w.unseen.values())
+    if whole:
+        assert {"_orig_mod.layers.0", "_orig_mod.layers.1"} <= w.unseen.keys() and w.step == 19
+    compiled(x)
+
+
+def test_flex_attention_runs_as_if_unwatched_and_is_named():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    class Flex(torch.nn.Module):
+        def forward(self, x):
+            block_mask = flex.create_block_mask(lambda b, h, i, j: j <= i, None, None, 16, 16, device="cpu", BLOCK_SIZE=16)
+            return flex.flex_attention(x, x, x, score_mod=lambda s, b, h, i, j: s + (j - i), block_mask=block_mask)
+
+    model, x = Flex(), torch.randn(1, 2, 16, 16)
+    expected = model(x)
+    with pytest.warns(RuntimeWarning, match="flex_attention"), rootdk.watch(model) as w:
+        assert torch.equal(model(x), expected)
+    assert "flex_attention" in w.unseen["(root)"] and w.layers == []
+
+
 # Masks of numbers -----------------------------------------------------------------------------------------------------
 class Masked(torch.nn.Module):
     """Attention with a mask that is added."""
