@@ -195,6 +195,31 @@ TEST(Audit, ClipsACopy) {
   EXPECT_EQ(test::read_file(folder / "model.safetensors"), original);
 }
 
+// A slip of the finger must not cost a checkpoint.
+TEST(Audit, NeverWritesOverWhatItReads) {
+  const Folder folder(llama());
+  const Folder earlier(llama(2));
+  const std::string weights = folder.name("model.safetensors"), original = test::read_file(weights), config = test::read_file(folder.name("config.json"));
+  for (const char* option : {"--html", "--csv"})
+    for (const auto& [read, written] : {std::pair{weights, weights}, {folder.name(), weights}, {folder.name(), folder.name("config.json")},
+                                        {weights, earlier.name("model.safetensors")}}) {
+      const test::Finished done = rootdk({read, option, written, "--against", earlier.name(), "--force"});
+      EXPECT_EQ(done.status, 2) << option << written;
+      EXPECT_NE(done.err.find("is read by this command"), done.err.npos) << done.err;
+    }
+  EXPECT_EQ(test::read_file(weights), original);
+  EXPECT_EQ(test::read_file(folder.name("config.json")), config);
+  const std::string twice = folder.name("out");
+  EXPECT_NE(rootdk({weights, "--html", twice, "--csv", twice}).err.find("also where another result goes"), std::string::npos);
+  // A page of its own is replaced; a table carries no mark.
+  for (const auto& [option, again] : {std::pair{"--html", 0}, {"--csv", 2}}) {
+    const std::string path = folder.name(option);
+    EXPECT_EQ(rootdk({weights, option, path}).status, 0);
+    EXPECT_EQ(rootdk({weights, option, path}).status, again) << option;
+    EXPECT_EQ(rootdk({weights, option, path, "--force"}).status, 0);
+  }
+}
+
 TEST(Audit, ReadsWhatTrainingWrites) {
   const test::TemporaryFolder folder;
   const test::Finished trained = test::run({ROOTDK_COMMAND, "train", "--rules", "dk(8)", "--dk", "16", "--lr", "0.001", "--seeds", "1", "--steps", "2", "--out", folder.path().string()});

@@ -274,7 +274,7 @@ TEST(CommandLine, FilesAreWholeOrAsTheyWere) {
   EXPECT_NE(on_a_small_disk(attend + arrays["o.npy"]).find("o.npy: File too large"), std::string::npos);
   EXPECT_EQ(arrays.folder.files(), files) << "neither the file nor a part of it";
   write_file(arrays.folder / "o.npy", "what was there");
-  on_a_small_disk(attend + arrays["o.npy"]);
+  EXPECT_NE(on_a_small_disk(attend + arrays["o.npy"] + " --force").find("o.npy: File too large"), std::string::npos);
   EXPECT_EQ(read_file(arrays.folder / "o.npy"), "what was there");
   EXPECT_EQ(arrays.folder.files(), files + 1);
   EXPECT_NE(on_a_small_disk("tour --quick --out " + arrays["tour"]).find("results.json: File too large"), std::string::npos);
@@ -289,7 +289,7 @@ TEST(CommandLine, WritesThroughLinksAndToDevices) {
   const Arrays arrays;
   std::filesystem::create_symlink(arrays.folder / "real.npy", arrays.folder / "link.npy");
   write_file(arrays.folder / "real.npy", "old");
-  EXPECT_EQ(rootdk(arrays.attend({"--out", arrays["link.npy"]})).status, 0);
+  EXPECT_EQ(rootdk(arrays.attend({"--out", arrays["link.npy"], "--force"})).status, 0);
   EXPECT_TRUE(std::filesystem::is_symlink(arrays.folder / "link.npy"));
   EXPECT_NE(read_file(arrays.folder / "real.npy"), "old");
   EXPECT_EQ(rootdk(arrays.attend({"--out", "/dev/null"})).status, 0);
@@ -299,6 +299,50 @@ TEST(CommandLine, WritesThroughLinksAndToDevices) {
   EXPECT_NE(refused(arrays.attend({"--out", arrays["no/o.npy"]})).find("No such file or directory"), std::string::npos);
   EXPECT_NE(refused(arrays.attend({"--out", arrays.folder.path().string()})).find("Is a directory"), std::string::npos);
   EXPECT_NE(refused({"tour", "--quick", "--out", arrays["q.npy"]}).find("q.npy"), std::string::npos);
+}
+
+// By whatever name: the file itself, another spelling, a link, a hard link. --force does not help.
+TEST(CommandLine, NothingThatIsReadIsWrittenOver) {
+  const Arrays arrays;
+  std::filesystem::create_symlink(arrays.folder / "v.npy", arrays.folder / "link.npy");
+  std::filesystem::create_hard_link(arrays.folder / "k.npy", arrays.folder / "hard.npy");
+  const std::string q = read_file(arrays.folder / "q.npy"), k = read_file(arrays.folder / "k.npy"), v = read_file(arrays.folder / "v.npy");
+  const std::string spelt = (arrays.folder.path() / "." / ".." / arrays.folder.path().filename() / "q.npy").string();
+  for (const std::string& name : {arrays["q.npy"], spelt, arrays["link.npy"], arrays["hard.npy"]})
+    for (const Words& more : {Words{"--out", name}, Words{"--out", name, "--force"}})
+      EXPECT_EQ(refused(arrays.attend(more)), "rootdk attend: --out: " + name + " is read by this command, and would be written over");
+  EXPECT_EQ(read_file(arrays.folder / "q.npy"), q);
+  EXPECT_EQ(read_file(arrays.folder / "k.npy"), k);
+  EXPECT_EQ(read_file(arrays.folder / "v.npy"), v);
+}
+
+TEST(CommandLine, WhatOthersWroteStaysUnlessForced) {
+  const Arrays arrays;
+  write_file(arrays.folder / "mine.txt", "years of work");
+  EXPECT_EQ(refused(arrays.attend({"--out", arrays["mine.txt"]})),
+            "rootdk attend: --out: " + arrays["mine.txt"] + " is there already, and is no page or JSON of rootdk's; --force writes over it");
+  EXPECT_EQ(read_file(arrays.folder / "mine.txt"), "years of work");
+  EXPECT_EQ(rootdk(arrays.attend({"--out", arrays["mine.txt"], "--force"})).status, 0);
+  // Results of its own are replaced; a file of that name that is none is not.
+  const Words tour = {"tour", "--quick", "--out", arrays["tour"]};
+  std::filesystem::create_directory(arrays.folder / "tour");
+  write_file(arrays.folder / "tour/results.json", "{\n\"format\": \"rootdk-results\"}");
+  EXPECT_EQ(rootdk(tour).status, 0);
+  EXPECT_NE(read_file(arrays.folder / "tour/report.html").find("<meta name=\"generator\" content=\"rootdk"), std::string::npos);
+  write_file(arrays.folder / "tour/results.json", "{\"format\": \"another\"}");
+  EXPECT_NE(refused(tour).find("results.json is there already"), std::string::npos);
+  EXPECT_EQ(read_file(arrays.folder / "tour/results.json"), "{\"format\": \"another\"}");
+  // Runs cost hours.
+  const Words train = {"train", "--rules", "sqrt_dk", "--dk", "2", "--steps", "1", "--batch", "1", "--seeds", "1", "--lr", "0.01", "--out", arrays["runs"]};
+  const auto with = [&](const char* option) {
+    Words words = train;
+    words.emplace_back(option);
+    return words;
+  };
+  EXPECT_EQ(rootdk(train).status, 0);
+  EXPECT_NE(refused(train).find("holds runs already (sqrt_dk-dk2-lr0.01-seed"), std::string::npos);
+  EXPECT_EQ(rootdk(with("--resume")).status, 0);
+  EXPECT_EQ(rootdk(with("--force")).status, 0);
 }
 
 // Interrupts ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // rootdk attend: attention on the user's own arrays.
 #include "arrays.h"
+#include "destinations.h"
 #include "report/json.h"
 #include "rootdk/attention.h"
 #include "verbs.h"
@@ -10,7 +11,7 @@ namespace {
 
 struct Options : Common {
   std::string q, k, v, rule = "sqrt_dk", stats = "full", out, diagonal = "bottom-right";
-  bool causal = false;
+  bool causal = false, force = false;
   double soft_cap = 0;
 };
 
@@ -40,6 +41,9 @@ Problem problem_of(const Options& o) {
 int run(const Options& o) {
   o.begin();
   const Problem problem = problem_of(o);
+  Destinations destinations(o.force);
+  for (const std::string& read : {o.q, o.k, o.v}) destinations.reads(read);
+  destinations.writes("--out", o.out);
   const Array q = read_array(o.q), k = read_array(o.k), v = read_array(o.v);
   const Inputs inputs{q.view(o.q), k.view(o.k), v.view(o.v)};
   const Plan plan = make_plan(problem, rootdk::shape_of(inputs, problem));
@@ -80,6 +84,7 @@ Verb attend_verb() {
             list.option("--soft-cap", o->soft_cap, "cap·tanh(s/cap) after the scale; 0 is off");
             list.option("--stats", o->stats, "none, basic or full");
             list.option("--out", o->out, "Where to write the output, .npy");
+            list.flag("--force", o->force, kForceHelp);
             o->declare(list);
           },
           [o] { return run(*o); }};

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "arguments.h"
+#include "destinations.h"
 #include "report/audit.h"
 #include "report/json.h"
 #include "rootdk/checkpoint/checkpoint.h"
@@ -26,7 +27,7 @@ struct Options {
   std::string contexts, at, inputs, against, clip, max_scores, out, csv, html, colour = "auto";
   std::int64_t worst = 10;
   int threads = 0;
-  bool json = false, dry_run = false, families = false;
+  bool json = false, dry_run = false, families = false, force = false;
 };
 
 std::optional<std::int64_t> whole(const char* option, const std::string& text) {
@@ -74,6 +75,11 @@ void check(const Options& o) {
   if (o.threads < 0 || o.threads > kMost) base::refuse("--threads: {}, but a number from 0 to {} is wanted", o.threads, kMost);
   if (!o.html.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
+  Destinations destinations(o.force);
+  for (const std::string& read : {o.path, o.inputs, o.against, o.max_scores, o.family_file}) destinations.reads(read);
+  destinations.writes("--csv", o.csv);
+  destinations.writes("--html", o.html);
+  if (!o.dry_run) destinations.writes("--out", o.out);
   if (o.clip.empty()) {
     for (const auto& [option, given] : {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
       if (given) base::refuse("{}: goes with --apply-qk-clip", option);
@@ -187,6 +193,7 @@ Verb audit_verb() {
             list.flag("--dry-run", o->dry_run, "Only say what would change");
             list.option("--csv", o->csv, "Write a line for every head there");
             list.option("--html", o->html, "Write a page there that needs nothing else");
+            list.flag("--force", o->force, kForceHelp);
             list.option("--worst", o->worst, "Heads in the table");
             list.option("--colour", o->colour, "auto, always or never");
             list.flag("--json", o->json, "The result as JSON on standard output (docs/audit.md)");

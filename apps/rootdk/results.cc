@@ -8,13 +8,6 @@
 
 namespace rootdk::app {
 
-namespace {
-
-constexpr const char* kData = "results.json";
-constexpr const char* kPage = "report.html";
-
-}  // namespace
-
 Results::Results(const Common& common)
     : json_{{"format", "rootdk-results"},
             {"format_version", 1},

@@ -34,6 +34,9 @@ struct Heading {
 
 class Results {
  public:
+  static constexpr const char* kData = "results.json";
+  static constexpr const char* kPage = "report.html";
+
   explicit Results(const Common& common);
 
   void set_quick(bool quick) { json_["quick"] = quick; }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 
+#include "destinations.h"
 #include "report/text.h"
 #include "rootdk/lab/train/experiment.h"
 #include "rootdk/lab/train/recall.h"
@@ -18,7 +19,7 @@ namespace {
 
 struct Options : Common {
   std::string out;
-  bool quick = false;
+  bool quick = false, force = false;
 };
 
 struct Chapter {
@@ -196,6 +197,7 @@ class Teller {
 
 int run(const Options& o) {
   o.begin();
+  Destinations(o.force).writes_results("--out", o.out);
   const std::vector<Chapter> all = chapters(o);
   Teller teller(o);
   bool on = true;
@@ -215,6 +217,7 @@ Verb tour_verb() {
           [o](OptionList& list) {
             list.option("--out", o->out, "Folder for report.html and results.json (docs/results-json.md); made if it is not there");
             list.flag("--quick", o->quick, "Small sizes: the story is the same, the intervals are wider");
+            list.flag("--force", o->force, kForceHelp);
             o->declare(list);
           },
           [o] { return run(*o); }};

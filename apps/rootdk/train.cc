@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "arguments.h"
+#include "destinations.h"
 #include "rootdk/lab/train/experiment.h"
 #include "rootdk/lab/train/grammar.h"
 #include "rootdk/lab/train/recall.h"
@@ -19,7 +20,7 @@ constexpr std::size_t kGrammarCharacters = 200'000;
 struct Options : Common {
   std::string task = "recall", file, out, rules = "none,sqrt_dk,dk", dk = "64", rates;
   std::int64_t layers = 0, steps = 0, batch = 0, seeds = 3;
-  bool resume = false;
+  bool resume = false, force = false;
 };
 
 std::unique_ptr<lab::Task> task_of(const Options& o) {
@@ -48,6 +49,9 @@ lab::TrainOptions options_of(const Options& o) {
 int run(const Options& o) {
   o.begin();
   if (o.resume && o.out.empty()) base::refuse("--resume: which runs? --out DIR names the folder of their checkpoints");
+  Destinations destinations(o.force);
+  destinations.reads(o.file);
+  destinations.writes_runs("--out", o.out, o.resume);
   const std::unique_ptr<lab::Task> task = task_of(o);
   const lab::TrainOptions options = options_of(o);
   lab::SafetensorsStore store;
@@ -97,6 +101,7 @@ Verb train_verb() {
             list.option("--seeds", o->seeds, "Runs that count for each rule");
             list.option("--out", o->out, "Folder for checkpoints, report.html and results.json; made if it is not there");
             list.flag("--resume", o->resume, "Go on from the checkpoints in --out, to the same bits");
+            list.flag("--force", o->force, kForceHelp);
             o->declare(list);
           },
           [o] { return run(*o); }};
