@@ -92,8 +92,11 @@ function bar() {
 
 // The map -----------------------------------------------------------------------------------------------------------------------
 
+/// An alarm without a head is about all heads of its layer.
+const heads_of = (alarm) => heads.filter((h) => h.layer === alarm.layer && (alarm.head === null || h.head === alarm.head));
+
 /// Heads that an alarm was raised for, up to the step that is shown.
-const alarmed = () => new Set(alarms.filter((a) => a.step <= steps[chosen.step]).map((a) => `${a.layer}/${a.head}`));
+const alarmed = () => new Set(alarms.filter((a) => a.step <= steps[chosen.step]).flatMap(heads_of).map((h) => `${h.layer}/${h.head}`));
 
 function map_figure() {
   const {name, step} = chosen, colour = colours(name), most = d3.max(layers, (l) => l.heads.length), rung = alarmed();
@@ -226,14 +229,14 @@ function head_table() {
 function alarm_list() {
   if (!alarms.length) return el("p", {class: "note"}, "None.");
   const most = 200, nearest = (step) => d3.scan(steps, (a, b) => Math.abs(a - step) - Math.abs(b - step));
-  const index_of = (alarm) => heads.findIndex((h) => h.layer === alarm.layer && h.head === alarm.head);
+  const index_of = (alarm) => heads.indexOf(heads_of(alarm)[0]);
   const items = alarms.slice(0, most).map((alarm, i) => {
     const button = el("button", {type: "button"}, "Show");
     const name = names.includes(alarm.what) ? alarm.what : chosen.name;
     button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, index_of(alarm))}));
     const side = small_is_worse.has(alarm.what) ? " below " : " beyond ";
-    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ref(alarm, "layer"), ", head ",
-                     put(exact, alarm, "head"), ", ", ref(alarm, "what"), " ", ref(alarm, "value"), side,
+    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ref(alarm, "layer"),
+                     ...(alarm.head === null ? [", all heads, "] : [", head ", put(exact, alarm, "head"), ", "]), ref(alarm, "what"), " ", ref(alarm, "value"), side,
                      put(exact, alarm, "threshold"));
     return el("li", {}, el("details", {open: i === 0 ? "" : undefined}, title, el("p", {}, ref(alarm, "words"), " ", button)));
   });

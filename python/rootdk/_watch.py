@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import torch as rootdk_torch
 from ._alarm import Alarm, Event, Watchdog
+from ._cause import facts_of
 from ._clip import Projections, clip_projections, projections_of
 from ._files import write_whole
 from ._follow import Follow, Product
@@ -37,24 +38,27 @@ class Watch:
     """Looks at every attention a torch model computes while the context is open.
 
     every     look at every k-th call of the model
-    on        Alarm, a function that takes an Event, or a list of both
+    on        Alarm, a function that takes an Event, or a list of both; by default a layer that has stopped learning and scores that are
+              not finite give a warning; None or () is silence
     sample    full statistics from every so many blocks of 64 queries
     rows      not on the CPU: full statistics from about so many query rows, in blocks of 64 where rootdk computes the attention
     beside    True: leave the model's own kernel alone and sample `rows` rows beside it, which is what happens anyway where rootdk
               has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
+    resumed   the model was trained before: layers that are closed at first have learned to be
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None, *, every: int = 1,
-                 on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]]] = (), sample: int = 1,
-                 rows: int = 64, beside: bool = False, backward: bool = True, keep: int = 1000):
+                 on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]], None] = Alarm(),
+                 sample: int = 1, rows: int = 64, beside: bool = False, backward: bool = True, keep: int = 1000,
+                 resumed: bool = False):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: {type(model).__name__}, but a torch.nn.Module is wanted")
         for name, value in (("every", every), ("sample", sample), ("rows", rows), ("keep", keep)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: {value!r}, but a whole number from 1 is wanted")
-        given = [on] if isinstance(on, Alarm) or callable(on) else list(on)
+        given = [on] if isinstance(on, Alarm) or callable(on) else list(on or ())
         for alarm in given:
             if not isinstance(alarm, Alarm) and not callable(alarm):
                 raise TypeError(f"on: {type(alarm).__name__}, but Alarm or a function that takes an Event is wanted")
@@ -62,7 +66,7 @@ class Watch:
         self._events: list[Event] = []
         self.step = -1  #: of the model's newest call
         self._every, self._sample, self._rows, self._beside, self._backward = every, sample, rows, beside, backward
-        self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given])
+        self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given], resumed)
         self._history = History(keep)
         self._mode: Optional[Follow] = None
         self._hooks: list[Any] = []
@@ -150,8 +154,35 @@ class Watch:
             if name == "" and self._started:
                 self._model_s += time.perf_counter() - self._started
                 self._started = 0.0
+                self._own_loss(output)
 
         return hook
+
+    def loss(self, value: Union[float, Tensor]) -> None:
+        """The loss of the newest step, which tells a layer that has stopped learning from one that has learned. A tensor is not read
+        before that is needed. Not wanted where the model's output has a `loss`: then it is taken from there."""
+        self._lost(value, None)
+
+    def _own_loss(self, output: Any) -> None:
+        """Of a transformers model that was given labels, or of a dictionary."""
+        found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if isinstance(found, Tensor) and found.numel() == 1:
+            logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+            self._lost(found, logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 1 else None)
+
+    def _lost(self, value: Union[float, Tensor], classes: Optional[int]) -> None:
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise ValueError(f"value: a tensor {list(value.shape)}, but one number is wanted")
+            value = value.detach().reshape(())
+        if not isinstance(value, Tensor) or not value.is_cuda:
+            value = float(value)
+        self._tell(self._dog.loss(self.step, value, classes))
+
+    def _tell(self, found: list[tuple[Alarm, Event]]) -> None:
+        for alarm, event in found:
+            self._events.append(event)
+            alarm.deliver(event)
 
     # Looking ----------------------------------------------------------------------------------------------------------
     @property
@@ -301,9 +332,7 @@ class Watch:
         peak = record["raw_max"].tolist()
         self._peak[layer.label] = [max(a, b) for a, b in zip(peak, self._peak.get(layer.label, peak))]
         values = {name: record[name] for name in FORWARD}
-        for alarm, event in self._dog.look(step, layer.label, values, stats, layer.dtype):
-            self._events.append(event)
-            alarm.deliver(event)
+        self._tell(self._dog.look(step, layer.label, values, stats, layer.dtype, layer.facts))
 
     # What was seen ----------------------------------------------------------------------------------------------------
     @property
@@ -422,6 +451,7 @@ class _Layer:
         self.options = StatsOptions("full", sample=watch._sample)
         self.record: Optional[Record] = None
         self.dtype = "f32"
+        self.facts = {} if watch.model is None else facts_of(watch.model.get_submodule(watch._modules.get(label, "")))
         self.fast = False  # whether a fast kernel of ours took its newest call on a GPU
 
     def on_forward(self, stats: Stats, more: Optional[dict[str, Any]] = None) -> None:
