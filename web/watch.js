@@ -94,7 +94,7 @@ function bar() {
 
 /// An alarm without a head is of the whole layer.
 const is_of = (alarm, layer, head) => alarm.layer === layer && (alarm.head === null || alarm.head === head);
-const whose = (alarm) => [ref(alarm, "layer"), ...(alarm.head === null ? [] : [", head ", put(exact, alarm, "head")])];
+const whose = (alarm) => [alarm.layer ? ref(alarm, "layer") : "the model", ...(alarm.head === null ? [] : [", head ", put(exact, alarm, "head")])];
 const head_of = (alarm) => heads.findIndex((h) => is_of(alarm, h.layer, h.head));
 /// Heads that an alarm was raised for, up to the step that is shown.
 const alarmed = () => {

@@ -1,7 +1,7 @@
 """A training run whose attention explodes, start to finish.
 
 A small transformer learns to copy: token i + 16 repeats token i. Its learning rate is too high for the query and key projections,
-so the scores grow, softmax freezes, and the loss stops falling. `rootdk.watch` says when, in which head and why. With QK-clip
+so the scores grow, softmax freezes, and the loss stops falling. `rootdk.watch` says when, in which layer and why. With QK-clip
 from step 100 on (`--clip`) the same run recovers; with QK-norm in the model (`--norm`) it never explodes.
 
     python exploding_run.py                 # explodes
@@ -69,7 +69,7 @@ def train(*, steps: int = 300, rate: float = 0.1, clip_from: int | None = None, 
     slow = [p for p in model.parameters() if all(p is not f for f in fast)]
     optimizer = torch.optim.Adam([{"params": fast, "lr": rate}, {"params": slow, "lr": 3e-3}])
     losses, largest = [], []
-    quiet = Alarm(sigma_ratio=1.0, max_score=50, call=lambda event: None)  # watch.alarms keeps them
+    quiet = Alarm(max_score=50, call=lambda event: None)  # watch.alarms keeps them
     with rootdk.watch(model, on=quiet) as watch:
         for step in range(steps):
             half = torch.randint(0, VOCABULARY, (16, LENGTH // 2))
@@ -79,6 +79,7 @@ def train(*, steps: int = 300, rate: float = 0.1, clip_from: int | None = None, 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            watch.loss(loss)
             losses.append(loss.item())
             largest.append(max(float(watch.stats(layer).raw_max.max()) for layer in watch.layers))
             if clip_from is not None and step >= clip_from:

@@ -1,4 +1,4 @@
-"""When to speak up: thresholds on what a head did in one step."""
+"""When to speak up: what an event is, what may raise one, and to whom it goes."""
 from __future__ import annotations
 
 import dataclasses
@@ -6,47 +6,54 @@ import math
 import warnings
 from typing import Any, Callable, Mapping, Union
 
+from ._cause import explain
+from ._frozen import Layer, Look, Losses
 from ._stats import Stats
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A head passed a threshold."""
+    """A layer is frozen, or a head passed a threshold."""
 
     step: int
     layer: str
-    head: int
+    head: int | None  #: None: all heads of the layer
     what: str  #: the statistic
     value: float
     threshold: float
     words: str  #: what is the matter and what would mend it, where that is known
+    cause: str = ""  #: of a frozen layer: "scale", "initialisation", "gain", "alignment", "bias", "growth" or "unknown"
 
     def __str__(self) -> str:
         side = "below" if self.value < self.threshold else "beyond"
-        text = f"step {self.step}, {self.layer}, head {self.head}: {self.what} is {self.value:.4g}, {side} {self.threshold:g}"
+        who = "" if not self.layer else f", {self.layer}, " + ("all heads" if self.head is None else f"head {self.head}")
+        text = f"step {self.step}{who}: {self.what} is {self.value:.4g}"
+        text += f", {side} {self.threshold:g}" if math.isfinite(self.value) else ""
         return f"{text}. {self.words}" if self.words else text
 
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-    """Thresholds; None means off. Each head raises each alarm once, and again after it has been back below.
+    """What to speak up about; None means off. A layer is reported once, and again after it has been open for a while; a head raises
+    each threshold once, and again after it has been back below.
 
     call: what to do with the event: "warn", "raise" (RuntimeError, for tests and debugging), or a function that takes an Event.
     """
 
-    sigma_ratio: float | None = 1.0  #: spread of the scores over √(2 ln n): softmax freezes beyond 1
+    sigma_ratio: float | None = None  #: spread of the scores over √(2 ln n); a head that has learned may well be beyond 1
     max_score: float | None = None  #: largest raw score c·q·k
     entropy: float | None = None  #: nats; an alarm below it
     p_max: float | None = None  #: mean largest probability
-    not_finite: bool = True
+    not_finite: bool = True  #: scores, or the loss
     call: Union[str, Callable[[Event], Any]] = "warn"
+    frozen: bool = True  #: layers that have stopped learning where to look
 
     def __post_init__(self) -> None:
         if self.call not in ("warn", "raise") and not callable(self.call):
             raise ValueError(f'call: {self.call!r}, but "warn", "raise" or a function is wanted')
 
     def checks(self) -> list[tuple[str, float, int]]:
-        """(statistic, threshold, +1 if larger is worse)."""
+        """(statistic, threshold, +1 if larger is worse), per head."""
         wanted = [("sigma_ratio", self.sigma_ratio, 1), ("raw_max", self.max_score, 1), ("entropy", self.entropy, -1),
                   ("mean_p_max", self.p_max, 1), ("rows_not_finite", 0.0 if self.not_finite else None, 1)]
         return [(name, limit, sign) for name, limit, sign in wanted if limit is not None]
@@ -61,14 +68,22 @@ class Alarm:
 
 
 class Watchdog:
-    """Applies alarms to each record and remembers which heads have been reported."""
+    """Applies alarms to each record and remembers what has been reported.
 
-    def __init__(self, alarms: list[Alarm]):
+    resumed: training began before the watch, so a layer that is closed at its first look may have learned to be.
+    """
+
+    def __init__(self, alarms: list[Alarm], resumed: bool = False):
         self.alarms = alarms
+        self.resumed = resumed
         self.ringing: set[tuple[int, str, int, str]] = set()
+        self.layers: dict[str, Layer] = {}
+        self.losses = Losses()
+        self.loss_rings = False
 
-    def look(self, step: int, layer: str, values: Mapping[str, Any], stats: Stats | None,
-             dtype: str) -> list[tuple[Alarm, Event]]:
+    def look(self, step: int, layer: str, values: Mapping[str, Any], stats: Stats | None, dtype: str,
+             facts: Mapping[str, Any] = {}) -> list[tuple[Alarm, Event]]:
+        """`values`: arrays [heads] by the names of columns; `facts`: what is known of the layer's module (facts_of)."""
         events = []
         for number, alarm in enumerate(self.alarms):
             for what, threshold, sign in alarm.checks():
@@ -83,7 +98,29 @@ class Watchdog:
                         continue
                     self.ringing.add(key)
                     events.append((alarm, Event(step, layer, head, what, float(value), threshold, _words(stats, head, dtype))))
+        listening = [alarm for alarm in self.alarms if alarm.frozen]
+        now = Look.of(step, values) if listening else None
+        if now is not None:
+            found = self.layers.setdefault(layer, Layer()).look(now, self.losses, self.resumed)
+            if found is not None:
+                cause, words = explain(found, values, stats, facts)
+                event = Event(step, layer, None, "trace_j", now.trace_j, found.limit, words, cause)
+                events += [(alarm, event) for alarm in listening]
         return events
+
+    def loss(self, step: int, value: Any, classes: int | None = None) -> list[tuple[Alarm, Event]]:
+        """`value`: a number, or a detached tensor of one on a device, which is read when that is needed. `classes`: among how many
+        the model chooses, if that is known: it tells a fresh model from one that was trained before."""
+        self.losses.add(step, value)
+        if classes is not None:
+            self.losses.classes = classes
+        if getattr(value, "is_cuda", False):
+            return []
+        bad, self.loss_rings, rang = not math.isfinite(value), not math.isfinite(value), self.loss_rings
+        if not bad or rang:
+            return []
+        words = "The loss is not finite: nothing that backward brings can be used."
+        return [(alarm, Event(step, "", None, "loss", float(value), 0.0, words)) for alarm in self.alarms if alarm.not_finite]
 
 
 def _words(stats: Stats | None, head: int, dtype: str) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ._alarm import Alarm, Event, Watchdog
+from ._cause import facts_of
 from ._clip import Projections, clip_projections, projections_of
 from ._eyes import Call, Spot, close_eyes, enter, leave, open_eyes
 from ._files import write_whole
@@ -37,24 +38,27 @@ class Watch:
     """Looks at every attention a torch model computes while the context is open, in whatever thread it runs.
 
     every     look at every k-th call of the model
-    on        Alarm, a function that takes an Event, or a list of both
+    on        Alarm, a function that takes an Event, or a list of both; by default a layer that has stopped learning and scores that are
+              not finite give a warning; None or () is silence
     sample    full statistics from every so many blocks of 64 queries
     rows      not on the CPU: full statistics from about so many query rows, in blocks of 64 where rootdk computes the attention
     beside    True: leave the model's own kernel alone and sample `rows` rows beside it, which is what happens anyway where rootdk
               has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
+    resumed   the model was trained before: layers that are closed at first have learned to be
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None, *, every: int = 1,
-                 on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]]] = (), sample: int = 1,
-                 rows: int = 64, beside: bool = False, backward: bool = True, keep: int = 1000):
+                 on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]], None] = Alarm(),
+                 sample: int = 1, rows: int = 64, beside: bool = False, backward: bool = True, keep: int = 1000,
+                 resumed: bool = False):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: {type(model).__name__}, but a torch.nn.Module is wanted")
         for name, value in (("every", every), ("sample", sample), ("rows", rows), ("keep", keep)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: {value!r}, but a whole number from 1 is wanted")
-        given = [on] if isinstance(on, Alarm) or callable(on) else list(on)
+        given = [on] if isinstance(on, Alarm) or callable(on) else list(on or ())
         for alarm in given:
             if not isinstance(alarm, Alarm) and not callable(alarm):
                 raise TypeError(f"on: {type(alarm).__name__}, but Alarm or a function that takes an Event is wanted")
@@ -62,7 +66,7 @@ class Watch:
         self.settings = Settings(sample, rows, beside, backward)
         self._every = every
         self._history, self._later, self._tensorboard = History(keep), Later(), TensorBoard()
-        self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given])
+        self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given], resumed)
         self._events: list[Event] = []
         self._modules: Optional[Modules] = None  # while it is open
         self._place = Place()
@@ -70,6 +74,7 @@ class Watch:
         self._lock = threading.RLock()  # of what several threads' calls are taken into
         self._step = -1
         self._called: dict[str, str] = {}  # label → the module that called
+        self._known: dict[str, Mapping[str, Any]] = {}  # of that module
         self._peak: dict[str, list[float]] = {}
         self._unseen: dict[str, str] = {}
         self._named: set[str] = set()  # of these, what a warning has named
@@ -141,9 +146,37 @@ class Watch:
         if in_backward():
             return
         self._model_s += time.perf_counter() - place.started
+        self._own_loss(output)
         if place.step % self._every == 0:
             self._look_for_compiled()
             self._warn_of_unseen()
+
+    def loss(self, value: Union[float, Tensor]) -> None:
+        """The loss of the newest step, which tells a layer that has stopped learning from one that has learned. A tensor on a device is not
+        read before that is needed. Not wanted where the model's output has a `loss`: then it is taken from there."""
+        self._lost(value, None)
+
+    def _own_loss(self, output: Any) -> None:
+        """Of a transformers model that was given labels, or of a dictionary."""
+        found, logits = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in ("loss", "logits"))
+        if isinstance(found, Tensor) and found.numel() == 1:
+            self._lost(found, logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 1 else None)
+
+    def _lost(self, value: Union[float, Tensor], classes: Optional[int]) -> None:
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise ValueError(f"value: a tensor {list(value.shape)}, but one number is wanted")
+            value = value.detach().reshape(())
+        if not isinstance(value, Tensor) or not value.is_cuda:
+            value = float(value)
+        with self._lock:
+            found = self._dog.loss(self.step, value, classes)
+        self._tell(found)
+
+    def _tell(self, found: list[tuple[Alarm, Event]]) -> None:
+        self._events += [event for _, event in found]
+        for alarm, event in found:
+            alarm.deliver(event)
 
     # Looking ----------------------------------------------------------------------------------------------------------
     def looks(self) -> bool:
@@ -243,11 +276,14 @@ class Watch:
             peak = record["raw_max"].tolist()
             self._peak[spot.label] = [max(a, b) for a, b in zip(peak, self._peak.get(spot.label, peak))]
             values = {name: record[name] for name in FORWARD}
-            events = self._dog.look(spot.step, spot.label, values, stats, dtype)
-            self._events += [event for _, event in events]
-        for alarm, event in events:
-            alarm.deliver(event)
+            found = self._dog.look(spot.step, spot.label, values, stats, dtype, self._facts(spot.label))
+        self._tell(found)
         return record
+
+    def _facts(self, label: str) -> Mapping[str, Any]:
+        if label not in self._known:
+            self._known[label] = {} if self.model is None else facts_of(self.model.get_submodule(self._called[label]))
+        return self._known[label]
 
     # What was seen ----------------------------------------------------------------------------------------------------
     @property

@@ -21,5 +21,8 @@ def test_explodes_and_recovers(seed=1):
     # |q| = |k| = √8 after the norm, so a score cannot pass √8.
     assert max(normed.largest) <= 8**0.5 * (1 + 1e-5)
     assert plain.losses[99] == clipped.losses[99]  # the same run until it is mended
-    assert {event.what for event in plain.watch.alarms} >= {"sigma_ratio", "raw_max"}
+    frozen = [event for event in plain.watch.alarms if event.what == "trace_j"]
+    assert {event.layer for event in frozen} == {"attention.0", "attention.1"} and len(frozen) == 2
+    assert all(event.cause == "growth" and event.step < 80 for event in frozen)
+    assert normed.watch.alarms == []
     assert "<polyline" in svg({"a": plain, "b": clipped})

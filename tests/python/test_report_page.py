@@ -36,7 +36,7 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
     torch.manual_seed(0)
     model = torch.nn.Sequential(Layer(), Layer())
     model.add_module(HOSTILE.replace(".", "·"), Layer())
-    with rootdk.watch(model, on=rootdk.Alarm(max_score=0.1, sigma_ratio=None, call=lambda e: None)) as w:
+    with rootdk.watch(model, on=rootdk.Alarm(max_score=0.1, call=lambda e: None)) as w:
         for size in (1.0, 2.0, 3.0):
             model(size * torch.randn(1, 3, 9, 8))
     path = w.report(tmp_path / "report.html")

@@ -251,11 +251,11 @@ def test_alarms_name_the_head_and_the_reason():
     assert sorted(e.what for e in events) == ["raw_max", "sigma_ratio"]  # once each, though there were two steps
     assert w.alarms == events and "σ" in events[0].words and "beyond" in str(events[0])
 
-    with rootdk.watch(model, on=Alarm(call="raise")), pytest.raises(RuntimeError, match="layers.1, head 2"):
+    with rootdk.watch(model, on=Alarm(sigma_ratio=1.0, call="raise")), pytest.raises(RuntimeError, match="layers.1, head 2"):
         model(x)
-    with rootdk.watch(model, on=Alarm()), pytest.warns(RuntimeWarning, match="layers.1, head 2"):
+    with rootdk.watch(model, on=Alarm(sigma_ratio=1.0)), pytest.warns(RuntimeWarning, match="layers.1, head 2"):
         model(x)
-    quiet = rootdk.watch(model, on=Alarm(sigma_ratio=None, call=events.append))
+    quiet = rootdk.watch(model, on=Alarm(call=events.append))
     with quiet:
         model(x)
     assert not quiet.alarms

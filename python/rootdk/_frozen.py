@@ -1,0 +1,182 @@
+"""Whether a layer has stopped learning where to look: rows of all its heads pass no gradient, and the loss says that they should.
+
+Sharp heads are not ill: a run that has learned makes them. What stops learning is a layer none of whose rows passes a gradient
+(tr J) before there is anything to be sure of: from the first step on, or grown while the loss gains nothing. Thresholds come from
+the runs that docs/python/watch.md tells of. Windows are in steps, with a least number of looks, so that `every` does not matter.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from typing import Any, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+AT_START = 0.15  #: tr J of the most open head, below which a layer that begins so is closed
+GROWN = 0.10  #: the same for a layer that has been open
+OPEN = 0.20  #: above it a layer is open again
+SPREAD = 5.0  #: σ/σ_c that every head of a closed layer has passed: a sink takes all probability without it
+START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 20  #: how long it must have been so
+START_LOOKS, GROWN_LOOKS, CLEAR_LOOKS = 3, 3, 5  #: and in how many looks, at least
+HALVED = 0.5  #: of the first losses: a run above that has not learned yet
+GAINED = 0.95  #: of the loss before a layer closed: a run below that goes on learning
+LEARNED = 0.1  #: of the first losses: a run that was below that had nothing more to learn
+FRESH = 0.6  #: of ln(classes): a first loss below that is not that of a fresh model
+SMOOTH = 10  #: steps whose losses are averaged
+
+
+class Losses:
+    """The loss as it comes, read when it is needed: a device need not be waited for before."""
+
+    def __init__(self) -> None:
+        self._first: list[tuple[int, Any]] = []
+        self._newest: deque[tuple[int, Any]] = deque(maxlen=512)
+        self.classes: int | None = None  #: among which the model chooses, where that is known
+
+    def add(self, step: int, value: Any) -> None:
+        if not self._first or step < self._first[0][0] + SMOOTH and len(self._first) < 64:
+            self._first.append((step, value))
+        self._newest.append((step, value))
+
+    @property
+    def known(self) -> bool:
+        return bool(self._first)
+
+    @property
+    def first(self) -> float:
+        """Mean of the first ten steps."""
+        return _mean(value for _, value in self._first)
+
+    @property
+    def begins_low(self) -> bool:
+        """A fresh model knows nothing of its classes; this one does, so its training began elsewhere."""
+        if self.classes is None or self.classes < 2 or not self._first:
+            return False
+        return _mean([self._first[0][1]]) < FRESH * math.log(self.classes)
+
+    def at(self, step: int) -> float:
+        """Mean of the ten steps that end with this one, and of three losses at least; NaN where nothing is known."""
+        until = [(when, value) for when, value in self._newest if when <= step]
+        near = [value for when, value in until if when > step - SMOOTH]
+        return _mean(near if len(near) >= 3 else [value for _, value in until[-3:]])
+
+    def best(self, begin: int, end: int) -> float:
+        """The smaller of the two: a layer that closed between two looks was open for some of the time between them."""
+        return min(self.at(begin), self.at(max(begin, end)))
+
+
+def _mean(values: Iterable[Any]) -> float:
+    """A loss that is not a number is worse than any."""
+    found = [float(value) for value in values]
+    return sum(x if math.isfinite(x) else math.inf for x in found) / len(found) if found else math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What a layer showed: tr J of its most open head, σ/σ_c of its least spread one, and sizes for the reader."""
+
+    step: int
+    trace_j: float
+    sigma_ratio: float
+    sigma_q: float = math.nan
+    sigma_k: float = math.nan
+    raw_max: float = math.nan
+
+    def closed(self, limit: float) -> bool:
+        return self.trace_j < limit and self.sigma_ratio > SPREAD
+
+    @staticmethod
+    def of(step: int, values: Any) -> Look | None:
+        """None where no head is known: rows of one key pass nothing by nature and are not counted, others are not finite."""
+        if "trace_j" not in values or "sigma_ratio" not in values:
+            return None
+        trace_j, ratio = (np.asarray(values[name], dtype=np.float64) for name in ("trace_j", "sigma_ratio"))
+        known = np.isfinite(trace_j) & ~np.isnan(ratio)
+        if not known.any():
+            return None
+
+        def middle(name: str) -> float:
+            return median(values[name], known) if name in values else math.nan
+
+        largest = np.asarray(values["raw_max"], dtype=np.float64)[known] if "raw_max" in values else np.array([math.nan])
+        return Look(step, float(trace_j[known].max()), float(ratio[known].min()), middle("sigma_q"), middle("sigma_k"),
+                    float(largest.max()))
+
+
+def median(values: Any, known: npt.NDArray[np.bool_]) -> float:
+    chosen = np.asarray(values, dtype=np.float64)
+    chosen = np.broadcast_to(chosen, known.shape)[known]
+    chosen = chosen[np.isfinite(chosen)]
+    return float(np.median(chosen)) if chosen.size else math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A layer that has stopped, and how that came."""
+
+    now: Look
+    since: Look  #: the first look at which it was closed
+    before: Look | None  #: the last one at which it was open; None: it began closed
+    limit: float
+    loss: float  #: now; NaN where nobody told
+    loss_before: float  #: when it was last open, or at first
+
+
+class Layer:
+    """One layer's story. `look` returns a Frozen once per episode; an episode ends when the layer has been open for a while."""
+
+    def __init__(self) -> None:
+        self.first: Look | None = None
+        self.opened: Look | None = None  #: the newest look at which it was open
+        self.since: Look | None = None  #: the look at which it closed, if it is closed
+        self.looks = 0  #: since then
+        self.loss_before = math.nan
+        self.ringing = False
+        self.clear: tuple[int, int] | None = None  #: step since which it has been open again, and in how many looks
+
+    def look(self, now: Look, losses: Losses, resumed: bool) -> Frozen | None:
+        if self.first is None:
+            self.first = now
+        if now.trace_j > OPEN or now.sigma_ratio <= SPREAD:
+            self._open(now)
+            return None
+        self.clear = None
+        from_start = self.opened is None
+        if self.since is None:
+            if not now.closed(AT_START if from_start else GROWN):
+                return None
+            self.since, self.looks = now, 0
+            if losses.known:
+                self.loss_before = losses.best(self.opened.step if self.opened is not None else now.step, now.step - 1)
+        self.looks += 1
+        if self.ringing:
+            return None
+        limit = AT_START if from_start else GROWN
+        if not now.closed(limit) or not self._is_frozen(now, losses, from_start, resumed):
+            return None
+        self.ringing = True
+        return Frozen(now, self.since, self.opened, limit, losses.at(now.step) if losses.known else math.nan,
+                      self.loss_before if not from_start else losses.first if losses.known else math.nan)
+
+    def _open(self, now: Look) -> None:
+        self.opened, self.since, self.looks = now, None, 0
+        if self.ringing:
+            begin, looks = self.clear or (now.step, 0)
+            self.clear = (begin, looks + 1)
+            if looks + 1 >= CLEAR_LOOKS and now.step - begin >= CLEAR_STEPS:
+                self.ringing, self.clear = False, None
+
+    def _is_frozen(self, now: Look, losses: Losses, from_start: bool, resumed: bool) -> bool:
+        assert self.since is not None
+        steps = now.step - self.since.step
+        resumed = resumed or losses.begins_low
+        if from_start:
+            return not resumed and steps >= START_STEPS and self.looks >= START_LOOKS
+        if not losses.known or steps < GROWN_STEPS or self.looks < GROWN_LOOKS:
+            return False
+        loss = losses.at(now.step)
+        if not resumed and loss > HALVED * losses.first:
+            return True
+        return self.loss_before > LEARNED * losses.first and loss > GAINED * self.loss_before
