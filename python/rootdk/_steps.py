@@ -268,7 +268,7 @@ class Trail:
         one, other = self.memory.get(a), self.memory.get(b)
         alpha = number_of(kwargs.get("alpha", 1))
         if isinstance(one, Scaled) and isinstance(other, Scaled):
-            if one.part and other.part and one.number == other.number and out.shape == a.shape and alpha == 1:
+            if one.part == other.part and one.number == other.number and out.shape == a.shape and alpha == 1:
                 self.memory.set(out, Scaled(one.number, False, one.folded))
             return
         if isinstance(one, Note) and isinstance(other, Note) and one.stage == "scores":
@@ -308,6 +308,15 @@ class Trail:
                 self.memory.set(out, note.but(cap=1.0))
             else:
                 self.memory.pop(out)
+        return None
+
+    def negative(self, args: Any, kwargs: Any, out: Any) -> Found:
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        if isinstance(note, Note) and note.stage == "scores" and isinstance(out, Tensor):
+            self._scores_times(note, x, -1.0, out, lambda a, b: b)
+        elif isinstance(note, Scaled) and isinstance(out, Tensor):
+            self.memory.set(out, note)  # half of a rotated query
         return None
 
     def inverse(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -357,6 +366,8 @@ class Trail:
                 self.memory.set(out, note)
             elif (moved := _reshaped(note, x, out)) is not None:
                 self.memory.set(out, moved)
+            else:
+                self.loose(args, kwargs, out)
             return None
         if isinstance(note, Lost):
             kept = note.key == x.ndim - 1 and x.shape[-1] == out.shape[-1]
@@ -439,10 +450,22 @@ class Trail:
         elif note.stage in ("weights", "exp") and out.ndim == x.ndim:
             if all(out.shape[axis] == x.shape[axis] for axis in range(x.ndim) if axis != note.key):
                 self.memory.set(out, note)
+            else:
+                self.loose(args, kwargs, out)
         elif out.numel() == x.numel():
             moved = _reshaped(note, x, out)
             if moved is not None:
                 self.memory.set(out, moved)
+        return None
+
+    def loose(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Weights whose keys are somewhere else now: they can only be named."""
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        if isinstance(note, Note) and note.stage == "weights" and note.held.scores is not None:
+            note = Lost(tuple(note.held.scores.shape), None)
+        if isinstance(note, Lost) and isinstance(out, Tensor):
+            self.memory.set(out, Lost(note.shape, None))
         return None
 
     def parts(self, args: Any, kwargs: Any, out: Any) -> Found:

@@ -26,6 +26,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.plus: "add add_ __add__ __radd__ __iadd__",
     Trail.minus: "sub sub_ subtract subtract_ __sub__ __isub__",
     Trail.tanh: "tanh tanh_",
+    Trail.negative: "neg neg_ negative __neg__",
     Trail.inverse: "reciprocal reciprocal_ __rtruediv__ __rdiv__",
     Trail.masked: "masked_fill masked_fill_ where clamp clamp_ clip clamp_min clamp_max maximum minimum nan_to_num nan_to_num_ "
                   "masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
@@ -37,6 +38,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.permute: "permute",
     Trail.part: "__getitem__ narrow select slice",
     Trail.parts: "unbind chunk split tensor_split",
+    Trail.loose: "pad constant_pad_nd as_strided roll gather unfold repeat index_select take_along_dim",
     Trail.cat: "cat concat concatenate",
 }
 
