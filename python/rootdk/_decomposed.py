@@ -73,7 +73,7 @@ def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, 
     if mask is not None:
         visible = visible & mask
     p, lse = _softmax(s, visible.expand(s.shape), None if sink is None else per_head(sink))
-    p = torch.where(visible & v_bad.unsqueeze(-2), p * nan, p)
+    p = p * torch.where(visible & v_bad.unsqueeze(-2), nan, torch.ones_like(nan))
     if dropout > 0:
         p = p * _kept(p, dropout, seed if seed_tensor is None else seed_tensor)
     return (p @ v).to(dtype), lse

@@ -41,8 +41,9 @@ def _all_arguments(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # Transforms -----------------------------------------------------------------------------------------------------------
 def transformed(*tensors: Any) -> bool:
-    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at the numbers."""
-    return any(_functorch.is_functorch_wrapped_tensor(x) or _has_tangent(x) for x in tensors if isinstance(x, Tensor))
+    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at the numbers.
+    Under torch.compile, which cannot trace the question, False."""
+    return not torch.compiler.is_compiling() and any(_functorch.is_functorch_wrapped_tensor(x) or _has_tangent(x) for x in tensors if isinstance(x, Tensor))
 
 
 def _has_tangent(x: Tensor) -> bool:
@@ -69,7 +70,7 @@ def _autograd(keys: Any, *inputs: Any) -> Any:
     if _differentiates() or any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)):
         return decomposed(*inputs)
     if _learns(inputs):
-        return _Fused.apply(keys, *inputs)
+        return _Fused.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention.default, keys, inputs)
 
 
@@ -106,7 +107,7 @@ def _backward_autograd(keys: Any, *inputs: Any) -> Any:
     if any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)) or _differentiates() and _learns(inputs):
         raise NotImplementedError(_ONCE)
     if _learns(inputs):
-        return _Once.apply(keys, *inputs)
+        return _Once.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention_backward.default, keys, inputs)
 
 

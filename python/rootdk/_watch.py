@@ -181,7 +181,8 @@ class Watch:
 
     def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
              dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
-        if query.is_cuda and torch.cuda.is_current_stream_capturing():  # what a graph records, nobody can look at meanwhile
+        # What a graph records or torch.func transforms, nobody can look at meanwhile.
+        if rootdk_torch.transformed(query, key, value, attn_mask) or query.is_cuda and torch.cuda.is_current_stream_capturing():
             return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                         enable_gqa=enable_gqa)
         started = time.perf_counter()
@@ -234,6 +235,8 @@ class Watch:
 
     def written_out(self, product: Product, scores: Tensor) -> None:
         """Attention that somebody has written out: scores [batch, heads, len_q, len_kv], as softmax saw them."""
+        if rootdk_torch.transformed(product.q, product.k, scores):
+            return
         started = time.perf_counter()
         layer = self._layer(self._label())
         layer.dtype = rootdk_torch._NAMES.get(product.q.dtype, "f32")

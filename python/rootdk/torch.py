@@ -5,16 +5,25 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional, Sequence
+from typing import Any, Literal, Optional, Sequence, overload
 
 import torch
 from torch import Tensor
 
 from . import _cuda
-from ._attention import four_axes, heads_of
-from ._kernels import _NAMES, _UNBOUNDED, Collector, _collectors, _spec, _view, _wide, register, seeds, unregister
-from ._operator import transformed, under_autocast
-from ._problem import QkNorm, StatsOptions, apply_options, diagonal_of, documents_of, flag, options_of, real, wholes, window_of
+from ._attention import ARGUMENTS, four_axes, heads_of
+from ._kernels import _UNBOUNDED, _spec, _wide
+from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
+from ._kernels import Collector as Collector
+from ._kernels import _collectors as _collectors
+from ._kernels import _view as _view
+from ._kernels import register as register
+from ._kernels import seeds as seeds
+from ._kernels import unregister as unregister
+from ._operator import transformed as transformed
+from ._operator import under_autocast as under_autocast
+from ._problem import (Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, refuse_names,
+                       wholes, window_of)
 from ._stats import GradientStats, Stats
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -44,18 +53,56 @@ def _check(name: str, x: Any, like: Optional[Tensor] = None) -> Tensor:
     return x
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal: bool = False,
-              diagonal: str | int = "bottom_right", window: Any = None, key_lengths: Any = None, documents: Any = None,
-              mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None, softcap: Optional[float] = None,
-              sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: int | Tensor | None = None,
-              stats: StatsOptions | str | None = None, return_lse: bool = False) -> Any:
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: None = None,
+              return_lse: Literal[False] = False) -> Tensor: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: None = None,
+              return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: StatsOptions | Level,
+              return_lse: Literal[False] = False) -> tuple[Tensor, Stats]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: StatsOptions | Level,
+              return_lse: Literal[True]) -> tuple[Tensor, Tensor, Stats]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None,
+              return_lse: bool = False) -> Any: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *,
+              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
+              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
+              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None,
+              return_lse: bool = False, **unknown: Any) -> Any:
     """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
     tensors.
 
     Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there, with one element. Under
-    torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With return_lse the logsumexp [batch, heads, len_q] comes second; it
-    has gradients, too (z-loss).
+    torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With return_lse the logsumexp [batch, heads, len_q] comes
+    second; it has gradients, too (z-loss).
     """
+    if unknown:
+        refuse_names("attention", unknown, (*ARGUMENTS, "return_lse"))
     q = _check("q", q)
     k, v = _check("k", k, q), _check("v", v, q)
     heads = heads_of(q)
@@ -71,8 +118,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
     if (norm := QkNorm.of(qk_norm)) is not None:
         q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
     rule, factor, scales = "sqrt_dk", None, None
-    if isinstance(scale, str):
-        rule = scale
+    if scale is None or isinstance(scale, str):
+        rule = "sqrt_dk" if scale is None else scale
     elif isinstance(scale, Tensor):
         scales = scale.expand(heads) if scale.ndim == 0 else scale
     elif hasattr(scale, "__len__"):
@@ -85,10 +132,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
         sinks = sinks.expand(heads) if sinks.ndim == 0 else sinks
     starts, sides = documents_of(documents), window_of(window)
     kind, offset = diagonal_of(diagonal)
-    dropout = real("dropout", dropout)
+    dropout = real("dropout", _constant("dropout", dropout))
     number, seed_tensor = seeds(q, dropout, seed)
     slopes = None
     if alibi is not None:
+        _constant("alibi", alibi)
         slopes = [float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi)]
     box = _Box(options) if options is not None else None
     tag = register(box) if box is not None else 0
@@ -96,24 +144,28 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
         out, lse = torch.ops.rootdk.attention(
             q, k, v, scales, None if mask is None else four_axes("mask", _check("mask", mask, q)),
             None if bias is None else four_axes("bias", _check("bias", bias, q)), sinks, rule, factor,
-            None if softcap is None else real("softcap", softcap), flag("causal", causal), kind, offset,
-            None if sides is None else [_side(side) for side in sides],
-            None if key_lengths is None else wholes("key_lengths", key_lengths), None if starts is None else starts[0],
+            None if softcap is None else real("softcap", _constant("softcap", softcap)), flag("causal", causal), kind, offset,
+            None if sides is None else [_UNBOUNDED if side is None else side for side in sides],
+            None if key_lengths is None else wholes("key_lengths", _constant("key_lengths", key_lengths)), None if starts is None else starts[0],
             None if starts is None else starts[1], slopes, dropout, number, tag, seed_tensor)
     finally:
         unregister(tag)
     results = (out, lse) if return_lse else (out,)
     if box is not None:
+        if box.stats is None and transformed(q, k, v, scales, mask, bias, sinks):
+            raise NotImplementedError("stats: not known under torch.func, torch.vmap and forward-mode differentiation; leave them out there")
         results += (box.stats,)
     return results if len(results) > 1 else out
 
 
-def _side(side: Optional[int]) -> int:
-    if side is None:
-        return _UNBOUNDED
-    if side < 0:
-        raise ValueError(f"window: {side}, but a side cannot be negative")
-    return side
+def _constant(name: str, value: Any) -> Any:
+    """What problems keep on the host as numbers: neither gradients nor transforms would get through that."""
+    if isinstance(value, Tensor):
+        if transformed(value):
+            raise ValueError(f"{name}: a tensor that torch.func, vmap or a tangent is at work on, but numbers are wanted; a bias or a mask can be such")
+        if torch.is_grad_enabled() and value.requires_grad:
+            raise ValueError(f"{name}: requires grad, but it is taken as numbers and would not learn; detach it")
+    return value
 
 
 def _normalised(norm: QkNorm, gain: Any, x: Tensor) -> Tensor:
