@@ -1,16 +1,17 @@
 """rootdk.attention for numpy, jax and whatever else speaks DLPack; torch tensors go to rootdk.torch."""
 from __future__ import annotations
 
+import inspect
 import secrets
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar, overload
 
 import numpy as np
 
 from . import _core, _cuda
 from ._cuda_arrays import Maker, attend, current, device_of, normalised
-from ._problem import (QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
-                       row_names, whole, wholes, window_of)
+from ._problem import (Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
+                       refuse_names, refuse_tracers, row_names, whole, wholes, window_of)
 from ._stats import Rows, Stats
 
 __all__ = ["QkNorm", "StatsOptions", "attention", "explain_plan"]
@@ -19,6 +20,30 @@ _ARRAY = "an array (numpy, torch, jax, or anything with __dlpack__)"
 _NUMPY_NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
+Array = TypeVar("Array")
+
+
+@overload
+def attention(
+    q: Array, k: Any, v: Any, *,
+    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
+    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
+    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: None = None,
+) -> Array: ...
+@overload
+def attention(
+    q: Array, k: Any, v: Any, *,
+    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
+    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
+    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: StatsOptions | Level,
+) -> tuple[Array, Stats]: ...
+@overload
+def attention(
+    q: Array, k: Any, v: Any, *,
+    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
+    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
+    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: StatsOptions | str | None,
+) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -39,6 +64,7 @@ def attention(
     dropout: float = 0.0,
     seed: Any = None,
     stats: StatsOptions | str | None = None,
+    **unknown: Any,
 ) -> Any:
     """softmax(c·QKᵀ)V, and what the scores did on the way.
 
@@ -47,10 +73,10 @@ def attention(
     output comes back as what q was. On the CPU, or on the CUDA device where q, k, v, mask and bias lie (not in float64): there a
     call only enqueues, and statistics wait when they are read.
 
-    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head
+    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head; None is "sqrt_dk"
     causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query stands on
                  the last key), "top_left" (what PyTorch's is_causal means), "last_key" (of key_lengths), or query 0's position
-    window       (left, right), None for unbounded; a number is both
+    window       (left, right), None or -1 for unbounded; a number is both
     key_lengths  one per batch item: keys from there on are hidden
     documents    starts of documents packed end to end, and their end; a pair (q, kv) where they differ
     mask         bool, broadcast to [batch, heads_q, len_q, len_kv]: False hides
@@ -64,6 +90,8 @@ def attention(
 
     Raises ValueError or TypeError with one line that names the argument, what came and what was wanted.
     """
+    if unknown:
+        refuse_names("attention", unknown, ARGUMENTS)
     arguments = dict(scale=scale, causal=causal, diagonal=diagonal, window=window, key_lengths=key_lengths, documents=documents,
                      mask=mask, bias=bias, alibi=alibi, softcap=softcap, sink=sink, qk_norm=qk_norm, dropout=dropout, seed=seed,
                      stats=stats)
@@ -74,11 +102,18 @@ def attention(
     for name in ("scale", "mask", "bias", "alibi", "sink"):
         if is_torch(arguments[name]):
             raise TypeError(f"{name}: a torch tensor, but q is {type(q).__name__}; gradients need torch tensors throughout")
+    refuse_tracers({"q": q, "k": k, "v": v, **arguments})
     return _attend(q, k, v, **arguments)
+
+
+#: what can be said of an attention beside q, k and v
+ARGUMENTS = tuple(name for name, it in inspect.signature(attention).parameters.items() if it.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
 def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments: Any) -> str:
     """Which kernel will run with these arguments of :func:`attention`, with which tiles and threads, and why nothing faster."""
+    refuse_names("explain_plan", (name for name in arguments if name not in ARGUMENTS), ARGUMENTS)
+    refuse_tracers({"q": q, "k": k, "v": v, **arguments})
     options = options_of(arguments.pop("stats", "basic"))
     arguments.pop("qk_norm", None)
     arguments.pop("seed", None)
@@ -148,8 +183,8 @@ def build(
 ) -> Any:
     """The compiled module's Spec; or `into`, where `view` says how a mask or bias becomes a view."""
     spec: Any = _core.Spec() if into is None else into
-    if isinstance(scale, str):
-        spec.scale = scale
+    if scale is None or isinstance(scale, str):
+        spec.scale = "sqrt_dk" if scale is None else scale
     elif hasattr(scale, "__len__") and getattr(scale, "shape", (1,)) != ():
         spec.scale_heads = reals("scale", scale, heads)
     else:

@@ -166,6 +166,8 @@ class _Eyes:
             watch.missed(what, why)
 
     def written_out(self, found: Written) -> None:
+        if rootdk_torch.transformed(found.q, found.k, found.scores):
+            return self.missed("attention that is written out", "inside a transform of torch.func")
         call = call_here()
         if call is None:
             for watch in list(_open):

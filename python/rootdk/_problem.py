@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import numbers
 import operator
-from typing import Any, Literal, Sequence, Union
+import sys
+from typing import Any, Iterable, Literal, Mapping, Sequence, Union
 
 from . import _core
 
 Level = Literal["basic", "full"]
-Window = Union[int, "tuple[int | None, int | None]", None]
+Window = Union[int, "tuple[int | None, int | None]", "list[int | None]", None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +105,23 @@ def reals(name: str, values: Any, heads: int) -> list[float]:
 
 
 def window_of(window: Window) -> tuple[int | None, int | None] | None:
+    """A side of None is unbounded, and so is −1, as in FlashAttention."""
     if window is None:
         return None
-    if isinstance(window, tuple):
+    if isinstance(window, (tuple, list)):
         if len(window) != 2:
             raise ValueError(f"window: {len(window)} numbers, but (left, right) are wanted")
-        left, right = (None if side is None else whole("window", side) for side in window)
+        left, right = (None if side is None or whole("window", side) == -1 else _distance(side) for side in window)
         return left, right
-    both = whole("window", window)
+    both = _distance(window)
     return both, both
+
+
+def _distance(side: Any) -> int:
+    number = whole("window", side)
+    if number < 0:
+        raise ValueError(f"window: {number}, but a side is a number from 0, or None or -1 in (left, right) for unbounded")
+    return number
 
 
 def documents_of(documents: Any) -> tuple[list[int], list[int]] | None:
@@ -128,6 +138,58 @@ def diagonal_of(diagonal: str | int) -> tuple[str, int]:
     if isinstance(diagonal, str):
         return diagonal, 0
     return "at", whole("diagonal", diagonal)
+
+
+# What others call our arguments: whose name it is, and what it is here.
+_ELSEWHERE = {
+    "is_causal": ("PyTorch's", 'causal (bottom-right unless diagonal="top_left")'),
+    "dropout_p": ("PyTorch's", "dropout"),
+    "attn_mask": ("PyTorch's", "mask (bool, True is visible) or bias (added to the scores)"),
+    "enable_gqa": ("PyTorch's", "always so: query heads share where k and v have fewer"),
+    "need_weights": ("PyTorch's", 'stats="full": statistics of the probabilities, which are never written out'),
+    "softmax_scale": ("FlashAttention's", "scale"),
+    "window_size": ("FlashAttention's", "window"),
+    "alibi_slopes": ("FlashAttention's", "alibi"),
+    "cu_seqlens": ("FlashAttention's", "documents"),
+    "cu_seqlens_q": ("FlashAttention's", "documents, a pair (q, kv)"),
+    "cu_seqlens_k": ("FlashAttention's", "documents, a pair (q, kv)"),
+    "return_attn_probs": ("FlashAttention's", 'stats="full": statistics of the probabilities, which are never written out'),
+    "attention_mask": ("transformers'", "mask (bool, True is visible) or bias (added to the scores)"),
+    "scaling": ("transformers'", "scale"),
+    "sliding_window": ("transformers'", "window, where (left, 0) sees left + 1 keys: sliding_window - 1"),
+    "s_aux": ("transformers'", "sink"),
+    "attn_bias": ("xFormers'", "bias"),
+    "p": ("xFormers'", "dropout"),
+    "logits_soft_cap": ("FlashInfer's", "softcap"),
+    "key_padding_mask": ("PyTorch's", "key_lengths, or mask (bool, True is visible)"),
+}
+
+
+def refuse_names(function: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Says of the first argument that there is not what it is called here."""
+    names = sorted(known)
+    for name in unknown:
+        if name in _ELSEWHERE:
+            whose, here = _ELSEWHERE[name]
+            raise TypeError(f"{function}: {name} is {whose} name; here it is {here}")
+        if name == "return_lse":
+            raise TypeError(f"{function}: return_lse is an argument of rootdk.torch.attention; elsewhere stats.rows.lse has it")
+        close = difflib.get_close_matches(name, names, 1) or [other for other in names if name.lower() == other.lower()]
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        raise TypeError(f"{function}: no argument is called {name}; {hint}")
+
+
+def refuse_tracers(arguments: Mapping[str, Any]) -> None:
+    """jax traces functions with arrays that have no numbers."""
+    jax = sys.modules.get("jax")
+    tracer = getattr(getattr(jax, "core", None), "Tracer", None)
+    if tracer is None:
+        return
+    for name, value in arguments.items():
+        parts = value if isinstance(value, (list, tuple)) else (value.q_gain, value.k_gain) if isinstance(value, QkNorm) else (value,)
+        if any(isinstance(part, tracer) for part in parts):
+            raise TypeError(f"{name}: traced by jax (jit, grad or vmap), so it has no numbers yet; call rootdk outside of the transformation, or "
+                            "through jax.pure_callback (which has no gradients)")
 
 
 def apply_options(spec: _core.Spec, options: StatsOptions | None) -> None:

@@ -60,6 +60,14 @@ def _number(x: float) -> str:
     return f"{x:.2f}" if abs(x) < 100 else f"{x:.4g}"
 
 
+class NotAskedFor(AttributeError, ValueError):
+    """Statistics that a call could have given."""
+
+
+_ON_REQUEST = {"rows": 'pass stats=StatsOptions("full", rows=True); how many rows there were is row_count',
+               "key_mass": 'pass stats=StatsOptions("full", key_mass=True)'}
+
+
 class _Learned(Generic[Core]):
     """Holds statistics, or what will read them: those of a GPU are read when somebody first asks, since that waits for the device."""
 
@@ -145,13 +153,13 @@ class Stats(_Learned[CoreStats]):
     @property
     def names(self) -> list[str]:
         """The statistics there are at this level."""
-        return self._core.columns()
+        return ["row_count" if name == "rows" else name for name in self._core.columns()]
 
     @property
     def rows(self) -> Rows:
         """Statistics of every row, if `StatsOptions(rows=…)` asked for them. (How many rows there were is `row_count`.)"""
         if self._rows is None:
-            raise ValueError("rows: not asked for; pass stats=StatsOptions(\"full\", rows=True)")
+            raise _not_asked_for("rows")
         return self._rows
 
     @property
@@ -162,15 +170,22 @@ class Stats(_Learned[CoreStats]):
     def key_mass(self) -> Any:
         """Σ over queries of each key's probability, [batch, heads, len_kv], if asked for."""
         if self._key_mass is None:
-            raise ValueError("key_mass: not asked for; pass stats=StatsOptions(\"full\", key_mass=True)")
+            raise _not_asked_for("key_mass")
         return self._key_mass
 
-    def __getitem__(self, name: str) -> Array:
-        return self._core.column(name)
+    def __getitem__(self, name: str) -> Any:
+        if name in _ON_REQUEST:
+            try:
+                return getattr(self, name)
+            except NotAskedFor as error:
+                raise KeyError(str(error)) from None
+        return self._core.column("rows" if name == "row_count" else name)
 
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in _ON_REQUEST:  # its property has raised
+            raise _not_asked_for(name)
         core = self._core
         if name not in core.columns():
             level = " at level \"basic\"; stats=\"full\" has more" if core.level == "basic" else ""
@@ -178,11 +193,15 @@ class Stats(_Learned[CoreStats]):
         return core.column(name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._core.columns()]
+        absent = {name for name, kept in (("rows", self._rows), ("key_mass", self._key_mass)) if kept is None}
+        return sorted({*super().__dir__(), *self.names} - absent)
+
+    def __reduce__(self) -> Any:
+        return _stats_again, (self.to_json(), self._rows, self._key_mass)
 
     def to_dict(self) -> dict[str, Array]:
         """Every statistic by name."""
-        return {name: self._core.column(name) for name in self._core.columns()}
+        return {name: self[name] for name in self.names}
 
     def to_json(self) -> str:
         """In the format of docs/stats-json.md: bit for bit, so files can be merged."""
@@ -254,6 +273,15 @@ class Stats(_Learned[CoreStats]):
         return f"<p>{html.escape(repr(self))}</p>{table}{more}"
 
 
+def _not_asked_for(name: str) -> NotAskedFor:
+    return NotAskedFor(f"{name}: not asked for; {_ON_REQUEST[name]}")
+
+
+def _stats_again(text: str, rows: Rows | None, key_mass: Any) -> Stats:
+    """What pickle and copy make Stats from."""
+    return Stats(CoreStats.from_json(text), rows, key_mass)
+
+
 def _mean(values: Array) -> str:
     known = values[np.isfinite(values)]
     return _number(float(known.mean())) if known.size else "unknown"
@@ -282,6 +310,12 @@ class GradientStats(_Learned[CoreGradientStats]):
         if name not in self.NAMES:
             raise AttributeError(f"GradientStats has no {name!r}")
         return self._core.column(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.NAMES})
+
+    def __reduce__(self) -> Any:
+        return GradientStats.from_json, (self.to_json(),)
 
     def to_dict(self) -> dict[str, Array]:
         return {name: self._core.column(name) for name in self.NAMES}

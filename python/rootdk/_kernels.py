@@ -1,0 +1,277 @@
+"""What runs when the operator torch.ops.rootdk.attention is called on dense tensors: the engine, on the CPU or through _cuda.py, and those
+who want to know what it learned."""
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional, Protocol, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _core, _cuda
+from ._attention import seed_of
+from ._problem import StatsOptions, apply_options, row_names
+from ._stats import GradientStats, Rows, Stats
+
+_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+_UNBOUNDED = -1  # a side of a window, in the operator's arguments
+
+
+# Who wants to know ----------------------------------------------------------------------------------------------------
+class Collector(Protocol):
+    """Receives what a call of the operator learned. An operator returns tensors only, so this is a way beside it: the call
+    carries the number under which its collector is listed."""
+
+    options: StatsOptions
+
+    def on_forward(self, stats: Stats) -> None: ...
+
+    def on_backward(self, stats: GradientStats) -> None: ...
+
+
+_collectors: dict[int, Collector] = {}
+_next_tag = 1
+_tag_lock = threading.Lock()
+
+
+def register(collector: Collector) -> int:
+    global _next_tag
+    with _tag_lock:
+        tag, _next_tag = _next_tag, _next_tag + 1
+        _collectors[tag] = collector
+    return tag
+
+
+def unregister(tag: int) -> None:
+    _collectors.pop(tag, None)
+
+
+# Arguments to the engine --------------------------------------------------------------------------------------
+def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float], mask: Optional[Tensor], bias: Optional[Tensor],
+          sink: Optional[Tensor], softcap: Optional[float], causal: bool, diagonal: str, offset: int,
+          window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]], q_starts: Optional[Sequence[int]],
+          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int,
+          seed_tensor: Optional[Tensor] = None) -> Any:
+    """The compiled module's Spec, or that of _cuda."""
+    spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
+    heads = q.shape[1]
+    if scale is not None:
+        spec.scale_heads = _per_head("scale", scale, heads)
+    elif factor is not None:
+        spec.scale_value = factor
+    else:
+        spec.scale = rule
+    spec.softcap = softcap
+    spec.causal = causal
+    spec.diagonal, spec.diagonal_offset = diagonal, offset
+    if window is not None:
+        spec.set_window(*(None if side == _UNBOUNDED else side for side in window))
+    if key_lengths is not None:
+        spec.set_key_lengths(list(key_lengths))
+    if q_starts is not None and kv_starts is not None:
+        spec.set_documents(list(q_starts), list(kv_starts))
+    if mask is not None:
+        spec.set_allowed(_view("mask", mask, q) if q.is_cuda else mask.detach())
+    if bias is not None:
+        spec.set_bias(_view("bias", bias, q) if q.is_cuda else bias.detach())
+    if sink is not None:
+        spec.sink = _per_head("sink", sink, heads)
+    if alibi is not None:
+        spec.alibi = list(alibi)
+    spec.dropout = dropout
+    spec.seed = seed
+    if seed_tensor is not None:
+        _check_seed(seed_tensor, q)
+        if q.is_cuda:
+            spec.seed_address = seed_tensor.data_ptr()
+        else:
+            spec.seed = int(seed_tensor) % 2**64
+    return spec
+
+
+def _check_seed(seed: Tensor, q: Tensor) -> None:
+    if seed.device != q.device:
+        raise ValueError(f"seed: lies on {seed.device}, but q on {q.device}")
+    if seed.dtype != torch.int64 or seed.numel() != 1:
+        raise ValueError(f"seed: {seed.numel()} elements of {seed.dtype}, but one of torch.int64 is wanted")
+
+
+def seeds(q: Tensor, dropout: float, seed: Any = None) -> tuple[int, Optional[Tensor]]:
+    """The operator's `seed` and `seed_tensor`. A seed that nobody gave comes from torch's generator of q's device and stays there: nothing
+    waits, and every replay of a captured graph draws another."""
+    if isinstance(seed, Tensor):
+        _check_seed(seed, q)
+        return 0, seed
+    if seed is None and dropout > 0:
+        return 0, torch.randint(0, 2**62, (), device=q.device)
+    return seed_of(seed, 0.0), None
+
+
+def _per_head(name: str, values: Tensor, heads: int) -> list[float]:
+    if values.shape != (heads,):
+        raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted")
+    return values.detach().float().tolist()
+
+
+def _view(name: str, x: Tensor, like: Tensor) -> _cuda.View:
+    if x.device != like.device:
+        raise ValueError(f"{name}: lies on {x.device}, but q on {like.device}")
+    if x.ndim != 4:
+        raise ValueError(f"{name}: {x.ndim} axes, but the 4 of [batch, heads, length, dim] are wanted")
+    if x.dtype not in _NAMES and x.dtype != torch.bool:
+        raise ValueError(f"{name}: dtype is {x.dtype}, but float32, float16 or bfloat16 (or bool for masks) is wanted")
+    return _cuda.View(x.data_ptr(), _NAMES.get(x.dtype, "bool"), x.shape, x.stride())
+
+
+def _place(q: Tensor) -> _cuda.Place:
+    """On torch's current stream; the workspace comes from its allocator, and so from a graph's pool under capture."""
+    stream = torch.cuda.current_stream(q.device)
+
+    def workspace(size: int) -> tuple[Any, int]:
+        memory = torch.empty(max(size, 1), dtype=torch.uint8, device=q.device)
+        return (memory, stream), memory.data_ptr()
+
+    device = q.device
+    return _cuda.Place(workspace, stream.cuda_stream, lambda: torch.cuda.device(device), device.index)
+
+
+class _Streams(threading.local):
+    """Each thread's own."""
+
+    def __init__(self) -> None:
+        self.by_device: dict[torch.device, torch.cuda.Stream] = {}
+
+
+class Reader:
+    """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it; where the call
+    was captured, for all of the device, since a graph may be replayed anywhere."""
+
+    _streams = _Streams()
+
+    def __init__(self, read: Callable[..., Any], device: torch.device):
+        self._read, self._device = read, device
+        self._event: Optional[torch.cuda.Event] = None
+        if not torch.cuda.is_current_stream_capturing():
+            self._event = torch.cuda.Event(blocking=True)  # whoever waits for it sleeps
+            self._event.record(torch.cuda.current_stream(device))
+
+    def __call__(self) -> Any:
+        if self._event is None:
+            torch.cuda.synchronize(self._device)
+        else:
+            self._event.synchronize()
+        streams = self._streams.by_device
+        if self._device not in streams:
+            streams[self._device] = torch.cuda.Stream(self._device)
+        return self._read(streams[self._device].cuda_stream)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
+                  bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
+                  factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False,
+                  diagonal: str = "bottom_right", offset: int = 0, window: Optional[Sequence[int]] = None,
+                  key_lengths: Optional[Sequence[int]] = None, q_starts: Optional[Sequence[int]] = None,
+                  kv_starts: Optional[Sequence[int]] = None, alibi: Optional[Sequence[float]] = None, dropout: float = 0.0,
+                  seed: int = 0, tag: int = 0, seed_tensor: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
+                 kv_starts, alibi, dropout, seed, seed_tensor)
+    collector = _collectors.get(tag)
+    options = collector.options if collector is not None else None
+    apply_options(spec, options)
+    q, k, v = q.detach(), k.detach(), v.detach()
+    batch, heads, len_q, _ = q.shape
+    out = q.new_empty((batch, heads, len_q, v.shape[3] if v.ndim == 4 else 0))
+    wide = _wide(q.dtype)
+    lse = q.new_empty((batch, heads, len_q), dtype=wide)
+    rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
+    mass = q.new_empty((batch, heads, k.shape[2]), dtype=wide) if options is not None and options.key_mass else None
+    core = _forward(spec, q, k, v, out, lse.unsqueeze(-1), {name: row.unsqueeze(-1) for name, row in rows.items()},
+                    None if mass is None else mass.unsqueeze(-1))
+    if collector is not None:
+        kept = Rows({"lse": lse.clone(), **rows}) if options is not None and options.rows else None
+        collector.on_forward(Stats(core, kept, mass))
+    return out, lse
+
+
+def _forward(spec: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rows: dict[str, Tensor],
+             mass: Optional[Tensor]) -> Any:
+    """Statistics, or what reads them."""
+    if not q.is_cuda:
+        return _core.forward(spec, q, k, v, out, lse, rows, mass)
+    read = _cuda.forward(spec, _view("q", q, q), _view("k", k, q), _view("v", v, q), _view("o", out, q), _view("lse", lse, q),
+                         {name: _view(name, row, q) for name, row in rows.items()},
+                         None if mass is None else _view("key_mass", mass, q), _place(q))
+    return read if spec.stats == "none" else Reader(read, q.device)
+
+
+def attention_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, len_q, _dim = q.shape
+    return q.new_empty((batch, heads, len_q, v.shape[3])), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
+
+
+def backward_kernel(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+                 scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
+                 wanted: Sequence[bool], rule: str, factor: Optional[float], softcap: Optional[float], causal: bool,
+                 diagonal: str, offset: int, window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]],
+                 q_starts: Optional[Sequence[int]], kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]],
+                 dropout: float, seed: int, tag: int,
+                 seed_tensor: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
+                 kv_starts, alibi, dropout, seed, seed_tensor)
+    collector = _collectors.get(tag)
+    if collector is not None and collector.options.level == "full":
+        spec.stats = "full"
+    d_q, d_k, d_v, d_scale, d_bias, d_sink = _gradients(q, k, v, scale, bias, sink, wanted)
+    tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse.unsqueeze(-1), "d_o": d_out,
+               "d_lse": None if d_lse is None else d_lse.unsqueeze(-1)}
+    given = {name: None if x is None else x.detach() for name, x in tensors.items()}
+    gradients = {"d_q": d_q if wanted[0] else None, "d_k": d_k if wanted[1] else None, "d_v": d_v if wanted[2] else None,
+                 "d_bias": d_bias if wanted[4] else None}
+    per_head = {"d_scale": d_scale if wanted[3] else None, "d_sink": d_sink if wanted[5] else None}
+    core: Any
+    if q.is_cuda:
+        given["d_o"] = _readable(d_out.detach())
+        core = _cuda.backward(spec, _views(given, q), _views(gradients, q),
+                              {name: None if x is None else x.data_ptr() for name, x in per_head.items()}, _place(q))
+        core = core if spec.stats == "none" else Reader(core, q.device)
+    else:
+        row = (1, 1, 1, q.shape[1])
+        core = _core.backward(spec, **given, **gradients,
+                              **{name: None if x is None else x.view(row) for name, x in per_head.items()})
+    if collector is not None and collector.options.level == "full":
+        collector.on_backward(GradientStats(core))
+    return d_q, d_k, d_v, d_scale, d_bias, d_sink
+
+
+def _readable(d_out: Tensor) -> Tensor:
+    """A gradient as the fast kernels read it, where a copy makes it so: of a sum it comes with strides of 0, and nobody chose those."""
+    outer = zip(d_out.shape[:3], d_out.stride()[:3])
+    fine = d_out.stride(3) == 1 and d_out.data_ptr() % 16 == 0 and all(size == 1 or (stride > 0 and stride % 8 == 0) for size, stride in outer)
+    return d_out if fine or d_out.element_size() != 2 or d_out.shape[3] % 8 else d_out.contiguous()
+
+
+def _views(tensors: dict[str, Optional[Tensor]], like: Tensor) -> dict[str, Optional[_cuda.View]]:
+    return {name: None if x is None else _view(name, x, like) for name, x in tensors.items()}
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
+               wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """An operator cannot return None, so what is not wanted is empty."""
+
+    def like(x: Optional[Tensor], want: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
+        if not want or x is None:
+            return q.new_empty(0)
+        return torch.empty(x.shape, dtype=dtype or x.dtype, device=q.device)
+
+    return (like(q, wanted[0]), like(k, wanted[1]), like(v, wanted[2]), like(scale, wanted[3], torch.float32),
+            like(bias, wanted[4]), like(sink, wanted[5], torch.float32))
+
+
+def backward_shapes(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor],
+      mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor], wanted: Sequence[bool], *_: Any,
+      **__: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _gradients(q, k, v, scale, bias, sink, wanted)
