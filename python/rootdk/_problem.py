@@ -82,6 +82,12 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {type(value).__name__}, but a text is wanted")
+    return value
+
+
 def wholes(name: str, values: Any) -> list[int]:
     try:
         listed = values.tolist() if hasattr(values, "tolist") else list(values)
