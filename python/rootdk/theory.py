@@ -31,7 +31,8 @@ def unit_variance_divisor(dim_qk: int, *, mean_q: float = 0, variance_q: float =
                           variance_k: float = 1) -> float:
     """The c for which q·k / c has variance 1: √d for unit variances.
 
-    >>> unit_variance_divisor(64)
+    >>> from rootdk import theory
+    >>> theory.unit_variance_divisor(64)
     8.0
     """
     return _theory.unit_variance_divisor(dim_qk, mean_q, variance_q, mean_k, variance_k)
@@ -78,7 +79,8 @@ class SoftmaxRow:
 def softmax_row(scores: Sequence[float]) -> SoftmaxRow:
     """Softmax of one row in double, step by step.
 
-    >>> softmax_row([14, 10, 12]).probabilities.round(3).tolist()
+    >>> from rootdk import theory
+    >>> theory.softmax_row([14, 10, 12]).probabilities.round(3).tolist()
     [0.867, 0.016, 0.117]
     """
     return SoftmaxRow(**_theory.softmax_row([float(s) for s in scores]))
