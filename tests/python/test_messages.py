@@ -129,6 +129,7 @@ CALLS = [
     ("batch", WHOLE, lambda bad: FULL.judge_head(0, batch=bad)),
     ("v", ["a", 3, None, object(), [1]], lambda bad: rootdk.attention(X, X, bad)),
     ("v", ["a", 3, None, object(), [1]], lambda bad: rootdk.explain_plan(X, X, bad)),
+    ("backward", ["a", None, 1], lambda bad: rootdk.explain_plan(X, X, X, backward=bad)),
 ]
 
 
@@ -152,6 +153,8 @@ def test_numbers_of_any_kind_are_taken():
 def test_weights_of_a_model_are_taken():
     torch = pytest.importorskip("torch")
     weight = torch.nn.Parameter(torch.eye(4, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match="^k: ndarray, but a torch tensor"):
+        rootdk.explain_plan(torch.ones(1, 2, 3, 4), X, X)
     assert theory.head(weight, weight) == theory.head(W, W) and theory.score_moments(weight, weight) == theory.score_moments(W, W)
 
 
