@@ -232,9 +232,9 @@ TEST(AdaptiveTemperature, RefusesWithTheReason) {
   };
   const std::string reason = ": does not go with adaptive temperature, which needs scores that are c·q·k and nothing else";
   EXPECT_EQ(said([](Problem&) {}), "accepted");
-  EXPECT_EQ(said([](Problem& p) { p.soft_cap = 3.0f; }), "soft_cap" + reason);
+  EXPECT_EQ(said([](Problem& p) { p.soft_cap = 3.0f; }), "softcap" + reason);
   EXPECT_EQ(said([&](Problem& p) { p.sink = four; }), "sink" + reason);
-  EXPECT_EQ(said([&](Problem& p) { p.mask.alibi_slopes = four; }), "mask.alibi_slopes" + reason);
+  EXPECT_EQ(said([&](Problem& p) { p.mask.alibi_slopes = four; }), "alibi" + reason);
   EXPECT_EQ(said([](Problem& p) { p.dropout.p = 0.5f; }), "dropout" + reason);
   EXPECT_EQ(said_by([&] { forward_adaptive_temperature({}, {half.q_view(), half.k_view(), half.v.tensor()}, {o16.tensor()}); }),
             "q: dtype is f16, but f32 or f64 is wanted: its rows are scaled in their own dtype");

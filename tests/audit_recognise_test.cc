@@ -78,7 +78,7 @@ TEST(Hostile, TensorsAreRefusedByName) {
   EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.self_attn.q_proj.weight\": the checkpoint has no such tensor, which a llama model has");
   made = llama();
   drop(made, "model.layers.1.input_layernorm.weight");
-  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.input_layernorm.weight\": the checkpoint has no such tensor, which a llama model has; --norm none leaves it out");
+  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.input_layernorm.weight\": the checkpoint has no such tensor, which a llama model has; norm = none leaves it out");
   made = llama();
   for (auto& [name, m] : made.tensors)
     if (name == "model.layers.0.input_layernorm.weight") m = {0, 23, Vector(23, 1.0)};
@@ -105,11 +105,11 @@ TEST(Unknown, SaysWhatLooksLikeAttentionAndHowToTellIt) {
   made.config = {{"model_type", "novelty"}};
   const Folder folder(made);
   EXPECT_EQ(folder.refusal(),
-            "\"novelty\": not a model that is known; what looks like attention in it: \"trunk.{layer}.mixer.wk\" [24, 24], \"trunk.{layer}.mixer.wq\" [24, 24]; --family-file tells "
-            "which of these are q and k, --heads, --kv-heads and --norm what no config.json says");
+            "\"novelty\": not a model that is known; what looks like attention in it: \"trunk.{layer}.mixer.wk\" [24, 24], \"trunk.{layer}.mixer.wq\" [24, 24]; a family file "
+            "(--family-file, family_file=) tells which of these are q and k; heads, kv_heads and norm what no config.json says");
   Hints hints;
   hints.family_json = R"({"name": "novelty", "q": "trunk.{layer}.mixer.wq", "k": "trunk.{layer}.mixer.wk", "scale": "dk"})";
-  EXPECT_EQ(folder.refusal(hints), "heads: config.json does not say how many there are; --heads N does");
+  EXPECT_EQ(folder.refusal(hints), "heads: config.json does not say how many there are; give their number (--heads, heads=)");
   hints.heads = 3;
   const Model model = folder.model(hints);
   ASSERT_EQ(model.layers.size(), 3u);
@@ -132,7 +132,7 @@ TEST(Hints, WinOverTheConfiguration) {
   Made made = llama();
   made.config = Json::object();
   const Folder folder(made);
-  EXPECT_EQ(folder.refusal(), "heads: there is no config.json to say how many there are; --heads N does");
+  EXPECT_EQ(folder.refusal(), "heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
   Hints hints;
   hints.heads = 2;
   hints.kv_heads = 1;

@@ -490,7 +490,7 @@ TEST_F(CApi, StatisticsOptionsAreChecked) {
   expect_refused("unused is 1");
   problem.unused = 0;
   problem.stats_sample = 4;
-  expect_refused("stats_options.sample: 4, but only full statistics are sampled");
+  expect_refused("stats.sample: 4, but only full statistics are sampled");
   problem.stats_sample = 0;
   std::int64_t gap = 0;
   c_outputs.gaps = &gap, c_outputs.gaps_count = 1;

@@ -21,7 +21,7 @@ struct Small {
 TEST(CudaApi, PlansForTheCpuAreRefused) {
   Small s;
   const Plan plan = make_plan({}, shape_of(s.in));
-  EXPECT_EQ(message_of([&] { cuda::forward(plan, s.in, s.out, {}); }), "plan: made for the CPU, but a GPU was called (make_plan with cuda::machine())");
+  EXPECT_EQ(message_of([&] { cuda::forward(plan, s.in, s.out, {}); }), "plan: made for the CPU, but a GPU was called (make it with the GPU's machine)");
 }
 
 TEST(CudaApi, PlansForAGpuAreRefusedOnTheCpu) {

@@ -170,7 +170,7 @@ TEST(Explain, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message({.q = {1, 2}}), "k: missing; q was given, so at least one k is wanted");
   EXPECT_EQ(message({.q = {1, 2}, .keys = {{1}}}), "k: 1 components, but q has 2");
   EXPECT_EQ(message({.dk = 3, .q = {1, 2}, .keys = {{1, 1}}}), "dk: 3, but q has 2 components");
-  EXPECT_EQ(message({.scores = {1, 2}, .dk = 4, .upstream = {1}}), "upstream: 1 numbers, but there are 2 scores");
+  EXPECT_EQ(message({.scores = {1, 2}, .dk = 4, .upstream = {1}}), "gradient: 1 numbers, but there are 2 scores");
   EXPECT_EQ(message({.scores = {1, 2}, .dk = 4, .rules = {}}), "rules: none given, but at least one is wanted");
 }
 

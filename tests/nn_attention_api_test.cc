@@ -93,7 +93,7 @@ TEST(MultiHeadAttention, GradientsOfSsmax) {
   EXPECT_EQ(run({.d_log_n_gain = three}), "gradients.d_log_n_gain: 3 values, but there are 4 query heads");
   layer.saved.problem.scale = Scale::none();
   EXPECT_EQ(run({.d_log_n_offset = four}),
-            "gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (Scale::with_ssmax)");
+            "gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (ssmax)");
 }
 
 TEST(MultiHeadAttention, NoKeys) {
@@ -161,7 +161,7 @@ TEST(MultiHeadAttention, RefusesArraysThatDoNotFit) {
   EXPECT_EQ(message_of([&] { layer.layer.forward(layer.problem, layer.q(), out); }),
             "width_kv: 10, but self-attention needs the width of x, 12");
   layer.problem.dropout.p = 2;
-  EXPECT_EQ(run(layer.q(), layer.kv(), out), "dropout.p: 2, but 0 <= p < 1 is wanted");
+  EXPECT_EQ(run(layer.q(), layer.kv(), out), "dropout: 2, but 0 <= p < 1 is wanted");
   layer.problem.dropout.p = 0;
   layer.problem.paged = PagedKv{};
   EXPECT_NE(run(layer.q(), layer.kv(), out).find("problem.paged: given"), std::string::npos);

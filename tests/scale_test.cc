@@ -202,7 +202,7 @@ TEST(Scale, RefusesWithTheReason) {
       {"sqrt", "scale: \"sqrt\" is not known; known are " + known},
       {"", "scale: \"\" is not known; known are " + known},
       {"sqrt_dk*", "scale: \"\" is not known; known are " + known},
-      {"per_head", "scale: per_head needs an array, so it is made with Scale::per_head, not from text"},
+      {"per_head", "scale: per_head is a number for each head; give those instead of the name"},
       {"ssmax(per_head, 0)", "scale: \"ssmax(per_head, 0)\": an array is given in code, not as text"},
       {"constant", "scale: \"constant\": 0 parameters, but constant(c) is wanted"},
       {"ssmax(1,2,3)", "scale: \"ssmax(1,2,3)\": 3 parameters, but ssmax(a[, b]) is wanted"},

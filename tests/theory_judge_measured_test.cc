@@ -125,7 +125,7 @@ TEST(JudgeMeasured, BasicStatisticsSayWhatTheyCannotTell) {
   const auto judged = [&](Scale scale, DType dtype) { return judge(data.run({.scale = scale}).at(0, 0), {.dtype = dtype}); };
   EXPECT_EQ(judged(Scale::inv_sqrt_dk(), DType::kBF16).codes, Codes{Verdict::kUnknown});
   EXPECT_EQ(judged(Scale::inv_sqrt_dk(), DType::kBF16).words,
-            "Spread and entropy are not known (StatsLevel::kFull measures them), so whether the head is uniform, sharp or frozen was not judged.");
+            "Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or frozen was not judged.");
   EXPECT_EQ(judged(Scale::constant(20), DType::kBF16).verdict, Verdict::kExploding);
   EXPECT_EQ(judged(Scale::constant(1e5), DType::kF32).codes, Codes{Verdict::kFrozen});
 }

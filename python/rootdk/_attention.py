@@ -117,6 +117,9 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
     options = options_of(arguments.pop("stats", "basic"))
     arguments.pop("qk_norm", None)
     arguments.pop("seed", None)
+    for name, array in (("k", k), ("v", v)):
+        if not hasattr(array, "shape") or is_torch(q) and not is_torch(array):
+            raise TypeError(f"{name}: {type(array).__name__}, but {'a torch tensor, as q is,' if is_torch(q) else _ARRAY} is wanted")
     if is_torch(q):
         from .torch import under_autocast
 
@@ -128,7 +131,7 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
         with current(device):
             return _cuda.explain(spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD)
     spec = build(heads_of(q), options=options, **arguments)
-    return _core.explain_plan(spec, q, k, v, backward)
+    return _core.explain_plan(spec, q, k, v, flag("backward", backward))
 
 
 def torch_viewer(q: Any) -> Callable[[str, Any], _cuda.View]:

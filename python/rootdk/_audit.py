@@ -1,22 +1,22 @@
-"""rootdk.audit: a checkpoint, and how far the scale of each of its heads is from right, without running it."""
+"""rootdk.audit: a model or a checkpoint, and how far the scale of each of its heads is from right, without running it."""
 from __future__ import annotations
 
+import contextlib
 import html
 import io
 import json
 import math
 import os
 import pathlib
-from typing import Any, Iterator, Sequence, Union
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from . import _core
+from ._checkpoint import Path, Source, config_of, config_text, is_module, is_path, on_disk
 from ._files import write_whole
-from ._problem import flag, real, whole, wholes
+from ._problem import flag, real, text, whole, wholes
 from ._stats import Array
-
-Path = Union[str, "os.PathLike[str]"]
 
 _BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "effective_keys", "p_max")
 
@@ -139,21 +139,25 @@ def _cell(head: dict[str, Any], context: str) -> str:
     return f'<td title="{words}"{shade}>{head["sigma"]:.2f}</td>'
 
 
-def audit(path: Path, *, heads: int | None = None, kv_heads: int | None = None, head_dim: int | None = None,
+def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None, head_dim: int | None = None,
           norm: str | None = None, scale: float | None = None, rotary_base: float | None = None, context: int | None = None,
           family: str | None = None, family_file: Path | None = None, contexts: Sequence[int] | None = None,
-          at: int | None = None, inputs: Path | None = None, against: Path | None = None, spectra: bool = True) -> Audit:
-    """Reads a checkpoint (.safetensors, .gguf, .npz, or a directory) and says how far each head's scale is from right.
+          at: int | None = None, inputs: Path | None = None, against: Source | None = None, spectra: bool = True) -> Audit:
+    """Reads a model and says how far each head's scale is from right, without running it.
 
+    model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and their torch
+                 tensors or numpy arrays. Tensors are copied to a temporary file, one by one
+    config       what config.json would say of a module or a state_dict, as a dict or a configuration of transformers; without
+                 it, a module's own ``config``
     heads, kv_heads, head_dim, norm ("rms", "layer", "none"), scale, rotary_base, context
-                 what no configuration in the checkpoint says; wins over one that does
+                 what no configuration says; wins over one that does
     family       take it for a model of this family; ``family_file`` describes a new one
     contexts     numbers of keys to predict for; verdicts are for ``at`` of them, or the longest
     inputs       activations as they enter the projections: an .npy, or a directory of them
-    against      an earlier checkpoint of the same model: ``drift``
+    against      the same model earlier, given like ``model``: ``drift``
     spectra      whether to compute each head's singular values
 
-    The command `rootdk audit` says the same; it can also write a copy with QK-clip applied.
+    The command `rootdk audit` says the same of files; it can also write a copy with QK-clip applied.
     """
     call = _core.AuditCall()
     call.heads, call.kv_heads, call.head_dim = _whole("heads", heads), _whole("kv_heads", kv_heads), _whole("head_dim", head_dim)
@@ -161,18 +165,52 @@ def audit(path: Path, *, heads: int | None = None, kv_heads: int | None = None, 
     call.scale = None if scale is None else real("scale", scale)
     call.rotary_base = None if rotary_base is None else real("rotary_base", rotary_base)
     if norm is not None:
-        call.set_norm(norm)
+        call.set_norm(text("norm", norm))
     if family is not None:
-        call.family = family
+        call.family = text("family", family)
     if family_file is not None:
-        call.family_json = pathlib.Path(family_file).read_text(encoding="utf-8")
+        call.family_json = pathlib.Path(_path("family_file", family_file)).read_text(encoding="utf-8")
     if contexts is not None:
         call.contexts = wholes("contexts", contexts)
     if inputs is not None:
-        call.inputs = os.fspath(inputs)
-    call.against = None if against is None else os.fspath(against)
+        call.inputs = _path("inputs", inputs)
     call.spectra = flag("spectra", spectra)
-    return Audit(*_core.audit(os.fspath(path), call))
+    _check_source("model", model)
+    if against is not None:
+        _check_source("against", against)
+    if config is not None and is_path(model) and (against is None or is_path(against)):
+        raise ValueError("config: given, but a path's configuration is the config.json beside it; heads= and its like win over that")
+    said = None if config is None else config_text(config)
+    with contextlib.ExitStack() as stack:
+        def place(argument: str, source: Source) -> str:
+            if is_path(source):
+                return _path(argument, source)
+            own = said if said is not None else config_of(source)
+            if own is None:
+                own = config_of(model)  # `against` is the same model
+            return str(stack.enter_context(on_disk(argument, source, own, everything=family_file is not None)))
+
+        path = place("model", model)
+        call.against = None if against is None else place("against", against)
+        return Audit(*_core.audit(path, call))
+
+
+def _check_source(name: str, source: object) -> None:
+    if not (is_path(source) or is_module(source) or isinstance(source, Mapping)):
+        raise TypeError(f"{name}: {type(source).__name__}, but a path, a torch.nn.Module or a state_dict is wanted")
+
+
+def _path(name: str, value: Any) -> str:
+    """Bytes are no path here."""
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = None
+    if not isinstance(path, str):
+        raise TypeError(f"{name}: {type(value).__name__}, but a path is wanted")
+    if "\0" in path:
+        raise ValueError(f"{name}: a zero byte is in {path!r}")
+    return path
 
 
 def _whole(name: str, value: int | None) -> int | None:

@@ -6,6 +6,7 @@ import json
 from typing import Any, Sequence
 
 from . import _core
+from ._problem import listed, real, text, whole
 
 
 class Explanation:
@@ -43,11 +44,17 @@ def explain(scores: Sequence[float] | None = None, *, dk: int | None = None, q: 
     """
     if scores is not None and dk is None:
         raise ValueError("dk: missing; scores alone do not say what d_k was")
-    text, words, conclusion = _core.explain([float(s) for s in scores] if scores is not None else [], int(dk or 0),
-                                            [float(x) for x in q] if q is not None else [],
-                                            [[float(x) for x in key] for key in keys] if keys is not None else [], list(rules),
-                                            [float(g) for g in gradient] if gradient is not None else [])
-    return Explanation(words, conclusion, json.loads(text))
+    vectors = [] if keys is None else listed("keys", keys, "vectors")
+    names = [text("rules", rule) for rule in listed("rules", rules, "names")]
+    found, words, conclusion = _core.explain([] if scores is None else _numbers("scores", scores),
+                                             0 if dk is None else whole("dk", dk), [] if q is None else _numbers("q", q),
+                                             [_numbers(f"keys[{i}]", vector) for i, vector in enumerate(vectors)], names,
+                                             [] if gradient is None else _numbers("gradient", gradient))
+    return Explanation(words, conclusion, json.loads(found))
+
+
+def _numbers(name: str, values: Any) -> list[float]:
+    return [real(name, value) for value in listed(name, values, "numbers")]
 
 
 @dataclasses.dataclass(frozen=True)

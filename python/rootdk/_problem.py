@@ -84,6 +84,24 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {type(value).__name__}, but a text is wanted")
+    return value
+
+
+def listed(name: str, values: Any, what: str) -> list[Any]:
+    """The elements of anything that has some. A text has none here, though Python would take it letter by letter."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (str, bytes, dict)):
+        raise TypeError(f"{name}: {type(values).__name__}, but a list of {what} is wanted")
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{name}: {type(values).__name__}, but a list of {what} is wanted") from None
+
+
 def wholes(name: str, values: Any) -> list[int]:
     try:
         listed = values.tolist() if hasattr(values, "tolist") else list(values)

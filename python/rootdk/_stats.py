@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from ._core import GradientStats as CoreGradientStats
 from ._core import Stats as CoreStats
+from ._problem import text as _text
+from ._problem import whole
 
 Array = npt.NDArray[Any]
 Core = TypeVar("Core")
@@ -209,7 +211,7 @@ class Stats(_Learned[CoreStats]):
 
     @classmethod
     def from_json(cls, text: str) -> Stats:
-        return cls(CoreStats.from_json(text))
+        return cls(CoreStats.from_json(_text("text", text)))
 
     def merge(self, other: Stats) -> Stats:
         """What one pass over the rows of both would have given."""
@@ -235,13 +237,14 @@ class Stats(_Learned[CoreStats]):
 
     def judge_head(self, head: int, *, batch: int = 0, dtype: str = "f32") -> Judgement:
         """The same for one head: a judgement takes ten to thirty milliseconds."""
+        head, batch = whole("head", head), whole("batch", batch)
         if not (0 <= head < self.heads and 0 <= batch < self.batch):
             raise ValueError(f"head: {head} of batch item {batch}, but there are {self.heads} heads in {self.batch}")
         return self._judge(dtype, batch * self.heads + head, 1)[0]
 
     def _judge(self, dtype: str, first: int, count: int) -> list[Judgement]:
         return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j)
-                for j in json.loads(self._core.judge(dtype, first, count))["judgements"]]
+                for j in json.loads(self._core.judge(_text("dtype", dtype), first, count))["judgements"]]
 
     def __repr__(self) -> str:
         head = f"Stats({self.level}, batch {self.batch} × heads {self.heads})"
@@ -325,9 +328,11 @@ class GradientStats(_Learned[CoreGradientStats]):
 
     @classmethod
     def from_json(cls, text: str) -> GradientStats:
-        return cls(CoreGradientStats.from_json(text))
+        return cls(CoreGradientStats.from_json(_text("text", text)))
 
     def merge(self, other: GradientStats) -> GradientStats:
+        if not isinstance(other, GradientStats):
+            raise TypeError(f"other: {type(other).__name__}, but GradientStats is wanted")
         return GradientStats(self._core.merge(other._core))
 
     def __repr__(self) -> str:

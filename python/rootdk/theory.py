@@ -1,4 +1,4 @@
-"""What the scores should have been: closed forms and quadrature, the same as the C++ component rootdk::theory.
+"""What the scores should have been: closed forms and quadrature.
 
 >>> from rootdk import theory
 >>> theory.dot_product_variance(64)
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core import theory as _theory
+from ._problem import flag, listed, real, whole
 
 Array = npt.NDArray[np.float64]
 
@@ -24,22 +25,25 @@ Array = npt.NDArray[np.float64]
 def dot_product_variance(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
                          variance_k: float = 1) -> float:
     """Var(q·k) for independent components: d for unit variances and mean 0."""
-    return _theory.dot_product_variance(dim_qk, mean_q, variance_q, mean_k, variance_k)
+    return _theory.dot_product_variance(whole("dim_qk", dim_qk), real("mean_q", mean_q), real("variance_q", variance_q),
+                                        real("mean_k", mean_k), real("variance_k", variance_k))
 
 
 def unit_variance_divisor(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
                           variance_k: float = 1) -> float:
     """The c for which q·k / c has variance 1: √d for unit variances.
 
-    >>> unit_variance_divisor(64)
+    >>> from rootdk import theory
+    >>> theory.unit_variance_divisor(64)
     8.0
     """
-    return _theory.unit_variance_divisor(dim_qk, mean_q, variance_q, mean_k, variance_k)
+    return _theory.unit_variance_divisor(whole("dim_qk", dim_qk), real("mean_q", mean_q), real("variance_q", variance_q),
+                                         real("mean_k", mean_k), real("variance_k", variance_k))
 
 
 def critical_sigma(keys: float) -> float:
     """√(2 ln n): the spread beyond which a few keys take everything."""
-    return _theory.critical_sigma(keys)
+    return _theory.critical_sigma(real("keys", keys))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,8 @@ class GaussianSoftmax:
 def gaussian_softmax(sigma: float, keys: float, dim_qk: int | None = None) -> GaussianSoftmax:
     """What softmax makes of n Gaussian scores of spread sigma. With dim_qk, rows have the spread of their own ‖q‖, as real ones
     do."""
-    return GaussianSoftmax(**_theory.gaussian_softmax(sigma, keys, dim_qk))
+    return GaussianSoftmax(**_theory.gaussian_softmax(real("sigma", sigma), real("keys", keys),
+                                                      None if dim_qk is None else whole("dim_qk", dim_qk)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +83,11 @@ class SoftmaxRow:
 def softmax_row(scores: Sequence[float]) -> SoftmaxRow:
     """Softmax of one row in double, step by step.
 
-    >>> softmax_row([14, 10, 12]).probabilities.round(3).tolist()
+    >>> from rootdk import theory
+    >>> theory.softmax_row([14, 10, 12]).probabilities.round(3).tolist()
     [0.867, 0.016, 0.117]
     """
-    return SoftmaxRow(**_theory.softmax_row([float(s) for s in scores]))
+    return SoftmaxRow(**_theory.softmax_row([real("scores", s) for s in listed("scores", scores, "numbers")]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +98,21 @@ class ScoreMoments:
     within_row_variance: float
 
 
+def _array(name: str, values: Any) -> Array:
+    if hasattr(values, "detach"):  # torch
+        values = values.detach().cpu().double()
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            what = type(values).__name__ if array.ndim == 0 else f"an array of {array.dtype.name}"
+            raise TypeError(f"{what}, but an array of real numbers is wanted")
+        return np.ascontiguousarray(array, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def _matrix(name: str, values: Any) -> Array:
-    array = np.ascontiguousarray(values, dtype=np.float64)
+    array = _array(name, values)
     if array.ndim != 2:
         raise ValueError(f"{name}: {array.ndim} axes, but the 2 of a matrix are wanted")
     return array
@@ -136,13 +155,14 @@ def head(w_q: Any, w_k: Any, *, b_q: Any = None, b_k: Any = None, scale: float |
     if w_k.shape[0] != dim:
         raise ValueError(f"w_k: dim_qk is {w_k.shape[0]}, but w_q has {dim}")
 
-    def vector(values: Any) -> Array | None:
-        return None if values is None else np.ascontiguousarray(values, dtype=np.float64).ravel()
+    def vector(name: str, values: Any) -> Array | None:
+        return None if values is None else _array(name, values).ravel()
 
-    return HeadTheory(**_theory.head(w_q, w_k, vector(b_q), vector(b_k), dim, dim**-0.5 if scale is None else float(scale),
-                                     vector(rotary), bool(interleaved), int(context)))
+    return HeadTheory(**_theory.head(w_q, w_k, vector("b_q", b_q), vector("b_k", b_k), dim,
+                                     dim**-0.5 if scale is None else real("scale", scale), vector("rotary", rotary),
+                                     flag("interleaved", interleaved), whole("context", context)))
 
 
 def stein_ratio(*, score_variance: float, mean_score: float, sum_p2: float) -> float:
     """1 if the measured scores are Gaussian; NaN where that cannot be said."""
-    return _theory.stein_ratio(score_variance, mean_score, sum_p2)
+    return _theory.stein_ratio(real("score_variance", score_variance), real("mean_score", mean_score), real("sum_p2", sum_p2))

@@ -316,7 +316,7 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.model = model;
     out.contexts = contexts_for(model, options);
     out.judged_at = options.judge_at.value_or(out.contexts.back());
-    if (out.judged_at < 2) refuse("judge_at: {}, but at least 2 is wanted", out.judged_at);
+    if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
     if (!(options.clip_threshold > 0)) refuse("clip_threshold: {}, but a number above 0 is wanted", options.clip_threshold);
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);

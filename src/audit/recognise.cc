@@ -127,7 +127,7 @@ NormPlace Recogniser::norm_at(const std::string& name, theory::Norm::Kind kind, 
   norm.kind = kind;
   if (kind == theory::Norm::Kind::kNone) return norm;
   const TensorInfo* gain = weight_in(file_, name);
-  if (gain == nullptr) refuse("{}: the checkpoint has no such tensor, which a {} model has; --norm none leaves it out", in_quotes(name + ".weight"), family_.name);
+  if (gain == nullptr) refuse("{}: the checkpoint has no such tensor, which a {} model has; norm = none leaves it out", in_quotes(name + ".weight"), family_.name);
   norm.gain = gain->name;
   norm.gain_offset = offset;
   check_vector(norm.gain, width);
@@ -177,8 +177,8 @@ void Recogniser::set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads
 }
 
 [[noreturn]] void refuse_heads(const Settings& settings) {
-  if (settings.empty()) refuse("heads: there is no config.json to say how many there are; --heads N does");
-  refuse("heads: {} does not say how many there are; --heads N does", settings.name());
+  if (settings.empty()) refuse("heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
+  refuse("heads: {} does not say how many there are; give their number (--heads, heads=)", settings.name());
 }
 
 void check_groups(const Attention& a) {

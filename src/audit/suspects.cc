@@ -55,7 +55,7 @@ std::string suspects_in(const checkpoint::Checkpoint& checkpoint) {
     shown.push_back(fmt::format("{} [{}]", in_quotes(name), fmt::join(tensor->shape, ", ")));
   }
   if (found.size() > kShown) shown.push_back(fmt::format("{} more", found.size() - kShown));
-  return fmt::format("; what looks like attention in it: {}; --family-file tells which of these are q and k, --heads, --kv-heads and --norm what no config.json says", fmt::join(shown, ", "));
+  return fmt::format("; what looks like attention in it: {}; a family file (--family-file, family_file=) tells which of these are q and k; heads, kv_heads and norm what no config.json says", fmt::join(shown, ", "));
 }
 
 }  // namespace rootdk::audit

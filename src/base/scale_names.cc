@@ -90,7 +90,7 @@ Part parse_part(std::string_view part) {
   for (const Entry& entry : kEntries)
     if (entry.text.name == name) out.entry = &entry;
   if (out.entry == nullptr) {
-    if (name == "per_head") refuse("scale: per_head needs an array, so it is made with Scale::per_head, not from text");
+    if (name == "per_head") refuse("scale: per_head is a number for each head; give those instead of the name");
     std::string known;
     for (const Entry& entry : kEntries) known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.text.name, entry.text.parameters);
     refuse("scale: \"{}\" is not known; known are {}", name, known);

@@ -122,8 +122,8 @@ void check_positive(const char* name, double value) {
 void check_key_counts(const Scale& scale, const Mask& mask) {
   if (!scale.counts_keys()) return;
   const char* rule = scale.length == Scale::Length::kLogN ? "ssmax" : "entropy_invariant";
-  for (const auto& [name, hides] : {std::pair{"allowed", mask.allowed.present()}, {"bias", mask.bias.present()}})
-    if (hides) refuse("scale: {} counts the keys a query sees, but mask.{} may hide keys that it cannot count beforehand", rule, name);
+  for (const auto& [name, hides] : {std::pair{"a boolean mask", mask.allowed.present()}, {"a bias", mask.bias.present()}})
+    if (hides) refuse("scale: {} counts the keys a query sees, but {} may hide keys that it cannot count beforehand", rule, name);
 }
 
 void check_scale(const Scale& scale, const Shape& s) {
@@ -150,46 +150,46 @@ void check_scale(const Scale& scale, const Shape& s) {
 
 void check_mask(const Mask& mask, const Shape& s, Device device) {
   if (mask.window && (mask.window->left < 0 || mask.window->right < 0))
-    refuse("mask.window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
+    refuse("window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
   if (mask.diagonal.offset > kMaxOffset || mask.diagonal.offset < -kMaxOffset)
-    refuse("mask.diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
+    refuse("diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
   if (!mask.key_lengths.empty()) {
     if (static_cast<std::int64_t>(mask.key_lengths.size()) != s.batch)
-      refuse("mask.key_lengths: {} entries, but batch is {}", mask.key_lengths.size(), s.batch);
+      refuse("key_lengths: {} entries, but batch is {}", mask.key_lengths.size(), s.batch);
     for (std::size_t b = 0; b < mask.key_lengths.size(); ++b)
       if (mask.key_lengths[b] < 0 || mask.key_lengths[b] > s.len_kv)
-        refuse("mask.key_lengths: entry {} is {}, but 0 to len_kv ({}) is wanted", b, mask.key_lengths[b], s.len_kv);
+        refuse("key_lengths: entry {} is {}, but 0 to len_kv ({}) is wanted", b, mask.key_lengths[b], s.len_kv);
   }
   if (mask.diagonal.kind == Diagonal::Kind::kLastKey && s.batch > 0 && (mask.key_lengths.empty() || mask.documents))
-    refuse("mask.diagonal: last_key measures from key_lengths, so it needs them, and no documents");
+    refuse("diagonal: last_key measures from key_lengths, so it needs them, and no documents");
   if (mask.documents) {
-    check_starts("mask.documents.q_starts", mask.documents->q_starts, s.len_q, "len_q");
-    check_starts("mask.documents.kv_starts", mask.documents->kv_starts, s.len_kv, "len_kv");
+    check_starts("documents of q", mask.documents->q_starts, s.len_q, "len_q");
+    check_starts("documents of k", mask.documents->kv_starts, s.len_kv, "len_kv");
     if (mask.documents->q_starts.size() != mask.documents->kv_starts.size())
-      refuse("mask.documents: q_starts has {} entries and kv_starts {}", mask.documents->q_starts.size(),
+      refuse("documents: q has {} entries and k {}", mask.documents->q_starts.size(),
              mask.documents->kv_starts.size());
   }
   if (mask.allowed.present()) {
     if (mask.allowed.dtype != DType::kBool)
-      refuse("mask.allowed: dtype is {}, but bool is wanted", name_of(mask.allowed.dtype));
-    check_broadcast("mask.allowed", mask.allowed, s, device);
+      refuse("mask: dtype is {}, but bool is wanted", name_of(mask.allowed.dtype));
+    check_broadcast("mask", mask.allowed, s, device);
   }
   if (mask.bias.present()) {
     if (mask.bias.dtype != DType::kF32 && mask.bias.dtype != s.dtype)
-      refuse("mask.bias: dtype is {}, but f32 or {} is wanted", name_of(mask.bias.dtype), name_of(s.dtype));
-    check_broadcast("mask.bias", mask.bias, s, device);
+      refuse("bias: dtype is {}, but f32 or {} is wanted", name_of(mask.bias.dtype), name_of(s.dtype));
+    check_broadcast("bias", mask.bias, s, device);
   }
-  if (!mask.alibi_slopes.empty()) check_per_head("mask.alibi_slopes", mask.alibi_slopes, s.heads_q);
+  if (!mask.alibi_slopes.empty()) check_per_head("alibi", mask.alibi_slopes, s.heads_q);
 }
 
 }  // namespace
 
 void check_stats_options(const StatsOptions& options) {
-  if (options.sample < 1) refuse("stats_options.sample: {}, but at least 1 is wanted (1 looks at every query)", options.sample);
+  if (options.sample < 1) refuse("stats.sample: {}, but at least 1 is wanted (1 looks at every query)", options.sample);
   if (options.sample_offset < 0 || options.sample_offset >= options.sample)
-    refuse("stats_options.sample_offset: {}, but 0 to sample - 1 ({}) is wanted", options.sample_offset, options.sample - 1);
+    refuse("stats.sample_offset: {}, but 0 to sample - 1 ({}) is wanted", options.sample_offset, options.sample - 1);
   if (options.first_query < 0 || options.first_query > kMaxOffset)
-    refuse("stats_options.first_query: {}, but 0 to {} is wanted", options.first_query, kMaxOffset);
+    refuse("stats.first_query: {}, but 0 to {} is wanted", options.first_query, kMaxOffset);
 }
 
 namespace {
@@ -198,9 +198,9 @@ void check_stats(const Problem& problem) {
   const StatsOptions& options = problem.stats_options;
   check_stats_options(options);
   if (options.sample > 1 && problem.stats != StatsLevel::kFull)
-    refuse("stats_options.sample: {}, but only full statistics are sampled", options.sample);
+    refuse("stats.sample: {}, but only full statistics are sampled", options.sample);
   for (const auto& [name, wanted] : {std::pair{"by_keys", options.by_keys}, {"gaps", options.gaps}, {"key_mass", options.key_mass}})
-    if (wanted && problem.stats == StatsLevel::kNone) refuse("stats_options.{}: wanted, but the problem asks for no statistics", name);
+    if (wanted && problem.stats == StatsLevel::kNone) refuse("stats.{}: wanted, but the problem asks for no statistics", name);
 }
 
 void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
@@ -256,12 +256,12 @@ void check_overlap(const std::vector<Named>& inputs, const std::vector<Named>& o
 std::vector<Named> problem_arrays(const Problem& problem) {
   const Mask& mask = problem.mask;
   const Documents documents = mask.documents.value_or(Documents{});
-  return {{"mask.allowed", mask.allowed},
-          {"mask.bias", mask.bias},
-          as_bytes("mask.alibi_slopes", mask.alibi_slopes),
-          as_bytes("mask.key_lengths", mask.key_lengths),
-          as_bytes("mask.documents.q_starts", documents.q_starts),
-          as_bytes("mask.documents.kv_starts", documents.kv_starts),
+  return {{"mask", mask.allowed},
+          {"bias", mask.bias},
+          as_bytes("alibi", mask.alibi_slopes),
+          as_bytes("key_lengths", mask.key_lengths),
+          as_bytes("documents of q", documents.q_starts),
+          as_bytes("documents of k", documents.kv_starts),
           as_bytes("scale", problem.scale.head_values),
           as_bytes("scale.head_gains", problem.scale.head_gains),
           as_bytes("scale.head_offsets", problem.scale.head_offsets),
@@ -295,15 +295,15 @@ void check_problem(const Problem& problem, const Shape& s, Device device) {
   check_mask(problem.mask, s, device);
   check_key_counts(problem.scale, problem.mask);
   if (problem.soft_cap && !(*problem.soft_cap > 0 && std::isfinite(*problem.soft_cap)))
-    refuse("soft_cap: {}, but a finite positive number is wanted (leave it out for none)", *problem.soft_cap);
+    refuse("softcap: {}, but a finite positive number is wanted (leave it out for none)", *problem.soft_cap);
   if (!problem.sink.empty()) check_per_head("sink", problem.sink, s.heads_q);
   if (!(problem.dropout.p >= 0 && problem.dropout.p < 1))
-    refuse("dropout.p: {}, but 0 <= p < 1 is wanted", problem.dropout.p);
+    refuse("dropout: {}, but 0 <= p < 1 is wanted", problem.dropout.p);
   if (problem.dropout.device_seed && device != Device::kCuda)
     refuse("dropout.device_seed: memory of a GPU, but the CPU was called; put the seed into dropout.seed");
   const ScoreTransform& f = problem.transform;
   if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) && !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
-    refuse("transform: some of its functions are null; make it with ScoreTransform::of");
+    refuse("transform: some of its functions are null, but all are wanted");
   check_stats(problem);
   if (problem.paged && problem.paged->len_kv != s.len_kv)
     refuse("paged.len_kv: {}, but the plan's shape has {}", problem.paged->len_kv, s.len_kv);
@@ -326,7 +326,7 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   }
   const bool key_mass = problem.stats_options.key_mass;
   if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1}, device);
-  else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats_options.key_mass is off");
+  else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats.key_mass is off");
   std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
   for (const BasicRowTensor& row : kBasicRowTensors) outputs.push_back({row.name, r.*row.tensor});
@@ -352,7 +352,7 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
   if (!grad.d_sink.empty() && problem.sink.empty()) refuse("d_sink: wanted, but the problem has no sink");
   if (problem.scale.length != Scale::Length::kLogN)
     for (const auto& [name, values] : {std::pair{"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
-      if (!values.empty()) refuse("{}: wanted, but the scale has no log-n part (Scale::with_ssmax)", name);
+      if (!values.empty()) refuse("{}: wanted, but the scale has no log-n part (ssmax)", name);
   if (grad.d_bias.present()) {
     const ConstTensor& bias = problem.mask.bias;
     if (!bias.present()) refuse("d_bias: wanted, but the problem has no bias");

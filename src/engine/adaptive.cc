@@ -171,10 +171,10 @@ void check_two_passes(const Problem& p, const Shape& s) {
   const auto refuse_if = [](bool present, const char* what) {
     if (present) refuse("{}: does not go with adaptive temperature, which needs scores that are c·q·k and nothing else", what);
   };
-  refuse_if(p.soft_cap.has_value(), "soft_cap");
+  refuse_if(p.soft_cap.has_value(), "softcap");
   refuse_if(p.transform.present(), "transform");
-  refuse_if(p.mask.bias.present(), "mask.bias");
-  refuse_if(!p.mask.alibi_slopes.empty(), "mask.alibi_slopes");
+  refuse_if(p.mask.bias.present(), "bias");
+  refuse_if(!p.mask.alibi_slopes.empty(), "alibi");
   refuse_if(!p.sink.empty(), "sink");
   refuse_if(p.dropout.p > 0, "dropout");
   if (s.dtype != DType::kF32 && s.dtype != DType::kF64)

@@ -30,7 +30,7 @@ const gpu::Backend& backend() {
 
 void check_plan(const Plan& plan, Pass pass, std::span<const std::byte> workspace) {
   const char* wanted = pass == Pass::kForward ? "forward" : "backward";
-  if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was called (make_plan with cuda::machine())");
+  if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was called (make it with the GPU's machine)");
   if (plan.pass != pass) throw Error(ErrorCode::kInvalidArgument, fmt::format("plan: not made for {}, which was called", wanted));
   if (workspace.size() < plan.workspace_bytes)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: {} bytes, but the plan needs {}", workspace.size(), plan.workspace_bytes));
@@ -88,7 +88,7 @@ Machine machine() {
 }
 
 bool is_fast(const Plan& plan, const Inputs& inputs) {
-  if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was asked for (make_plan with cuda::machine())");
+  if (plan.device != Device::kCuda) throw Error(ErrorCode::kInvalidArgument, "plan: made for the CPU, but a GPU was asked for (make it with the GPU's machine)");
   return plan.kernel != "plain" && backend().takes(inputs);
 }
 

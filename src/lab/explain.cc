@@ -79,8 +79,8 @@ Explanation explain(const ExplainOptions& o) {
     out.upstream[static_cast<std::size_t>(std::max_element(out.raw.begin(), out.raw.end()) - out.raw.begin())] = 1;
   }
   if (out.upstream.size() != out.raw.size())
-    refuse("upstream: {} numbers, but there are {} scores", out.upstream.size(), out.raw.size());
-  want_all_finite("upstream", out.upstream);
+    refuse("gradient: {} numbers, but there are {} scores", out.upstream.size(), out.raw.size());
+  want_all_finite("gradient", out.upstream);
   for (const Scale& rule : o.rules) out.rules.push_back(apply(rule, out));
   return out;
 }

@@ -142,7 +142,7 @@ void check_backward(const BasicMultiHeadAttention<T>& layer, const BasicAttentio
       refuse("gradients.{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
   if (!g.d_sink.empty() && saved.problem.sink.empty()) refuse("gradients.d_sink: wanted, but the problem has no sink");
   if ((!g.d_log_n_gain.empty() || !g.d_log_n_offset.empty()) && saved.problem.scale.length != Scale::Length::kLogN)
-    refuse("gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (Scale::with_ssmax)");
+    refuse("gradients.d_log_n_gain, d_log_n_offset: wanted, but the scale has no log-n part (ssmax)");
 }
 
 void add_to(std::span<float> sum, std::span<const float> part) {

@@ -69,7 +69,7 @@ std::string conclusion_of(const lab::Initialisation& initialisation) {
   std::string out = "After dividing by √d_k the scores' spread is ";
   if (!right.empty()) out += fmt::format("1 (within {:.0f} %) under {}", 100 * kRight, quoted_list(right));
   if (!wrong.empty()) out += fmt::format("{}{}", right.empty() ? "" : ", but ", listed(wrong));
-  return out + fmt::format("; rootdk::theory predicted every one to within {}.", percent(furthest));
+  return out + fmt::format("; theory predicted every one to within {}.", percent(furthest));
 }
 
 std::string text_of(const lab::Initialisation& initialisation) {

@@ -139,7 +139,7 @@ std::string others(const Judgement& j) {
 std::string not_judged(const Evidence& e) {
   if (e.rows == 0) return " No row sees two keys, so there is nothing else to judge.";
   if (known(e.sigma) && known(e.keys)) return "";
-  return " Spread and entropy are not known (StatsLevel::kFull measures them), so whether the head is uniform, sharp or frozen was not judged.";
+  return " Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or frozen was not judged.";
 }
 
 std::string unit_variance(const Judgement& j) {
@@ -173,7 +173,7 @@ std::string fix_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
   const std::string divide = unit_variance(j);
   switch (j.verdict) {
     case Verdict::kUnknown:
-      return e.rows == 0 ? "None: let rows see two keys or more to judge them." : "Measure with StatsLevel::kFull.";
+      return e.rows == 0 ? "None: let rows see two keys or more to judge them." : "Measure with full statistics.";
     case Verdict::kSoft: return "None needed.";
     case Verdict::kOutliers: return "None needed; to hide keys use a mask rather than a large negative bias.";
     case Verdict::kSink: return "None needed, unless the head is meant to attend: then remove the sink or raise the scale.";

@@ -118,8 +118,15 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
 
 
 @pytest.mark.parametrize("change, error, words", [
-    (dict(path=3), TypeError, "int"),
-    (dict(path="/nowhere/at/all.safetensors"), ValueError, "/nowhere"),
+    (dict(model=3), TypeError, "model: int, but a path, a torch.nn.Module or a state_dict is wanted"),
+    (dict(model=b"model"), TypeError, "model: bytes"),
+    (dict(model="/nowhere/at/all.safetensors"), ValueError, "/nowhere"),
+    (dict(config={}), ValueError, "config: given"),
+    (dict(norm=3), TypeError, "norm: int"),
+    (dict(family=3), TypeError, "family: int"),
+    (dict(family_file=3), TypeError, "family_file: int"),
+    (dict(inputs=3), TypeError, "inputs: int"),
+    (dict(against=3), TypeError, "against: int"),
     (dict(heads=0), ValueError, "heads: 0"),
     (dict(heads=2.5), TypeError, "heads: float"),
     (dict(norm="batch"), ValueError, "norm"),
@@ -133,7 +140,7 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
     (dict(against="/nowhere"), ValueError, "nowhere"),
 ])
 def test_what_is_wrong_is_said(tmp_path, change, error, words):
-    arguments = dict(path=llama(tmp_path / "model")) | change
+    arguments = dict(model=llama(tmp_path / "model")) | change
     with pytest.raises(error, match=words):
         rootdk.audit(**arguments)
 

@@ -42,7 +42,7 @@ def test_explain_from_vectors():
     (dict(scores=[], dk=4), "scores"),
     (dict(scores=[math.nan], dk=4), "score"),
     (dict(scores=[1.0], dk=4, rules=["sqrt"]), "sqrt_dk"),
-    (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "upstream|gradient"),
+    (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "^gradient: 1 numbers"),
     (dict(q=[1.0], keys=[[1.0, 2.0]]), "k"),
 ])
 def test_explain_refuses(arguments, words):
