@@ -163,8 +163,11 @@ class Clipper:
             unit = units.get(key)
             here = np.array(self._peak.get(label, [-math.inf] * count), np.float64)
             if unit is None:
+                sharded = [outer for outer in _ancestors(model, name) if is_fsdp(outer)]
+                for outer in sharded:  # parameters that were gathered for the last pass are not those that stay
+                    outer.reshard()  # type: ignore[operator]
                 try:
-                    heads = Heads(module, count, any(is_fsdp(m) for m in _ancestors(model, name)))
+                    heads = Heads(module, count, bool(sharded))
                 except ValueError as error:
                     raise ValueError(f"qk_clip: {label}: {error}") from None
                 unit = units[key] = _Unit(label, name, [], heads, np.full(heads.all, -math.inf), own)
@@ -204,10 +207,6 @@ def _factors(peak: Any, tau: float) -> Any:
 def _planned(model: torch.nn.Module, units: list[_Unit], gammas: list[Any], alpha: float,
              ranks: Ranks) -> list[tuple[_Unit, Found, Any]]:
     """Every edit, checked. Layers that share a parameter are clipped once, by the smallest factor of each head."""
-    for unit in units:  # parameters that were gathered for the last pass are not those that stay
-        for module in _ancestors(model, unit.module):
-            if is_fsdp(module):
-                module.reshard()  # type: ignore[operator]
     plan: list[tuple[_Unit, Found, Any]] = []
     over = [gamma.min(initial=1.0) < 1 for gamma in gammas]
     touched: set[Any] = set()
@@ -247,8 +246,6 @@ def _found(model: torch.nn.Module, unit: _Unit, alpha: float, ranks: Ranks) -> F
         rows_here(edit.tensor, edit.axis, f"qk_clip: {unit.name}: {edit.name}")
         if edit.tensor.is_meta:
             raise ValueError(f"qk_clip: {unit.name}: {edit.name} is on the meta device")
-        if edit.tensor.is_inference() and not torch.is_inference_mode_enabled():
-            raise ValueError(f"qk_clip: {unit.name}: {edit.name} was made in inference mode, outside of which it cannot be changed")
     return found
 
 

@@ -105,7 +105,7 @@ def find(module: torch.nn.Module, label: str, heads: int, alpha: float) -> Found
 
 def _find(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found]:
     for name in _NOT_LINEAR:
-        if getattr(module, name, None) not in (None, False):
+        if not any(getattr(module, name, None) is nothing for nothing in (None, False)):
             raise ValueError(f"its {name} stands between projections and scores; pass projections= if you know what to scale")
     if isinstance(module, torch.nn.MultiheadAttention):
         return _multihead(module, heads, alpha)
@@ -276,7 +276,7 @@ def _normed(module: torch.nn.Module, norms: dict[str, tuple[str, torch.nn.Module
         gains = gains_of(norm, path)
         if len(norms) > 1 or len(gains) > 1:
             raise ValueError(f"{path} is not alone; pass projections=")
-        edits, shared, _ = _gain_edits(gains, path, module, heads, 0.5)  # it scales both sides
+        edits, shared, _ = _gain_edits(gains, path, heads, _head_dim(module, heads), 0.5)  # it scales both sides
         if not shared:
             raise ValueError(f"{path} has a gain for each head; pass projections=")
         return Found(edits, shared)
@@ -285,32 +285,24 @@ def _normed(module: torch.nn.Module, norms: dict[str, tuple[str, torch.nn.Module
         if q is None:
             raise ValueError(f"{norms['k'][0]} normalises keys, and its queries' projection is not known; pass projections=")
         return _separate(module, q, None, heads, alpha)
+    dim = _head_dim(module, heads)
     q_gains = gains_of(norms["q"][1], norms["q"][0])
     both = False
     if "k" in norms:
         k_gains = gains_of(norms["k"][1], norms["k"][0])
-        heads_kv = _heads_kv(module, heads)
-        _, q_shared, _ = _gain_edits(q_gains, norms["q"][0], module, heads, 1.0)
-        k_edits, k_shared, k_heads = _gain_edits(k_gains, norms["k"][0], module, heads_kv, 1 - alpha)
+        _, k = _pair(module)
+        heads_kv = max(1, k.rows // dim) if k is not None and dim else heads
+        _, q_shared, _ = _gain_edits(q_gains, norms["q"][0], heads, dim, 1.0)
+        k_edits, k_shared, k_heads = _gain_edits(k_gains, norms["k"][0], heads_kv, dim, 1 - alpha)
         both = q_shared == k_shared and (q_shared or k_heads == heads)
         both = both and norms["q"][1] is not norms["k"][1]
         if norms["q"][1] is norms["k"][1]:
             raise ValueError("one normalisation serves queries and keys; pass projections=")
-    edits, shared, _ = _gain_edits(q_gains, norms["q"][0], module, heads, alpha if both else 1.0)
+    edits, shared, _ = _gain_edits(q_gains, norms["q"][0], heads, dim, alpha if both else 1.0)
     return Found(edits + (k_edits if both else []), shared)
 
 
-def _heads_kv(module: torch.nn.Module, heads: int) -> int:
-    """As many as the keys' projection makes, or as there are heads."""
-    q, k = _pair(module)
-    if q is None or k is None or not heads or q.rows % heads:
-        return heads
-    known = getattr(module, "head_dim", None)
-    dim = known if isinstance(known, int) and known > 0 else q.rows // heads
-    return max(1, k.rows // dim)
-
-
-def _gain_edits(gains: list[Gain], path: str, module: torch.nn.Module, heads: int,
+def _gain_edits(gains: list[Gain], path: str, heads: int, dim: Optional[int],
                 power: float) -> tuple[list[Edit], bool, int]:
     """(edits, whether all heads share the gain, heads)"""
     if len(gains) > 1:
@@ -330,7 +322,6 @@ def _gain_edits(gains: list[Gain], path: str, module: torch.nn.Module, heads: in
             else:
                 raise ValueError(f"the gain of {path} is {tuple(gain.weight.shape)}, but there are {heads} heads")
         else:
-            dim = _head_dim(module, heads)
             if dim is None or size not in (dim, heads * dim):
                 raise ValueError(f"the gain of {path} is [{size}], but {heads} heads of {dim} are known; pass projections=")
             head = np.full(size, ALL) if size == dim and heads > 1 else np.arange(size) // dim

@@ -106,22 +106,25 @@ class Heads:
     def __init__(self, module: torch.nn.Module, here: int, fsdp: bool):
         """fsdp: whether fully_shard manages the module's parameters."""
         self.here, self.start, self.all = here, 0, here
-        found = set()
+        sure, unsure = set(), set()  # (size, this rank's place) of what splits heads; names of parameters sharded twice
         for name, x in module.named_parameters():
             mesh = _mesh(x)
             if mesh is None:
                 continue
-            strided = any(_is_strided(p) for p in _placements(x))
-            dims = [dim for dim, p in enumerate(_placements(x)) if _is_shard(p, 0) and not _is_strided(p) and mesh.size(dim) > 1]
-            if fsdp and not strided:
-                dims = []  # these shards are gathered before anything is computed
+            shards = [dim for dim, p in enumerate(_placements(x)) if hasattr(p, "dim") and mesh.size(dim) > 1]
+            if fsdp and not any(_is_strided(p) for p in _placements(x)):
+                # One shard is gathered before anything is computed. Of two, one may split heads or the inputs of a row.
+                unsure |= {name} if len(shards) > 1 else set()
+                continue
+            dims = [dim for dim in shards if _is_shard(_placements(x)[dim], 0) and not _is_strided(_placements(x)[dim])]
             if len(dims) > 1:
-                raise ValueError(f"{name} is sharded over {len(dims)} dimensions of its mesh, and which of them splits heads is not known")
-            if dims:
-                found.add((mesh.size(dims[0]), mesh.get_local_rank(dims[0])))
-        if len(found) > 1:
-            raise ValueError(f"its parameters are sharded in {len(found)} ways, and which of them splits heads is not known")
-        for size, rank in found:
+                unsure.add(name)
+            elif dims:
+                sure.add((mesh.size(dims[0]), mesh.get_local_rank(dims[0])))
+        if len(sure) > 1 or (unsure and not sure):
+            raise ValueError(f"its parameters are sharded in several ways ({', '.join(sorted(unsure)) or len(sure)}), and which of them "
+                             "splits heads is not known")
+        for size, rank in sure:
             self.all, self.start = here * size, here * rank
 
     @property
