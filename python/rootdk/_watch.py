@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ._alarm import Alarm, Event, Watchdog
 from ._cause import facts_of
-from ._clip import Projections, clip_projections, projections_of
+from ._clip import Clipper, Projections
 from ._eyes import Call, Spot, close_eyes, enter, leave, open_eyes
 from ._files import write_whole
 from ._history import COLUMNS, FORWARD, History, Record
@@ -75,7 +75,7 @@ class Watch:
         self._step = -1
         self._called: dict[str, str] = {}  # label → the module that called
         self._known: dict[str, Mapping[str, Any]] = {}  # of that module
-        self._peak: dict[str, list[float]] = {}
+        self._clipper = Clipper()
         self._unseen: dict[str, str] = {}
         self._named: set[str] = set()  # of these, what a warning has named
         self._hidden: dict[float, int] = {}
@@ -273,8 +273,7 @@ class Watch:
         with self._lock:
             self._looked += 1
             self._history.add(record, stats)
-            peak = record["raw_max"].tolist()
-            self._peak[spot.label] = [max(a, b) for a, b in zip(peak, self._peak.get(spot.label, peak))]
+            self._clipper.observe(spot.step, spot.label, self._called[spot.label], record["raw_max"].tolist())
             values = {name: record[name] for name in FORWARD}
             found = self._dog.look(spot.step, spot.label, values, stats, dtype, self._facts(spot.label))
         self._tell(found)
@@ -361,32 +360,21 @@ class Watch:
         return prometheus(self._seen.newest(), prefix)
 
     # Doing something about it -----------------------------------------------------------------------------------------
-    def qk_clip(self, tau: float = 100.0, alpha: float = 0.5, *,
-                projections: Optional[dict[str, Projections]] = None) -> dict[str, list[float]]:
+    def qk_clip(self, tau: float = 100.0, alpha: float = 0.5, *, projections: Optional[Mapping[str, Projections]] = None,
+                group: Any = None) -> dict[str, list[float]]:
         """QK-clip, to be called after an optimizer step: where a head's largest raw score since the last call passed tau, its
-        projection weights shrink so that the same inputs would give tau. Returns each layer's factors, for the layers where one
-        is below 1.
+        projection weights, or the gains of its QK-norm, shrink so that the same inputs would give tau. All layers or none: what
+        cannot be done exactly raises before anything is changed. Returns by how much each head's scores were multiplied, for the
+        layers where that is below 1. The next look at such a layer warns if its maximum did not follow.
 
         projections: for layers whose weights cannot be found by name, `{layer: rootdk.Projections(...)}` with views of them.
+        group: with torch.distributed, whose maxima count: by default all ranks'; a process group; False for this rank's alone. All
+        of its ranks must call.
         """
-        if not tau > 0:
-            raise ValueError(f"tau: {tau}, but a positive number is wanted")
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha: {alpha}, but 0 to 1 is wanted")
         if self.model is None:
             raise ValueError("qk_clip: this watch has no model")
         self.settle()
-        done = {}
-        for label, peak in self._peak.items():
-            factors = [min(1.0, tau / s) if s > 0 else 1.0 for s in peak]
-            if min(factors) == 1.0:
-                continue
-            given = (projections or {}).get(label)
-            module = self.model.get_submodule(self._called[label])
-            clip_projections(given if given is not None else projections_of(module, label, len(factors)), factors, alpha)
-            done[label] = factors
-        self._peak.clear()
-        return done
+        return self._clipper.clip(self.model, tau, alpha, projections=projections, group=group)
 
 
 def _read(found: Union[Stats, GradientStats]) -> Union[Stats, GradientStats]:
