@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 import statistics
+import threading
 import time
 
 import numpy as np
@@ -13,6 +14,11 @@ import torch
 import rootdk
 
 transformers = pytest.importorskip("transformers")
+
+import models  # noqa: E402
+
+with rootdk.watch():  # which makes "rootdk" known
+    pass
 SMALL = dict(vocab_size=50)
 
 
@@ -46,39 +52,140 @@ def inputs(name):
     return out
 
 
-def loudly(model):
-    """Initialised so small, heads do nothing; larger projections give them something to do."""
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if any(part in name for part in ("query.w", "key.w", "c_attn.w", "q_proj.w", "k_proj.w")):
-                p.mul_(15)
-    return model.eval()
+REFUSED = {"bloom": "eager", "mpt": "eager", "codegen": "eager", "led": "eager", "falcon": "sdpa", "big_bird": "eager"}  # and what to use instead
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
-def test_every_implementation_gives_the_same_statistics(name):
-    model = loudly(build(name))
-    with rootdk.watch(model):  # which makes "rootdk" known to transformers
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_class_that_computes_attention_by_itself_is_refused(name):
+    """It would take rootdk's masks for what they are not: no causality, other logits."""
+    tiny = models.build(name)
+    kind = type(tiny.model).__name__
+    says = rf'attn_implementation="rootdk": {kind} .* use "{REFUSED[name]}"'
+    with pytest.raises(ValueError, match=says):
+        models.build(name, "rootdk")
+    with pytest.raises(ValueError, match=says):
+        transformers.AutoModelForCausalLM.from_config(models.config(name), attn_implementation="rootdk") if kind.endswith("CausalLM") else type(
+            tiny.model)._from_config(models.config(name), attn_implementation="rootdk")
+    with pytest.raises(ValueError, match=says):
+        tiny.model.set_attn_implementation("rootdk")
+    assert tiny.model.config._attn_implementation == "eager"
+    assert REFUSED[name] == ("sdpa" if tiny.model._supports_sdpa else "eager")
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon"])
+def test_a_config_told_behind_the_models_back_gives_no_logits(name):
+    tiny = models.build(name)
+    tiny.model.config._attn_implementation = "rootdk"
+    with pytest.raises(ValueError, match='attn_implementation="rootdk"'):
+        tiny.model(**tiny.inputs)
+
+
+def test_a_model_is_set_as_a_whole_or_not_at_all():
+    """A part that is refused is found before another is changed."""
+    text, refused = models.build("llama").model, models.build("splinter").model
+    text.add_module("part", refused)
+    with pytest.raises(ValueError, match="Splinter"):
+        text.set_attn_implementation("rootdk")
+    assert text.config._attn_implementation == "eager" and refused.config._attn_implementation == "eager"
+
+
+def test_a_class_of_ones_own_is_taken_as_its_base_is():
+    class Mine(transformers.LlamaForCausalLM):
         pass
-    found, outputs = {}, {}
-    for implementation in ("eager", "sdpa", "rootdk"):
-        model.set_attn_implementation(implementation)
-        with torch.no_grad():
-            expected = model(**inputs(name))[0]
-            with rootdk.watch(model) as w:
-                outputs[implementation] = model(**inputs(name))[0]
-        # Two layers, of outputs below 8: a few units in the last place each.
-        assert (outputs[implementation] - expected).abs().max() < 64 * 2.0**-23 * max(1, expected.abs().max().item())
-        found[implementation] = {(r["layer"], r["head"]): r for r in w.to_dicts()}
-    layers = {layer for layer, _ in found["sdpa"]}
-    assert len(layers) == (6 if name == "t5" else 2)
-    for implementation in ("sdpa", "rootdk"):
-        assert found[implementation].keys() == found["eager"].keys()
-        for key, a in found["eager"].items():
-            for statistic in ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "keys"):
-                b = found[implementation][key][statistic]
-                # f32 scores of size 10, layer upon layer.
-                assert b == pytest.approx(a[statistic], rel=1e-3, abs=1e-4), (implementation, key, statistic)
+
+    Mine.__module__ = "nowhere"  # as in a notebook: no source to look at
+    model = Mine._from_config(models.config("llama"), attn_implementation="rootdk")
+    assert model.config._attn_implementation == "rootdk"
+
+
+def test_soft_caps_and_sinks_are_computed_though_sdpa_is_refused():
+    for name in ("gemma2", "gpt_oss"):
+        with pytest.raises(ValueError, match="scaled_dot_product_attention"):
+            models.build(name, "sdpa")
+        assert models.build(name, "rootdk").model.config._attn_implementation == "rootdk"
+
+
+def attend(**more):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 7, 8) for _ in range(3))
+    module = torch.nn.Module()
+    return transformers.AttentionInterface()["rootdk"](module, q, k, v, more.pop("attention_mask", None), **more)[0], (q, k, v)
+
+
+@pytest.mark.parametrize("given, says", [
+    (dict(output_attentions=True), "output_attentions"),
+    (dict(head_mask=torch.ones(4)), "head_mask"),
+    (dict(indices=torch.zeros(2, 7, 3, dtype=torch.long)), "indices"),
+    (dict(block_indices=torch.zeros(2, 1, 7, 3, dtype=torch.long)), "block_indices"),
+    (dict(cache=object()), "paged cache"),
+    (dict(cu_seq_lens_q=torch.tensor([0, 3, 7])), "packs 2 sequences"),
+    (dict(sliding_window=3), "sliding_window of 3"),
+    (dict(attention_mask=torch.ones(2, 7)), "attention_mask: 2 axes"),
+])
+def test_what_would_change_the_result_is_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        attend(**given)
+
+
+def test_what_changes_nothing_is_taken():
+    plain, (q, k, v) = attend()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    assert torch.allclose(plain, expected, atol=1e-6)
+    for more in (dict(output_attentions=False, head_mask=None, indices=None, cache=None), dict(sliding_window=7), dict(position_ids=torch.arange(7)[None]),
+                 dict(cu_seq_lens_q=torch.tensor([0, 7])), dict(use_cache=True)):
+        assert torch.equal(attend(**more)[0], plain)
+
+
+def test_a_learned_scaling_learns():
+    scaling = torch.tensor(0.3, requires_grad=True)
+    out, (q, k, v) = attend(scaling=scaling)
+    same, _ = attend(scaling=0.3)
+    assert torch.allclose(out, same, atol=1e-6)
+    out.square().sum().backward()
+    twin = torch.tensor(0.3, requires_grad=True)
+    scores = (q @ k.transpose(-1, -2)) * twin
+    scores = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), float("-inf"))
+    (scores.softmax(-1) @ v).square().sum().backward()
+    assert scaling.grad.item() == pytest.approx(twin.grad.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_packed_sequences_and_static_caches_are_as_in_eager(name):
+    eager, ours = models.build(name), models.build(name, "rootdk")
+    ids = eager.inputs["input_ids"][:1]
+    places = torch.cat([torch.arange(6), torch.arange(11)])[None]
+    for given in (dict(position_ids=places), dict(past_key_values="static"), dict(past_key_values="static", one=True)):
+        outputs = []
+        for tiny in (eager, ours):
+            options = dict(given)
+            one = options.pop("one", False)
+            if "past_key_values" in options:
+                options["past_key_values"] = transformers.StaticCache(tiny.model.config, max_cache_len=32)
+            with torch.no_grad():
+                out = [tiny.model(ids[:, :1] if one else ids, **options).logits]
+                if "past_key_values" in options:  # and a chunk of four after it
+                    out.append(tiny.model(ids[:, 1:5], **options).logits)
+            outputs.append(torch.cat(out, 1))
+        assert (outputs[0] - outputs[1]).abs().max() < 256 * 2.0**-23 * max(1, outputs[0].abs().max().item()), given
+
+
+def test_sparse_attention_by_indices_is_refused_not_computed_densely():
+    tiny = models.build("deepseek_v32", "rootdk")
+    with pytest.raises(ValueError, match="indices"), torch.no_grad():
+        tiny.model(**tiny.inputs)
+
+
+def test_many_threads_make_it_known_once():
+    from rootdk._transformers import register_with_transformers
+
+    before = transformers.PreTrainedModel.get_correct_attn_implementation, transformers.PreTrainedModel.set_attn_implementation
+    threads = [threading.Thread(target=register_with_transformers) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert before == (transformers.PreTrainedModel.get_correct_attn_implementation, transformers.PreTrainedModel.set_attn_implementation)
+    assert not hasattr(before[0].__wrapped__, "__wrapped__")
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
