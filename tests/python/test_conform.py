@@ -89,7 +89,7 @@ FAULTS = [
     ("softcap", Plain(clip=30.0), "another bound"),
     ("causal", Plain(causal="top_left"), "top_left"),
     ("causal", Plain(causal="bottom_right"), "bottom_right"),
-    ("window", Plain(window=7), "7"),
+    ("window", Plain(window=7), "8"),
     ("sink", Plain(sink=0.0), "scores 0.000, 0.000, 0.000, 0.000 (softmax off by one)"),
     ("sink", Plain(sink=[0.5, 1.0, -1.0, 2.0]), "scores 0.500, 1.000, -1.000, 2.000"),
     ("gqa", Plain(gqa="interleaved"), "interleaved"),
@@ -120,7 +120,7 @@ def test_what_is_as_promised_is_right():
 @pytest.mark.parametrize("promise, function", [
     (Promise(scale=0.3), Plain(scale=0.3)),
     (Promise(scale="none", softcap=20.0), Plain(scale="none", cap=20.0)),
-    (Promise(causal="bottom_right", window=5), Plain(causal="bottom_right", window=5)),
+    (Promise(causal="bottom_right", window=6), Plain(causal="bottom_right", window=5)),
     (Promise(sink=[0.25, 0.5, 0.75, 1.0]), Plain(sink=[0.25, 0.5, 0.75, 1.0])),
     (Promise(gqa="interleaved"), Plain(gqa="interleaved")),
 ])
