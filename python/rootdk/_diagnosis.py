@@ -139,7 +139,6 @@ def _variants(law: Law, missed: list[Miss]) -> Iterator[tuple[str, Law]]:
 
         yield f"keys after the last whole block of {block} are not read", changed(keep=whole)
         yield f"keys that pad the length to a multiple of {block} are counted, with score 0", changed(padded=block)
-    yield "softmax goes over the queries", changed(over_queries=True)
 
 
 def _narrow(law: Law, missed: list[Miss]) -> str | None:

@@ -35,6 +35,9 @@ def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | No
         return [Finding("call", "refused", "an output", False, str(refused))]
     if steady.found != "yes":
         return [steady, Finding("the rest", "not looked at", "", None, "it would be found another way each time: eval(), dropout 0")]
+    if _over_queries(probe, dims[0], rng):
+        wrong = compare("values", "softmax goes over the queries", promise.values, "what all queries give to a key sums to 1")
+        return [steady, wrong, Finding("the rest", "not looked at", "", None, "it presumes that probabilities of a row sum to 1")]
     return [steady, *_Questions(probe, promise, dims, heads_kv, longest, rng).ask()]
 
 
@@ -58,7 +61,17 @@ def _deterministic(probe: Probe, dim: int, promised: str | None, rng: np.random.
     return compare("deterministic", "no", promised, detail)
 
 
+def _over_queries(probe: Probe, dim: int, rng: np.random.Generator) -> bool:
+    n = min(dim, 7)
+    q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
+    p = probe.probabilities(q, k)
+    room = 2 * n * probe.unit  # n probabilities, each rounded
+    return bool((np.abs(p.sum(-2) - 1) <= room).all() and not (np.abs(p.sum(-1) - 1) <= 0.01).all())
+
+
 class _Questions:
+    """One function's answers, in the order in which one needs the other."""
+
     def __init__(self, probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, rng: np.random.Generator):
         self.probe, self.promise, self.dims, self.heads_kv, self.longest, self.rng = probe, promise, dims, heads_kv, longest, rng
         self.found: list[Finding] = []

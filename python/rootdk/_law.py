@@ -45,7 +45,6 @@ class Law:
     # What is done to the scores beside the law, for diagnosis: (scores, visible) → visible.
     keep: Callable[[Array, Any], Any] | None = None
     padded: int = 0  # keys of score 0 and value 0 that pad the length to a multiple of this
-    over_queries: bool = False  # softmax over the wrong axis
 
 
 def _exact(x: Array) -> Array:
@@ -116,13 +115,12 @@ def probabilities_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] =
     if law.keep is not None:
         visible = law.keep(np.where(visible, s, -np.inf), visible)
     s = np.where(visible, s, -np.inf)
-    axis = -2 if law.over_queries else -1
     z = np.full((1, s.shape[1], 1, 1), -np.inf) if law.sink is None else law.sink[None, :, None, None]
     pad = -s.shape[-1] % law.padded if law.padded else 0
-    m = np.maximum(s.max(axis, keepdims=True), z)
+    m = np.maximum(s.max(-1, keepdims=True), z)
     m = np.maximum(m, 0.0) if pad else np.where(np.isfinite(m), m, 0.0)
     e = np.exp(s - m)
-    total = e.sum(axis, keepdims=True) + np.exp(z - m) + (pad * np.exp(-m) if pad else 0.0)
+    total = e.sum(-1, keepdims=True) + np.exp(z - m) + (pad * np.exp(-m) if pad else 0.0)
     return rounded(e / np.where(total > 0, total, 1.0)), reach, visible
 
 

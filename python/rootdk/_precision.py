@@ -16,8 +16,12 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
     its way out has zeros after its eighth bit; among a hundred numbers that is no accident."""
     n = min(dim, 7)
     q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
-    p = probe.probabilities(q, k)
-    p = p[(p > 0) & (p < 1)]
+    full = probe.probabilities(q, k)
+    p = full[(full > 0) & (full < 1)]
+    # Rounded before they are divided by their sum, it is the ratio to the largest, e^0, that has few bits: but for the division's two
+    # roundings and the output's.
+    ratio = full / full.max(-1, keepdims=True)
+    ratio = ratio[(ratio > 0) & (ratio < 1)]
     v = rng.standard_normal((1, probe.heads, 1, dim))
     out = probe(q[:, :, :1], k[:, :, :1], v)
     own = BITS[probe.dtype]
@@ -26,6 +30,8 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
             break
         if p.size >= 8 and (keep_bits(p, bits) == p).all():
             return bits, f"probabilities or outputs are rounded to {name}"
+        if ratio.size >= 8 and (np.abs(keep_bits(ratio, bits) - ratio) <= 8 * probe.unit * ratio).all():
+            return bits, f"probabilities are rounded to {name} before they are divided by their sum"
         if np.isfinite(out).all() and (keep_bits(out, bits) == out).all():
             return bits, f"values are rounded to {name}"
     return own, ""

@@ -65,7 +65,7 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
         alignment = "bottom_right" if wide[np.argmax(np.abs(slopes)), 0, 1] * slopes[np.argmax(np.abs(slopes))] > 0 else "top_left"
     standard = np.asarray(standard_slopes(probe.heads))
     close = np.abs(slopes - standard) <= room.max() * standard + scale_tolerance(probe)
-    found = f"slopes {listed(slopes)}" + (" (standard)" if close.all() else "")
+    found = f"slopes {listed(standard)} (standard)" if close.all() else f"slopes {listed(slopes + 0.0)}"
     detail = "a bias that falls with the distance of a key" + (", or grows with its position" if by_key else "")
     law_found = Position(standard if close.all() else slopes, by_key, alignment)
     if promised is None:

@@ -85,7 +85,7 @@ def _another_mask(p: Array, alike: bool) -> tuple[str, None, None, None, str]:
 def window_finding(found: Sight, promised: Window) -> Finding:
     """A causal window of W is the query's own key and W − 1 before it, as transformers counts; two sides are (left, right)."""
     if not found.known and found.left is None:
-        return compare("window", "unknown", None if promised is None else window_words(promised))
+        return Finding("window", "unknown", "" if promised is None else window_words(promised), None)
     causal = found.causal != "none"
     left, right = found.left, found.right
     one_sided = causal or right is None
