@@ -47,7 +47,10 @@ class Conformance:
                  for f in self.findings]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
-        end = "Everything is as promised." if self.ok else f"{len(self.wrong)} of {len(self.findings)} are not as promised."
+        unseen = [f.property for f in self.findings if f.ok is None and f.promised]
+        end = f"{len(self.wrong)} of {len(self.findings)} are not as promised."
+        if self.ok:
+            end = f"What could be seen is as promised; not {', '.join(unseen)}." if unseen else "Everything is as promised."
         return "\n".join([*lines, end])
 
     __repr__ = __str__

@@ -59,8 +59,7 @@ def _explains(probe: Probe, other: Law, miss: Miss) -> bool:
     except (KeyError, IndexError):
         return False
     room = room_of(other, miss.batch, exact, probe, [])
-    with np.errstate(invalid="ignore"):
-        return bool((np.abs(miss.out - exact) <= room)[_rows(miss)].all())
+    return bool((np.abs(miss.out - exact) <= room)[_rows(miss)].all())
 
 
 def _top(probe: Probe, law: Law, missed: list[Miss]) -> str | None:

@@ -16,8 +16,8 @@ from ._law import Law
 from ._precision import kept_bits, precision
 from ._probe import Array, Probe, Refused
 from ._promise import Finding, Promise, compare
-from ._random_batches import draw, misses
-from ._reads import Reader, gqa_finding, masks, own_finding
+from ._random_batches import Taken, draw, misses
+from ._reads import ITEMS, Reader, gqa_finding, masks, own_finding
 from ._score_law import (Position, components, dims_finding, large_scores, position, scale, scale_finding, scale_tolerance, softcap)
 from ._visibility import Sight, masked_rows, sight, sink, window_finding
 
@@ -30,15 +30,19 @@ RULES: dict[str, Callable[[int], float]] = {"1/√d_k": lambda d: d**-0.5, "1": 
 def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, seed: int) -> list[Finding]:
     rng = np.random.default_rng(seed)
     try:
-        steady = _deterministic(probe, dims[0], promise.deterministic, rng)
+        with np.errstate(divide="ignore", invalid="ignore"):  # ln 0 is an answer, too
+            steady = _deterministic(probe, dims[0], promise.deterministic, rng)
+            if steady.found != "yes":
+                return [steady, _not_looked_at("it would be found another way each time: eval(), dropout 0")]
+            if words := _no_attention(probe, dims[0], rng):
+                return [steady, compare("values", *words[:1], promise.values, words[1]), _not_looked_at("the outputs say nothing")]
+            return [steady, *_Questions(probe, promise, dims, heads_kv, longest, rng).ask()]
     except Refused as refused:
         return [Finding("call", "refused", "an output", False, str(refused))]
-    if steady.found != "yes":
-        return [steady, Finding("the rest", "not looked at", "", None, "it would be found another way each time: eval(), dropout 0")]
-    if _over_queries(probe, dims[0], rng):
-        wrong = compare("values", "softmax goes over the queries", promise.values, "what all queries give to a key sums to 1")
-        return [steady, wrong, Finding("the rest", "not looked at", "", None, "it presumes that probabilities of a row sum to 1")]
-    return [steady, *_Questions(probe, promise, dims, heads_kv, longest, rng).ask()]
+
+
+def _not_looked_at(why: str) -> Finding:
+    return Finding("the rest", "not looked at", "", None, why)
 
 
 def _deterministic(probe: Probe, dim: int, promised: str | None, rng: np.random.Generator) -> Finding:
@@ -61,12 +65,19 @@ def _deterministic(probe: Probe, dim: int, promised: str | None, rng: np.random.
     return compare("deterministic", "no", promised, detail)
 
 
-def _over_queries(probe: Probe, dim: int, rng: np.random.Generator) -> bool:
+def _no_attention(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[str, str] | None:
+    """What leaves nothing to be read off the probabilities, in words."""
     n = min(dim, 7)
     q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
     p = probe.probabilities(q, k)
+    if not np.isfinite(p).all():
+        return "not finite", f"{int((~np.isfinite(p)).any(-1).sum())} of {p.shape[0] * n} rows of a small random batch"
+    if not p.any():
+        return "all 0", ""
     room = 2 * n * probe.unit  # n probabilities, each rounded
-    return bool((np.abs(p.sum(-2) - 1) <= room).all() and not (np.abs(p.sum(-1) - 1) <= 0.01).all())
+    if (np.abs(p.sum(-2) - 1) <= room).all() and not (np.abs(p.sum(-1) - 1) <= 0.01).all():
+        return "softmax goes over the queries", "what all queries give to a key sums to 1"
+    return None
 
 
 class _Questions:
@@ -78,6 +89,8 @@ class _Questions:
         self.unknown: list[str] = []  # properties that leave no law to compare with
         self.uncertain: list[dict[str, Any]] = []  # fields of the law at the edge of what was measured
         self.law: dict[str, Any] = {}
+        self.items = ITEMS  # of a batch
+        self.normalised = False  # the size of q does not count
 
     def ask(self) -> list[Finding]:
         probe, promise, dim = self.probe, self.promise, self.dims[0]
@@ -88,22 +101,28 @@ class _Questions:
             self.unknown.append("alibi")
         elif not where.none:
             self.law |= {"alibi": where.slopes, "alibi_by_key": where.by_key, "alibi_offset": where.alignment}
-            if not alibi.ok:
-                self.uncertain.append({"alibi": where.slopes * (1 + scale_tolerance(probe))})
-        scales, scale_answer, dims_answer = self._scale(where)
+            if where.error:
+                self.uncertain.append({"alibi": where.slopes + where.error})
+        scales, dims_answer = self._scales(where)
         c = scales.get(dim)
-        one = None if c is None or not c[0] or not math.isfinite(c[0]) else float(c[0])
+        one = None if c is None or not c[0] or not math.isfinite(c[0]) or self.normalised else float(c[0])
         seen = sight(probe, dim, self.longest, where, c)
+        if seen.causal == "dropout":
+            return [compare("values", "dropout is on", promise.values, seen.detail), _not_looked_at("it is another in every row")]
         self._sight(seen)
-        self.found += [scale_answer, dims_answer]
+        cap, cap_error, cap_answer = None, 0.0, None
         if one is not None:
-            cap, cap_answer = softcap(probe, dim, one, where, promise.softcap)
+            cap, cap_error, cap_answer = softcap(probe, dim, one, where, promise.softcap)
             self.law["cap"] = cap
             if cap is not None and not math.isfinite(cap):
                 self.unknown.append("softcap")
-            elif cap is not None and not cap_answer.ok:
-                self.uncertain += [{"cap": cap * 1.01}, {"cap": cap * 0.99}]
-            self.found.append(cap_answer)
+            elif cap_error and cap is not None:
+                self.uncertain += [{"cap": cap * (1 + cap_error)}, {"cap": cap * (1 - cap_error)}]
+        if cap is not None and cap > 0 and not cap_error:
+            scales = {d: scale(probe, d, where, cap)[0] for d in scales}
+        # Of a cap that is not known exactly, two slopes at scores up to 1 leave the fourth power.
+        self._scale(scales, cap**-4.0 if cap is not None and cap_error else 0.0)
+        self.found += [dims_answer, *([cap_answer] if cap_answer else [])]
         sinks, sink_answer = sink(probe, dim, where, promise.sink)
         self.law["sink"] = sinks
         if sinks is not None and not np.isfinite(sinks).all():
@@ -123,35 +142,36 @@ class _Questions:
         self.found.append(self._values(seen, stable, polarity, per_head))
         return self.found
 
-    def _scale(self, where: Position) -> tuple[dict[int, Array], Finding, Finding]:
-        """Of every dim that is taken; and the components that count."""
+    def _scales(self, where: Position) -> tuple[dict[int, Array], Finding]:
+        """Of every dim that is taken, per head; and the components that count."""
         probe = self.probe
         weights: dict[int, Array] = {}
         scales: dict[int, Array] = {}
-        varied = normalised = None
         for d in self.dims:
             try:
                 weights[d] = components(probe, d, where)
                 probe.axis[d] = int(np.abs(weights[d]).argmax())
-                scales[d], one_normalised = scale(probe, d)
+                scales[d], normalised = scale(probe, d, where)
+                self.normalised = self.normalised or normalised
             except Refused as refused:
                 self.found.append(Finding("dim", f"{d} is refused", "", None, str(refused)))
-                continue
-            normalised = normalised or one_normalised
-            if np.ptp(scales[d]) > scale_tolerance(probe) * max(abs(float(np.median(scales[d]))), 1e-30):
-                varied = scales[d]
-        medians = {d: float(np.median(c)) for d, c in scales.items()}
-        answer = scale_finding(probe, medians, self.promise.scale, varied, normalised)
         ignored = dims_finding(probe, weights, self.promise.dims)
-        if normalised or not scales or not all(np.isfinite(c).all() for c in scales.values()):
-            self.unknown.append("scale")
         if ignored.found == "not all alike":
             self.unknown.append("dims")
         self.law["counts"] = {d: np.abs(w) > 0.5 for d, w in weights.items()}
+        return scales, ignored
+
+    def _scale(self, scales: dict[int, Array], slack: float) -> None:
+        room = scale_tolerance(self.probe) + slack
+        varied = next((c for c in scales.values() if np.ptp(c) > room * max(abs(float(np.median(c))), 1e-30)), None)
+        medians = {d: float(np.median(c)) for d, c in scales.items()}
+        answer = scale_finding(self.probe, medians, self.promise.scale, varied, self.normalised, slack)
+        if self.normalised or not scales or not all(np.isfinite(c).all() for c in scales.values()):
+            self.unknown.append("scale")
         self.law["scale"] = exact = self._exact_scale(answer, scales)
         if exact is scales:
-            self.uncertain.append({"scale": {d: c * (1 + scale_tolerance(probe)) for d, c in scales.items()}})
-        return scales, answer, ignored
+            self.uncertain.append({"scale": {d: c * (1 + room) for d, c in scales.items()}})
+        self.found.append(answer)
 
     def _exact_scale(self, answer: Finding, scales: dict[int, Array]) -> dict[int, Array]:
         """What was promised, if it is that; a rule, if it follows one; otherwise what was measured."""
@@ -166,7 +186,10 @@ class _Questions:
             self.unknown.append("causal")
         self.law |= {"causal": seen.causal not in ("none",), "alignment": seen.alignment or "top_left", "left": seen.left,
                      "right": seen.right}
-        self.found += [compare("causal", seen.causal, self.promise.causal, seen.detail), window_finding(seen, self.promise.window)]
+        causal = compare("causal", seen.causal, self.promise.causal, seen.detail)
+        if seen.causal == "square only" and causal.promised != "none":
+            causal = dataclasses.replace(causal, ok=None)  # where lengths are equal all alignments are
+        self.found += [causal, window_finding(seen, self.promise.window)]
 
     def _masks(self, dim: int, c: float | None) -> str:
         """What a boolean mask means; "" if none is taken."""
@@ -183,9 +206,10 @@ class _Questions:
         probe, promise = self.probe, self.promise
         heads = probe.heads
         self.law |= {"k_heads": {heads: np.arange(heads)}, "v_heads": {heads: np.arange(heads)}, "items": {}, "mask_heads": {}}
-        if c is None:
+        if c is None and not self.normalised:
             return False
-        reader = Reader(probe, dim, float(np.abs(self.law["scale"][dim]).min()), polarity == "true_hides")
+        scales = np.ones(1) if self.normalised else np.abs(self.law["scale"][dim])
+        reader = Reader(probe, dim, float(scales.min()), polarity == "true_hides")
         sources = [*("mask" for _ in range(polarity.startswith("true_"))),
                    *("bias" for _ in range(self.law["bias"] in ("after_scale", "before_scale")))]
         own: dict[str, Array | None] = {}
@@ -201,8 +225,8 @@ class _Questions:
                 items[source] = reader.read(source, "items", heads)
             answer = own_finding("batch", items, promise.batch)
         except Refused as refused:
-            answer = Finding("batch", "refused", promise.batch or "", None, f"a batch of 3: {refused}")
-            self.unknown.append("batch")
+            answer = Finding("batch", "refused", promise.batch or "", None, f"{ITEMS} items: {refused}")
+            self.items = 1
         self.found += [own_finding("heads", own, promise.heads), answer]
         for name, maps in (("heads", own), ("batch", items)):
             self.unknown += [name for read in maps.values() if read is None][:1]
@@ -226,7 +250,7 @@ class _Questions:
             return
         widest = max(scales, default=0)
         c = float(scales[widest][0]) if scales else 0.0
-        if not c or not math.isfinite(c) or not self.law["counts"][widest][[0, 1, -1]].all():
+        if self.normalised or not c or not math.isfinite(c) or not self.law["counts"][widest][[0, 1, -1]].all():
             return
         # One query sees all keys only from the last place, without a window, and no sink takes a part.
         rows = seen.known and seen.left is None and seen.causal in ("none", "bottom_right") and self.law["sink"] is None
@@ -244,10 +268,10 @@ class _Questions:
             return Finding("values", "not compared", promise.values or "", None, f"what is found of {why} leaves no law to compare with")
         law = Law(**self.law)
         edges = [dataclasses.replace(law, **fields) for fields in self.uncertain]
-        batches = draw(probe, self.rng, list(law.scale), sorted(law.k_heads, reverse=True), seen.alignment is not None,
-                       polarity.startswith("true_"), law.bias in ("after_scale", "before_scale", "ignored"), per_head, stable,
-                       self.longest)
-        missed, count, refused = misses(probe, law, edges, batches)
+        taken = Taken(list(law.scale), sorted(law.k_heads, reverse=True), self.items, seen.alignment is not None,
+                      polarity.startswith("true_"), law.bias in ("after_scale", "before_scale", "ignored"), per_head, stable,
+                      self.longest)
+        missed, count, refused = misses(probe, law, edges, draw(probe, self.rng, taken))
         detail = f"{count} random batches" + (f"; refused: {refused[0]}" if refused else "")
         if not missed:
             return compare("values", "right", promise.values, detail)

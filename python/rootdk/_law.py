@@ -80,8 +80,9 @@ def _read(law: Law, name: str, given: Any, shape: tuple[int, ...]) -> Any:
     return full[:, law.mask_heads[name]] if name in law.mask_heads else full
 
 
-def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact) -> tuple[Array, Array]:
-    """Scores, and how large they can have been on the way: c·Σ|q||k| + |bias|. Both [batch, heads, len_q, len_kv]."""
+def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True) -> tuple[Array, Array]:
+    """Scores, and how large they can have been on the way: c·Σ|q||k| + |bias|. Both [batch, heads, len_q, len_kv]. Every step is
+    `rounded`; the scale is put on q first, or on q·k."""
     q, k = batch.q, batch.k
     size, heads, len_q, dim = q.shape
     if len(law.items.get("q", ())) == size:
@@ -92,10 +93,10 @@ def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact
     if dim in law.counts:
         q = q * law.counts[dim]
     c = law.scale[dim][None, :, None, None]
-    s = rounded(rounded(q * c) @ k.swapaxes(-1, -2))
+    s = rounded(rounded(q * c) @ k.swapaxes(-1, -2)) if q_first else rounded(rounded(q @ k.swapaxes(-1, -2)) * c)
     reach = np.abs(q * c) @ np.abs(k).swapaxes(-1, -2)
     if law.cap:
-        s = rounded(law.cap * np.tanh(s / law.cap))
+        s = rounded(law.cap * rounded(np.tanh(rounded(s / law.cap))))
     if batch.bias is not None and law.bias != "ignored":
         added = _read(law, "bias", batch.bias, s.shape) * (c if law.bias == "before_scale" else 1.0)
         s, reach = rounded(s + added), reach + np.abs(added)
@@ -108,9 +109,10 @@ def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact
     return s, reach
 
 
-def probabilities_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact) -> tuple[Array, Array, Any]:
+def probabilities_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact,
+                     q_first: bool = True) -> tuple[Array, Array, Any]:
     """Probabilities, the reach of the scores, and who is visible. A row that sees nothing is 0."""
-    s, reach = scores_of(law, batch, rounded)
+    s, reach = scores_of(law, batch, rounded, q_first)
     visible = visible_of(law, batch)
     if law.keep is not None:
         visible = law.keep(np.where(visible, s, -np.inf), visible)
@@ -119,8 +121,8 @@ def probabilities_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] =
     pad = -s.shape[-1] % law.padded if law.padded else 0
     m = np.maximum(s.max(-1, keepdims=True), z)
     m = np.maximum(m, 0.0) if pad else np.where(np.isfinite(m), m, 0.0)
-    e = np.exp(s - m)
-    total = e.sum(-1, keepdims=True) + np.exp(z - m) + (pad * np.exp(-m) if pad else 0.0)
+    e = rounded(np.exp(np.where(visible, rounded(s - m), -np.inf)))
+    total = rounded(e.sum(-1, keepdims=True) + np.exp(z - m) + (pad * np.exp(-m) if pad else 0.0))
     return rounded(e / np.where(total > 0, total, 1.0)), reach, visible
 
 
@@ -130,5 +132,5 @@ def values_of(law: Law, batch: Batch) -> Array:
     return v[:, law.v_heads[v.shape[1]]]
 
 
-def attend(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact) -> Array:
-    return rounded(probabilities_of(law, batch, rounded)[0] @ values_of(law, batch))
+def attend(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True) -> Array:
+    return rounded(probabilities_of(law, batch, rounded, q_first)[0] @ values_of(law, batch))

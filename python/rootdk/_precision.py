@@ -18,8 +18,8 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
     q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
     full = probe.probabilities(q, k)
     p = full[(full > 0) & (full < 1)]
-    # Rounded before they are divided by their sum, it is the ratio to the largest, e^0, that has few bits: but for the division's two
-    # roundings and the output's.
+    # Rounded before they are divided by their sum, it is the ratio to the largest, e^0, that has few bits, but for the roundings of
+    # the division and the output; where those are no finer than what is looked for, it cannot be told.
     ratio = full / full.max(-1, keepdims=True)
     ratio = ratio[(ratio > 0) & (ratio < 1)]
     v = rng.standard_normal((1, probe.heads, 1, dim))
@@ -30,7 +30,7 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
             break
         if p.size >= 8 and (keep_bits(p, bits) == p).all():
             return bits, f"probabilities or outputs are rounded to {name}"
-        if ratio.size >= 8 and (np.abs(keep_bits(ratio, bits) - ratio) <= 8 * probe.unit * ratio).all():
+        if 8 * probe.unit < 2.0 ** -bits / 8 and ratio.size >= 8 and (np.abs(keep_bits(ratio, bits) - ratio) <= 8 * probe.unit * ratio).all():
             return bits, f"probabilities are rounded to {name} before they are divided by their sum"
         if np.isfinite(out).all() and (keep_bits(out, bits) == out).all():
             return bits, f"values are rounded to {name}"

@@ -116,6 +116,4 @@ class Probe:
 
 def log_ratio(p: Array) -> Array:
     """ln p − ln of the first along the last axis."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gap: Array = np.log(p) - np.log(p[..., :1])
-    return gap
+    return np.asarray(np.log(p) - np.log(p[..., :1]))

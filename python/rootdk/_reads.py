@@ -63,8 +63,7 @@ class Reader:
         rest = self._output(source, of, None, items, heads_kv)
         moved = np.stack([self._output(source, of, target, items, heads_kv) for target in range(count)])
         # [target, item, head] → [target, reader]. What moves moves by 1, or nearly so below a cap.
-        with np.errstate(invalid="ignore"):
-            differs = np.abs(moved - rest) > 0.25
+        differs = np.abs(moved - rest) > 0.25
         reader = differs.any(2) if of == "items" else differs.any(1)
         if dim < 2 or not (reader.sum(0) == 1).all():
             return None

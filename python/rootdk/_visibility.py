@@ -136,8 +136,7 @@ def sink(probe: Probe, dim: int, where: Position, promised: str | Sequence[float
     if (lost < -8 * probe.unit).any() or (mass <= 0).any() or not np.isfinite(mass).all():
         return np.full(probe.heads, np.nan), Finding("sink", "probabilities sum to " + listed(mass), promise_words,
                                                      None if promised is None else False)
-    with np.errstate(divide="ignore"):
-        scores = np.log(seen * np.maximum(lost, 0) / mass).round(6) + 0.0  # no -0
+    scores = np.log(seen * np.maximum(lost, 0) / mass).round(6) + 0.0  # no -0
     off_by_one = " (softmax off by one)" if np.abs(scores).max() < 1e-3 else ""
     found = "scores " + ", ".join(f"{z:.3f}" for z in scores) + off_by_one
     if promised is None or isinstance(promised, str):

@@ -241,6 +241,6 @@ def takes_mask(function):
 
 @pytest.mark.parametrize("function, name, words", [m[1:] for m in MUTANTS], ids=[m[0] for m in MUTANTS])
 def test_a_mutant_is_caught_and_only_by_its_cause(function, name, words):
-    result = rootdk.conform(function, framework="numpy", mask=takes_mask(function))
+    result = rootdk.conform(function, framework="numpy", mask=takes_mask(function), dims=(32, 128), longest=48)
     assert [finding.property for finding in result.wrong] == [name], result
     assert result[name].found.startswith(words), result
