@@ -2,7 +2,7 @@
 
 The inputs are constructed so that the answer can be read off the output. With V the identity, the output *is* the probabilities,
 and the logarithm of the ratio of two of them is the difference of two scores: so the scale, a cap and a bias can be measured,
-whatever else the function does.
+whatever else the function does. Random batches, held against double, then show what nobody thought of constructing.
 """
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import dataclasses
 import sys
 from typing import Any, Callable, Sequence
 
-from ._findings import Finding, Promise, findings
+from ._findings import findings
 from ._probe import Probe
+from ._promise import Finding, Promise
 
 __all__ = ["Conformance", "Finding", "Promise", "conform"]
 
@@ -46,7 +47,10 @@ class Conformance:
                  for f in self.findings]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
-        end = "Everything is as promised." if self.ok else f"{len(self.wrong)} of {len(self.findings)} are not as promised."
+        unseen = [f.property for f in self.findings if f.ok is None and f.promised]
+        end = f"{len(self.wrong)} of {len(self.findings)} are not as promised."
+        if self.ok:
+            end = f"What could be seen is as promised; not {', '.join(unseen)}." if unseen else "Everything is as promised."
         return "\n".join([*lines, end])
 
     __repr__ = __str__
@@ -54,8 +58,8 @@ class Conformance:
 
 def conform(function: Callable[..., Any], promise: Promise | None = None, *, framework: str | None = None, dtype: str = "float32",
             layout: str = "bhld", dims: Sequence[int] = (32, 64, 128), heads: int = 4, heads_kv: int | None = 2,
-            longest: int = 128, mask: str | None = None) -> Conformance:
-    """Probes ``function(q, k, v)`` with constructed inputs and says what it computes.
+            longest: int = 128, mask: str | None = None, seed: int = 0) -> Conformance:
+    """Probes ``function(q, k, v)`` with constructed inputs and random batches, and says what it computes.
 
     framework  "torch" or "numpy": what the function takes; without it, what the function accepts
     layout     "bhld" or "blhd": the order of batch, heads, length and dim
@@ -63,6 +67,7 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
     heads      query heads; ``heads_kv`` fewer are tried for grouped heads (None: not tried)
     longest    sequence length up to which a window would be seen
     mask       name of the argument that takes a mask, if there is one
+    seed       of the random batches
 
     >>> import numpy as np, rootdk
     >>> def mine(q, k, v):
@@ -77,7 +82,7 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
         guesses = ["numpy"] if "torch" not in sys.modules else ["torch", "numpy"] if _from_torch(function) else ["numpy", "torch"]
         for guess in guesses:
             found = conform(function, promise, framework=guess, dtype=dtype, layout=layout, dims=dims, heads=heads,
-                            heads_kv=heads_kv, longest=longest, mask=mask)
+                            heads_kv=heads_kv, longest=longest, mask=mask, seed=seed)
             if found.findings[0].property != "call":
                 return found
         return found
@@ -89,8 +94,15 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
         raise ValueError("dtype: numpy has no bfloat16")
     if layout not in ("bhld", "blhd"):
         raise ValueError(f'layout: "{layout}", but "bhld" or "blhd" is wanted')
+    for name, value, least in (("heads", heads, 1), ("longest", longest, 4), *(("dims", dim, 2) for dim in dims)):
+        if value < least:
+            raise ValueError(f"{name}: {value}, but at least {least} is wanted")
+    if not dims:
+        raise ValueError("dims: none, but at least one is wanted")
+    if heads_kv is not None and (heads_kv < 1 or heads % heads_kv):
+        raise ValueError(f"heads_kv: {heads_kv}, but a divisor of heads, {heads}, is wanted")
     probe = Probe(function, framework, dtype, layout, mask, heads)
-    return Conformance(tuple(findings(probe, promise, list(dims), heads_kv, longest)))
+    return Conformance(tuple(findings(probe, promise, list(dims), heads_kv, longest, seed)))
 
 
 def _from_torch(function: Any) -> bool:

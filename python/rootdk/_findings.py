@@ -1,368 +1,279 @@
-"""What each property of an attention function looks like from outside, and how it compares with what was promised."""
+"""Asks an attention function one thing after the other, and compares each answer with what was promised.
+
+Each answer becomes part of a law (_law.py). What the law says is then held against the function on random batches: what one of
+the answers already explains is not told twice, and what none of them explains shows there.
+"""
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 import numpy as np
 
+from ._diagnosis import diagnose
+from ._law import Law
+from ._precision import kept_bits, precision
 from ._probe import Array, Probe, Refused
+from ._promise import Finding, Promise, compare
+from ._random_batches import Taken, draw, misses
+from ._reads import ITEMS, Reader, gqa_finding, masks, own_finding
+from ._score_law import (Position, components, dims_finding, large_scores, position, scale, scale_finding, scale_tolerance, softcap)
+from ._visibility import Sight, masked_rows, sight, sink, window_finding
+
+__all__ = ["Finding", "Promise", "findings"]
+
+RULES: dict[str, Callable[[int], float]] = {"1/√d_k": lambda d: d**-0.5, "1": lambda d: 1.0, "1/d_k": lambda d: 1.0 / d,
+                                            "d_k^(-1/4)": lambda d: d**-0.25}
 
 
-@dataclasses.dataclass(frozen=True)
-class Promise:
-    """What a function is said to compute. None: nothing was promised."""
-
-    scale: str | float | None = "sqrt_dk"  #: "sqrt_dk", "none", "dk", or a number
-    softcap: float | str | None = "none"
-    causal: str | None = "none"  #: "none", "top_left", "bottom_right"
-    window: int | str | None = "none"  #: keys to the left of the query's own
-    sink: str | Sequence[float] | None = "none"  #: or the score of each head's sink
-    mask: str | None = "true_shows"  #: or "true_hides"
-    bias: str | None = "after_scale"  #: a float mask is added to the scores as they are; or "before_scale", "ignored"
-    gqa: str | None = "blocked"  #: query head h reads key head h // group; or "interleaved"
-    masked_rows: str | None = "zero"  #: what a query that sees nothing gets; or "nan", "mean"
-    precision: str | None = "full"  #: products and sums of products; or what was found
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    property: str
-    found: str
-    promised: str
-    ok: bool | None  #: None: nothing was promised, or it could not be found out
-    detail: str = ""
-
-
-def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int) -> list[Finding]:
-    found: list[Finding] = []
-    dim = dims[0]
+def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, seed: int) -> list[Finding]:
+    rng = np.random.default_rng(seed)
     try:
-        causal, window, seen = _visibility(probe, dim, longest)
+        with np.errstate(divide="ignore", invalid="ignore"):  # ln 0 is an answer, too
+            steady = _deterministic(probe, dims[0], promise.deterministic, rng)
+            if steady.found != "yes":
+                return [steady, _not_looked_at("it would be found another way each time: eval(), dropout 0")]
+            if words := _no_attention(probe, dims[0], rng):
+                return [steady, compare("values", *words[:1], promise.values, words[1]), _not_looked_at("the outputs say nothing")]
+            return [steady, *_Questions(probe, promise, dims, heads_kv, longest, rng).ask()]
     except Refused as refused:
         return [Finding("call", "refused", "an output", False, str(refused))]
-    found.append(_compare("causal", causal, promise.causal, seen))
-    found.append(_compare("window", window, promise.window))
 
-    scales: dict[int, float] = {}
-    first: dict[int, float] = {}  # of head 0
-    varied = normalised = None
-    for d in dims:
+
+def _not_looked_at(why: str) -> Finding:
+    return Finding("the rest", "not looked at", "", None, why)
+
+
+def _deterministic(probe: Probe, dim: int, promised: str | None, rng: np.random.Generator) -> Finding:
+    """The same call several times. Sums taken in another order each time differ by rounding, and no more is allowed."""
+    calls = 4
+    q, k, v = (rng.standard_normal((1, probe.heads, 16, dim)) for _ in range(3))
+    outs = np.stack([probe(q, k, v) for _ in range(calls)])
+    reach = np.abs(q).max() * np.abs(k).max() * dim
+    room = (4 * probe.unit + 16 * min(probe.unit, 2.0**-24) * (2 + reach)) * np.abs(v).max()
+    apart = float(np.max(np.where(np.isnan(outs) & np.isnan(outs[:1]), 0.0, np.abs(outs - outs[:1]))))
+    if apart <= room:
+        return compare("deterministic", "yes", promised)
+    zero = np.zeros((1, probe.heads, 64, dim))
+    p = np.stack([probe.probabilities(zero, zero) for _ in range(16)])
+    ever = (p > 0).any(0)
+    rate = float((p[:, ever] == 0).mean()) if ever.any() else 0.0
+    detail = f"two equal calls differ by {apart:.2g}"
+    if 0.001 < rate < 0.999:
+        return compare("deterministic", f"no: dropout of about {rate:.2f} is on", promised, detail)
+    return compare("deterministic", "no", promised, detail)
+
+
+def _no_attention(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[str, str] | None:
+    """What leaves nothing to be read off the probabilities, in words."""
+    n = min(dim, 7)
+    q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
+    p = probe.probabilities(q, k)
+    if not np.isfinite(p).all():
+        return "not finite", f"{int((~np.isfinite(p)).any(-1).sum())} of {p.shape[0] * n} rows of a small random batch"
+    if not p.any():
+        return "all 0", ""
+    room = 2 * n * probe.unit  # n probabilities, each rounded
+    if (np.abs(p.sum(-2) - 1) <= room).all() and not (np.abs(p.sum(-1) - 1) <= 0.01).all():
+        return "softmax goes over the queries", "what all queries give to a key sums to 1"
+    return None
+
+
+class _Questions:
+    """One function's answers, in the order in which one needs the other."""
+
+    def __init__(self, probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, rng: np.random.Generator):
+        self.probe, self.promise, self.dims, self.heads_kv, self.longest, self.rng = probe, promise, dims, heads_kv, longest, rng
+        self.found: list[Finding] = []
+        self.unknown: list[str] = []  # properties that leave no law to compare with
+        self.uncertain: list[dict[str, Any]] = []  # fields of the law at the edge of what was measured
+        self.law: dict[str, Any] = {}
+        self.items = ITEMS  # of a batch
+        self.normalised = False  # the size of q does not count
+
+    def ask(self) -> list[Finding]:
+        probe, promise, dim = self.probe, self.promise, self.dims[0]
+        bits, rounded_words = kept_bits(probe, dim, self.rng)
+        probe.limit(bits)
+        where, alibi = position(probe, dim, promise.alibi)
+        if not where.known:
+            self.unknown.append("alibi")
+        elif not where.none:
+            self.law |= {"alibi": where.slopes, "alibi_by_key": where.by_key, "alibi_offset": where.alignment}
+            if where.error:
+                self.uncertain.append({"alibi": where.slopes + where.error})
+        scales, dims_answer = self._scales(where)
+        c = scales.get(dim)
+        one = None if c is None or not c[0] or not math.isfinite(c[0]) or self.normalised else float(c[0])
+        seen = sight(probe, dim, self.longest, where, c)
+        if seen.causal == "dropout":
+            return [compare("values", "dropout is on", promise.values, seen.detail), _not_looked_at("it is another in every row")]
+        self._sight(seen)
+        cap, cap_error, cap_answer = None, 0.0, None
+        if one is not None:
+            cap, cap_error, cap_answer = softcap(probe, dim, one, where, promise.softcap)
+            self.law["cap"] = cap
+            if cap is not None and not math.isfinite(cap):
+                self.unknown.append("softcap")
+            elif cap_error and cap is not None:
+                self.uncertain += [{"cap": cap * (1 + cap_error)}, {"cap": cap * (1 - cap_error)}]
+        if cap is not None and cap > 0 and not cap_error:
+            scales = {d: scale(probe, d, where, cap)[0] for d in scales}
+        # Of a cap that is not known exactly, two slopes at scores up to 1 leave the fourth power.
+        self._scale(scales, cap**-4.0 if cap is not None and cap_error else 0.0)
+        self.found += [dims_answer, *([cap_answer] if cap_answer else [])]
+        sinks, sink_answer = sink(probe, dim, where, promise.sink)
+        self.law["sink"] = sinks
+        if sinks is not None and not np.isfinite(sinks).all():
+            self.unknown.append("sink")
+        elif sinks is not None and not sink_answer.ok:
+            self.uncertain += [{"sink": sinks + 0.01}, {"sink": sinks - 0.01}]
+        self.found += [sink_answer, alibi]
+        stable = True
+        if one is not None:
+            answer = large_scores(probe, dim, one, where, sinks is not None, promise.large_scores)
+            self.found.append(answer)
+            stable = answer.found == "right"
+        polarity = self._masks(dim, one)
+        per_head = self._reads(dim, one, polarity)
+        self.found.append(masked_rows(probe, dim, seen, polarity, promise.masked_rows))
+        self._precision(rounded_words, scales, seen)
+        self.found.append(self._values(seen, stable, polarity, per_head))
+        return self.found
+
+    def _scales(self, where: Position) -> tuple[dict[int, Array], Finding]:
+        """Of every dim that is taken, per head; and the components that count."""
+        probe = self.probe
+        weights: dict[int, Array] = {}
+        scales: dict[int, Array] = {}
+        for d in self.dims:
+            try:
+                weights[d] = components(probe, d, where)
+                probe.axis[d] = int(np.abs(weights[d]).argmax())
+                scales[d], normalised = scale(probe, d, where)
+                self.normalised = self.normalised or normalised
+            except Refused as refused:
+                self.found.append(Finding("dim", f"{d} is refused", "", None, str(refused)))
+        ignored = dims_finding(probe, weights, self.promise.dims)
+        if ignored.found == "not all alike":
+            self.unknown.append("dims")
+        self.law["counts"] = {d: np.abs(w) > 0.5 for d, w in weights.items()}
+        return scales, ignored
+
+    def _scale(self, scales: dict[int, Array], slack: float) -> None:
+        room = scale_tolerance(self.probe) + slack
+        varied = next((c for c in scales.values() if np.ptp(c) > room * max(abs(float(np.median(c))), 1e-30)), None)
+        medians = {d: float(np.median(c)) for d, c in scales.items()}
+        answer = scale_finding(self.probe, medians, self.promise.scale, varied, self.normalised, slack)
+        if self.normalised or not scales or not all(np.isfinite(c).all() for c in scales.values()):
+            self.unknown.append("scale")
+        self.law["scale"] = exact = self._exact_scale(answer, scales)
+        if exact is scales:
+            self.uncertain.append({"scale": {d: c * (1 + room) for d, c in scales.items()}})
+        self.found.append(answer)
+
+    def _exact_scale(self, answer: Finding, scales: dict[int, Array]) -> dict[int, Array]:
+        """What was promised, if it is that; a rule, if it follows one; otherwise what was measured."""
+        if answer.ok and not isinstance(self.promise.scale, str) and self.promise.scale is not None:
+            return {d: np.full(self.probe.heads, float(self.promise.scale)) for d in scales}
+        if answer.found in RULES:
+            return {d: np.full(self.probe.heads, RULES[answer.found](d)) for d in scales}
+        return scales
+
+    def _sight(self, seen: Sight) -> None:
+        if not seen.known:
+            self.unknown.append("causal")
+        self.law |= {"causal": seen.causal not in ("none",), "alignment": seen.alignment or "top_left", "left": seen.left,
+                     "right": seen.right}
+        causal = compare("causal", seen.causal, self.promise.causal, seen.detail)
+        if seen.causal == "square only" and causal.promised != "none":
+            causal = dataclasses.replace(causal, ok=None)  # where lengths are equal all alignments are
+        self.found += [causal, window_finding(seen, self.promise.window)]
+
+    def _masks(self, dim: int, c: float | None) -> str:
+        """What a boolean mask means; "" if none is taken."""
+        if self.probe.mask_name is None:
+            self.law["bias"] = "refused"
+            return ""
+        mask, bias = masks(self.probe, dim, c, self.promise)
+        self.found += [mask, bias]
+        self.law |= {"mask_shows": mask.found != "true_hides", "bias": bias.found}
+        return mask.found
+
+    def _reads(self, dim: int, c: float | None, polarity: str) -> bool:
+        """Which head and item reads whose; says whether masks may differ between heads."""
+        probe, promise = self.probe, self.promise
+        heads = probe.heads
+        self.law |= {"k_heads": {heads: np.arange(heads)}, "v_heads": {heads: np.arange(heads)}, "items": {}, "mask_heads": {}}
+        if c is None and not self.normalised:
+            return False
+        scales = np.ones(1) if self.normalised else np.abs(self.law["scale"][dim])
+        reader = Reader(probe, dim, float(scales.min()), polarity == "true_hides")
+        sources = [*("mask" for _ in range(polarity.startswith("true_"))),
+                   *("bias" for _ in range(self.law["bias"] in ("after_scale", "before_scale")))]
+        own: dict[str, Array | None] = {}
+        per_head = True
+        for source in ("q", "k", "v", *sources):
+            try:
+                own[source] = reader.read(source, "heads", heads)
+            except Refused:  # a mask for each head is not for every function
+                per_head = False
+        items: dict[str, Array | None] = {}
         try:
-            per_head, normalised = _scale(probe, d)
+            for source in ("q", "k", "v", *sources):
+                items[source] = reader.read(source, "items", heads)
+            answer = own_finding("batch", items, promise.batch)
         except Refused as refused:
-            found.append(Finding("dim", f"{d} is refused", "", None, str(refused)))
-            continue
-        scales[d], first[d] = float(np.median(per_head)), float(per_head[0])
-        if np.ptp(per_head) > _tolerance(probe) * max(abs(scales[d]), 1e-30):
-            varied = per_head
-    found.append(_scale_finding(probe, scales, promise.scale, varied, normalised))
-    c = first.get(dim)
+            answer = Finding("batch", "refused", promise.batch or "", None, f"{ITEMS} items: {refused}")
+            self.items = 1
+        self.found += [own_finding("heads", own, promise.heads), answer]
+        for name, maps in (("heads", own), ("batch", items)):
+            self.unknown += [name for read in maps.values() if read is None][:1]
+        if (queries := own["q"]) is not None and not np.array_equal(queries, np.arange(heads)):
+            self.unknown.append("heads")
+        self.law["k_heads"][heads], self.law["v_heads"][heads] = own["k"], own["v"]
+        self.law |= {"items": items, "mask_heads": {source: own[source] for source in sources if source in own}}
+        if self.heads_kv is not None:
+            try:
+                k_heads, v_heads = (reader.read(source, "heads", self.heads_kv) for source in "kv")
+                self.found.append(gqa_finding(k_heads, v_heads, heads, self.heads_kv, promise.gqa))
+                if k_heads is not None and v_heads is not None:
+                    self.law["k_heads"][self.heads_kv], self.law["v_heads"][self.heads_kv] = k_heads, v_heads
+            except Refused as refused:
+                self.found.append(Finding("gqa", "refused", promise.gqa or "", None, str(refused)))
+        return per_head
 
-    if c and math.isfinite(c):
-        found.append(_softcap(probe, dim, c, promise.softcap))
-    found.append(_sink(probe, dim, promise.sink))
-    if heads_kv is not None:
-        found.append(_gqa(probe, dim, heads_kv, promise.gqa))
-    if probe.mask_name is not None:
-        found.extend(_mask(probe, dim, c, promise))
-    found.append(_masked_rows(probe, dim, causal, promise.masked_rows))
-    if c and math.isfinite(c):
-        found.append(_precision(probe, max(first), first[max(first)], promise.precision))
-    return found
-
-
-def _compare(name: str, found: Any, promised: Any, detail: str = "") -> Finding:
-    if promised is None:
-        return Finding(name, str(found), "", None, detail)
-    return Finding(name, str(found), str(promised), str(found) == str(promised), detail)
-
-
-def _tolerance(probe: Probe) -> float:
-    """Of a scale: it is read from ln p of differences near 1, with p and two scores rounded to the dtype, each off by less than a
-    unit or so of its own size, which is at most 4; a sum of squares of that, with room for a sloppy exp."""
-    return 64 * probe.unit
-
-
-def _visibility(probe: Probe, dim: int, longest: int) -> tuple[str, str, str]:
-    """All scores are 0, so every visible key has the same probability."""
-
-    def seen(len_q: int, len_kv: int) -> Array:
-        zero = np.zeros((1, probe.heads, len_q, dim))
-        return probe.probabilities(zero, np.zeros((1, probe.heads, len_kv, dim)))
-
-    square = seen(longest, longest)
-    if not np.isfinite(square).all():
-        return "not finite", "unknown", "zero scores give NaN"
-    visible = square[0] > 0
-    if not all(((square[h] > 0) == visible).all() for h in range(probe.heads)):
-        return "differs between heads", "unknown", ""
-    i, j = np.indices(visible.shape)
-    hidden_after = not (visible & (j > i)).any()
-    left = np.max(np.where(visible, i - j, 0))
-    right = np.max(np.where(visible, j - i, 0))
-    if not (visible == ((i - j <= left) & (j - i <= right))).all():
-        return "another mask", "unknown", f"{int(visible.sum())} of {visible.size} pairs are visible"
-    window = "none" if left == longest - 1 else str(int(left))
-    if not hidden_after:
-        return "none", window if right == longest - 1 else f"{int(left)}, {int(right)} to the right", ""
-    if right < 0:
-        return "another mask", window, ""
-    try:
-        wide = seen(3, 7)[0] > 0
-    except Refused as refused:
-        return "square only", window, str(refused)
-    i, j = np.indices(wide.shape)
-    for name, offset in (("top_left", 0), ("bottom_right", 4)):
-        if (wide == ((j <= i + offset) & (i + offset - j <= left))).all():
-            return name, window, ""
-    return "another alignment", window, f"{int(wide.sum())} of 21 pairs are visible with 3 queries and 7 keys"
-
-
-def _scale(probe: Probe, dim: int) -> tuple[Array, bool]:
-    """The slope of the score at 0, per head, with what a cap would do to it extrapolated away; and whether the size of q counts
-    at all."""
-
-    def gap(x: float, size: float = 1.0) -> Array:
-        # The last two keys are the ones compared: a window of two still sees them.
-        return probe.gaps([0.0, x], dim, size)[:, 1]
-
-    x = 2.0**-10
-    while x < 2.0**40 and not (np.abs(gap(x)) > 0.25).all():
-        x *= 2
-    if x >= 2.0**40:
-        return np.zeros(probe.heads), False
-    one, half = gap(x) / x, gap(x / 2) / (x / 2)
-    normalised = bool(np.allclose(gap(x / 2), gap(x), rtol=1e-2))
-    return (4 * half - one) / 3, normalised
-
-
-def _scale_finding(probe: Probe, scales: dict[int, float], promised: str | float | None, varied: Array | None,
-                   normalised: bool | None) -> Finding:
-    if not scales:
-        return Finding("scale", "unknown", "" if promised is None else str(promised), None)
-    tolerance = _tolerance(probe)
-
-    def follows(rule: Callable[[int], float]) -> bool:
-        return all(abs(c - rule(d)) <= tolerance * rule(d) for d, c in scales.items())
-
-    rules: dict[str, Callable[[int], float]] = {"sqrt_dk": lambda d: d**-0.5, "none": lambda d: 1.0, "dk": lambda d: 1.0 / d,
-                                                "1/√d_k twice": lambda d: 1.0 / d, "d_k^(-1/4)": lambda d: d**-0.25}
-    shown = {"sqrt_dk": "1/√d_k", "none": "1", "dk": "1/d_k"}
-    measured = ", ".join(f"{c:.6g} at d_k {d}" for d, c in scales.items())
-    values = list(scales.values())
-    found = next((shown.get(name, name) for name, rule in rules.items() if follows(rule)), None)
-    if normalised:
-        found = "q and k are normalised"
-    elif varied is not None:
-        found = "one per head: " + ", ".join(f"{c:.4g}" for c in varied)
-    elif found is None and len(values) > 1 and np.ptp(values) <= tolerance * abs(values[0]):
-        first = next(iter(scales))
-        near = min(range(1, 1025), key=lambda d: abs(d**-0.5 - values[0]))
-        meant = abs(near**-0.5 - values[0]) <= tolerance * values[0] and near != first
-        found = f"{values[0]:.6g} whatever d_k is" + (f" (1/√{near})" if meant else "")
-    elif found is None:
-        factor = [c * d**0.5 for d, c in scales.items()]
-        found = f"{factor[0]:.6g}/√d_k" if np.ptp(factor) <= tolerance * abs(factor[0]) else measured
-    if promised is None:
-        return Finding("scale", found, "", None, measured)
-    if isinstance(promised, str):
-        if promised not in ("sqrt_dk", "none", "dk"):
-            raise ValueError(f'promise.scale: "{promised}", but "sqrt_dk", "none", "dk" or a number is wanted')
-        ok = follows(rules[promised]) and varied is None and not normalised
-        return Finding("scale", found, shown[promised], ok, measured)
-    ok = follows(lambda d: float(promised)) and varied is None and not normalised
-    return Finding("scale", found, f"{float(promised):.6g}", ok, measured)
-
-
-def _softcap(probe: Probe, dim: int, c: float, promised: float | str | None) -> Finding:
-    """Far out, a cap makes the score grow more slowly: the slope between S and S − step is compared with 1."""
-    slopes: list[tuple[float, float, float]] = []
-    top = 1024.0 if probe.unit < 1e-6 else 64.0
-    # Powers of two and sums of two of them are exact in every dtype, so that rounded inputs are not taken for a cap.
-    most = math.floor(math.log2((8.0 if probe.deepest > 8 else 4.0) / abs(c)))
-    for m in range(math.ceil(math.log2(2 / abs(c))), math.floor(math.log2(top / abs(c))) + 1):
-        j = min(m - 1, most)
-        gap = float(probe.gaps([2.0**m - 2.0**j, 2.0**m], dim, 2.0 ** max(0, m // 2))[0, 1])
-        slopes.append((abs(c) * 2.0**m, abs(c) * 2.0**j, gap / (c * 2.0**j)))
-    # A score of size s is rounded by unit·s, a few times over; that is all a slope may be off by.
-    bent = [(s, step, slope) for s, step, slope in slopes if slope < 1 - max(1e-3, 16 * probe.unit * s / step)]
-    if not bent:
-        return _cap_finding("none", promised, f"scores grow evenly up to {top:g}")
-    s, step, slope = next((b for b in bent if b[2] < 0.9), bent[-1])
-    low, high = s / 50, s * 100
-    for _ in range(200):
-        cap = math.sqrt(low * high)
-        predicted = cap * (math.tanh(s / cap) - math.tanh((s - step) / cap)) / step
-        low, high = (cap, high) if predicted < slope else (low, cap)
-    cap = math.sqrt(low * high)
-
-    def bend(s: float, step: float) -> float:
-        return cap * (math.tanh(s / cap) - math.tanh((s - step) / cap)) / step
-
-    fits = all(abs(bend(s, step) - slope) <= max(0.01, 64 * probe.unit * s / step) for s, step, slope in slopes)
-    if not fits:
-        return _cap_finding("another bound", promised, f"scores flatten out near {cap:.3g}, but not as tanh")
-    return _cap_finding(cap, promised, "")
-
-
-def _cap_finding(found: float | str, promised: float | str | None, detail: str) -> Finding:
-    text = found if isinstance(found, str) else f"{found:.4g}"
-    if promised is None:
-        return Finding("softcap", text, "", None, detail)
-    if isinstance(found, str) or isinstance(promised, str):
-        return Finding("softcap", text, str(promised), text == str(promised), detail)
-    return Finding("softcap", text, f"{promised:g}", abs(found - promised) <= 0.01 * promised, detail)
-
-
-def _sink(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> Finding:
-    """All scores are 0: n visible keys keep n/(n + e^z) of the probability."""
-    n = 4
-    zero = np.zeros((1, probe.heads, n, dim))
-    kept = probe.probabilities(zero, zero)[:, -1]
-    seen = (kept > 0).sum(-1)
-    mass = kept.sum(-1)
-    lost = 1 - mass
-    if (np.abs(lost) <= 8 * probe.unit).all():
-        found, scores = "none", None
-    elif (lost < -8 * probe.unit).any() or (mass <= 0).any():
-        return Finding("sink", "probabilities sum to " + ", ".join(f"{m:.4g}" for m in mass),
-                       "" if promised is None else str(promised), None if promised is None else False)
-    else:
-        with np.errstate(divide="ignore"):
-            scores = np.log(seen * np.maximum(lost, 0) / mass).round(6) + 0.0  # no -0
-        off_by_one = " (softmax off by one)" if np.abs(scores).max() < 1e-3 else ""
-        found = "scores " + ", ".join(f"{z:.3f}" for z in scores) + off_by_one
-    if promised is None:
-        return Finding("sink", found, "", None)
-    if isinstance(promised, str) or scores is None:
-        return Finding("sink", found, str(promised), isinstance(promised, str) and found == promised)
-    wanted = np.broadcast_to(np.asarray(promised, dtype=np.float64), scores.shape)
-    return Finding("sink", found, ", ".join(f"{z:g}" for z in wanted), bool(np.abs(scores - wanted).max() <= 0.01))
-
-
-def _gqa(probe: Probe, dim: int, heads_kv: int, promised: str | None) -> Finding:
-    """Every key head's values are its own number, so the output names the head that was read."""
-    q = np.zeros((1, probe.heads, 4, dim))
-    k = np.zeros((1, heads_kv, 4, dim))
-    v = np.zeros((1, heads_kv, 4, dim)) + np.arange(1.0, heads_kv + 1)[None, :, None, None]
-    try:
-        read = probe(q, k, v)[0, :, -1, 0]
-    except Refused as refused:
-        return Finding("gqa", "refused", "" if promised is None else promised, None, str(refused))
-    read = read / (probe(q, np.zeros((1, probe.heads, 4, dim)), np.ones((1, probe.heads, 4, dim)))[0, :, -1, 0])
-    h = np.arange(probe.heads)
-    if np.allclose(read - 1, h // (probe.heads // heads_kv), atol=1e-2):
-        found = "blocked"
-    elif np.allclose(read - 1, h % heads_kv, atol=1e-2):
-        found = "interleaved"
-    else:
-        found = "heads " + ", ".join(f"{r - 1:.3g}" for r in read)
-    return _compare("gqa", found, promised)
-
-
-def _mask(probe: Probe, dim: int, c: float | None, promise: Promise) -> list[Finding]:
-    out = []
-    zero = np.zeros((1, probe.heads, 4, dim))
-    shows = np.zeros((1, 1, 4, 4), dtype=bool)
-    shows[..., 1] = True
-    try:
-        p = probe.probabilities(zero, zero, shows)[0, -1]
-        found = "true_shows" if p[1] > 0 and p[[0, 2, 3]].max() == 0 else "true_hides" if p[1] == 0 and p[0] > 0 else "ignored"
-        if found == "ignored" and not np.allclose(p, p[0], rtol=1e-2):
-            found = "added to the scores"
-        out.append(_compare("mask", found, promise.mask, "" if found != "ignored" else "p = " + ", ".join(f"{x:.3g}" for x in p)))
-    except Refused as refused:
-        out.append(Finding("mask", "bool is refused", promise.mask or "", None, str(refused)))
-    bias = np.zeros((1, 1, 4, 4))
-    bias[..., 2] = -1.0
-    try:
-        p = probe.probabilities(zero, zero, bias)[0, -1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            added = float(np.log(p[2] / p[1]))
-        if abs(added + 1) < 0.02:
-            found = "after_scale"
-        elif c and abs(added + c) < 0.02 * abs(c):
-            found = "before_scale"
-        elif abs(added) < 0.01:
-            found = "ignored"
-        elif p[2] == 0:
-            found = "taken for a boolean"
+    def _precision(self, rounded_words: str, scales: dict[int, Array], seen: Sight) -> None:
+        if rounded_words:
+            self.found.append(compare("precision", rounded_words, self.promise.precision, f"though {self.probe.dtype} was given"))
+            return
+        widest = max(scales, default=0)
+        c = float(scales[widest][0]) if scales else 0.0
+        if self.normalised or not c or not math.isfinite(c) or not self.law["counts"][widest][[0, 1, -1]].all():
+            return
+        # One query sees all keys only from the last place, without a window, and no sink takes a part.
+        rows = seen.known and seen.left is None and seen.causal in ("none", "bottom_right") and self.law["sink"] is None
+        answer, bits = precision(self.probe, widest, c, rows and self.law.get("alibi") is None, self.promise.precision)
+        self.found.append(answer)
+        if bits is None:
+            self.unknown.append("precision")
         else:
-            found = f"adds {added:.3g} for -1"
-        out.append(_compare("bias", found, promise.bias))
-    except Refused as refused:
-        out.append(Finding("bias", "refused", promise.bias or "", None, str(refused)))
-    return out
+            self.probe.limit(bits)
 
-
-def _masked_rows(probe: Probe, dim: int, causal: str, promised: str | None) -> Finding:
-    """By a mask that hides everything, or, bottom-right, by more queries than keys."""
-    name = "masked_rows"
-    try:
-        if probe.mask_name is not None:
-            zero = np.zeros((1, probe.heads, 4, dim))
-            v = zero + np.array([1.0, 2.0, 4.0, 9.0])[None, None, :, None]
-            nothing = np.zeros((1, 1, 4, 4), dtype=bool)
-            shows = np.zeros((1, 1, 4, 4), dtype=bool)
-            shows[..., 1] = True
-            if probe.probabilities(zero, zero, shows)[0, -1, 0] > 0:  # a function of the other polarity
-                nothing = ~nothing
-            row = probe(zero, zero, v, nothing)[0, 0, -1, 0]
-        elif causal == "bottom_right":
-            v = np.zeros((1, probe.heads, 2, dim)) + np.array([3.0, 5.0])[None, None, :, None]
-            row = probe(np.zeros((1, probe.heads, 5, dim)), np.zeros((1, probe.heads, 2, dim)), v)[0, 0, 0, 0]
-        else:
-            return Finding(name, "cannot be made", promised or "", None)
-    except Refused as refused:
-        return Finding(name, "refused", promised or "", None, str(refused))
-    found = "nan" if math.isnan(row) else "zero" if row == 0 else "mean" if abs(row - 4) < 0.05 else f"{row:.4g}"
-    return _compare(name, found, promised)
-
-
-def _precision(probe: Probe, dim: int, c: float, promised: str | None) -> Finding:
-    """Inputs that only differ in their last bits, and a sum that only survives in a wider type than the dtype."""
-    bits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[probe.dtype]
-    # Keys 1 and 1 + 2^-kept, q so large that the scores differ by 1: rounding the inputs to fewer bits makes them equal. A
-    # function may scale q first and round that, half a unit in the last place of each product; two bits less are beyond it.
-    finest = bits - 2 if bits > 10 else bits
-    lost = None
-    for kept in (finest, 10, 7):
-        if kept > finest:
-            continue
-        size = 2.0 ** round(math.log2(2.0**kept / abs(c)))  # a power of two: every product is exact
-        q = np.zeros((1, probe.heads, 2, dim))
-        k = np.zeros((1, probe.heads, 2, dim))
-        q[..., 0] = size
-        # The other component takes away what both have in common: the scores stay small, and only the product must be exact.
-        q[..., 1] = -size
-        k[..., 0, 0] = 1.0
-        k[..., 1, 0] = 1.0 + 2.0**-kept
-        k[..., 1] = 1.0
-        p = probe.probabilities(q, k)[0, -1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            difference = float(np.log(p[1] / p[0])) / (c * size * 2.0**-kept)
-        if not abs(difference - 1) < 0.25:
-            lost = kept
-    if lost is not None:
-        return _compare("precision", f"products keep fewer than {lost} bits", promised, f"of the {bits} that {probe.dtype} has")
-    if bits > 10:
-        return _compare("precision", "full", promised)
-    # 1 and many small ones: in a narrow sum they vanish one by one.
-    small = 2.0 ** -(bits + 2)
-    q = np.zeros((1, probe.heads, 2, dim))
-    k = np.zeros((1, probe.heads, 2, dim))
-    size = min(1.0 / (abs(c) * (dim - 2) * small), 2.0**10)
-    q[..., :] = size
-    q[..., -1] = -size
-    k[..., 0] = 1.0
-    k[..., -1] = 1.0
-    k[:, :, 1, 1:-1] = small
-    p = probe.probabilities(q, k)[0, -1]
-    wanted = c * size * (dim - 2) * small
-    measured = float(np.log(p[1] / p[0]))
-    if abs(measured - wanted) > 0.25 * abs(wanted):
-        return _compare("precision", f"sums in {probe.dtype}", promised,
-                        f"small terms add up to {measured / wanted:.2f} of what they should")
-    return _compare("precision", "full", promised)
+    def _values(self, seen: Sight, stable: bool, polarity: str, per_head: bool) -> Finding:
+        probe, promise = self.probe, self.promise
+        if self.unknown:
+            why = ", ".join(dict.fromkeys(self.unknown))
+            return Finding("values", "not compared", promise.values or "", None, f"what is found of {why} leaves no law to compare with")
+        law = Law(**self.law)
+        edges = [dataclasses.replace(law, **fields) for fields in self.uncertain]
+        taken = Taken(list(law.scale), sorted(law.k_heads, reverse=True), self.items, seen.alignment is not None,
+                      polarity.startswith("true_"), law.bias in ("after_scale", "before_scale", "ignored"), per_head, stable,
+                      self.longest)
+        missed, count, refused = misses(probe, law, edges, draw(probe, self.rng, taken))
+        detail = f"{count} random batches" + (f"; refused: {refused[0]}" if refused else "")
+        if not missed:
+            return compare("values", "right", promise.values, detail)
+        words, where = diagnose(probe, law, missed, promise, count)
+        return compare("values", words, promise.values, where)

@@ -9,6 +9,24 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
+BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # of a significand, the leading one included
+
+
+def keep_bits(x: Array, bits: int) -> Array:
+    """Each number rounded to so many significant bits."""
+    fraction, exponent = np.frexp(x)
+    kept: Array = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
+    return kept
+
+
+def rounded(x: Array, dtype: str) -> Array:
+    """What is left of x in a dtype."""
+    if dtype == "bfloat16":
+        return keep_bits(x, 8)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.asarray(x).astype(dtype), dtype=np.float64)
+
+
 class Refused(Exception):
     """The function raised, or returned something that is no attention output."""
 
@@ -19,9 +37,17 @@ class Probe:
     def __init__(self, function: Callable[..., Any], framework: str, dtype: str, layout: str, mask: str | None, heads: int):
         self.function, self.framework, self.dtype, self.layout = function, framework, dtype, layout
         self.mask_name, self.heads = mask, heads
-        # Relative rounding of one number; f16 and bf16 also bound how small a probability can be read.
-        self.unit = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+        # Relative rounding of one number, larger where the function was found to round more than its dtype must; f16 and bf16 also
+        # bound how small a probability can be read.
+        self.unit = 2.0 ** -BITS[dtype]
+        self.axis: dict[int, int] = {}  # by dim: a component of q and k that counts
         self.deepest = {"float64": 60.0, "float32": 60.0, "float16": 6.0, "bfloat16": 60.0}[dtype]
+
+    def limit(self, bits: int) -> None:
+        """From here on nothing finer than so many bits is expected of the function."""
+        self.unit = max(self.unit, 2.0**-bits)
+        if bits == BITS["float16"]:
+            self.deepest = min(self.deepest, 6.0)
 
     def __call__(self, q: Any, k: Any, v: Any, mask: Any = None) -> Array:
         arrays = [self._give(np.asarray(x, dtype=np.float64)) for x in (q, k, v)]
@@ -30,7 +56,8 @@ class Probe:
             assert self.mask_name is not None
             extra[self.mask_name] = self._give_mask(mask)
         try:
-            out = self.function(*arrays, **extra)
+            with np.errstate(all="ignore"):  # scores that overflow are sent on purpose
+                out = self.function(*arrays, **extra)
         except Exception as error:  # whatever it is, it is a finding
             raise Refused(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]) from error
         if isinstance(out, (tuple, list)) and out:
@@ -48,8 +75,6 @@ class Probe:
 
     def _give_mask(self, mask: Any) -> Any:
         mask = np.ascontiguousarray(mask)
-        if mask.dtype != bool:
-            mask = mask.astype(np.float32)
         if self.framework == "torch":
             import torch
 
@@ -78,14 +103,17 @@ class Probe:
             parts.append(self(q, k, v, mask)[0][:, :, : min(dim, len_kv - first)])
         return np.concatenate(parts, axis=2)
 
-    def gaps(self, scores: Sequence[float], dim: int, size: float = 1.0, mask: Any = None, rows: int | None = None) -> Array:
+    def gaps(self, scores: Sequence[float], dim: int, size: float = 1.0) -> Array:
         """ln p_j − ln p_0 of the last query, whose q·k_j are `scores`: [heads, keys]. q and k share the size of the scores, so
         that neither leaves the range of the dtype."""
-        n = len(scores)
-        q = np.zeros((1, self.heads, rows or n, dim))
-        k = np.zeros((1, self.heads, n, dim))
-        q[..., 0] = size
-        k[:, :, :, 0] = np.asarray(scores) / size
-        p = self.probabilities(q, k, mask)[:, -1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(p) - np.log(p[:, :1])
+        q = np.zeros((1, self.heads, len(scores), dim))
+        k = np.zeros((1, self.heads, len(scores), dim))
+        axis = self.axis.get(dim, 0)
+        q[..., axis] = size
+        k[:, :, :, axis] = np.asarray(scores) / size
+        return log_ratio(self.probabilities(q, k)[:, -1])
+
+
+def log_ratio(p: Array) -> Array:
+    """ln p − ln of the first along the last axis."""
+    return np.asarray(np.log(p) - np.log(p[..., :1]))

@@ -89,7 +89,7 @@ FAULTS = [
     ("softcap", Plain(clip=30.0), "another bound"),
     ("causal", Plain(causal="top_left"), "top_left"),
     ("causal", Plain(causal="bottom_right"), "bottom_right"),
-    ("window", Plain(window=7), "7"),
+    ("window", Plain(window=7), "8"),
     ("sink", Plain(sink=0.0), "scores 0.000, 0.000, 0.000, 0.000 (softmax off by one)"),
     ("sink", Plain(sink=[0.5, 1.0, -1.0, 2.0]), "scores 0.500, 1.000, -1.000, 2.000"),
     ("gqa", Plain(gqa="interleaved"), "interleaved"),
@@ -120,7 +120,7 @@ def test_what_is_as_promised_is_right():
 @pytest.mark.parametrize("promise, function", [
     (Promise(scale=0.3), Plain(scale=0.3)),
     (Promise(scale="none", softcap=20.0), Plain(scale="none", cap=20.0)),
-    (Promise(causal="bottom_right", window=5), Plain(causal="bottom_right", window=5)),
+    (Promise(causal="bottom_right", window=6), Plain(causal="bottom_right", window=5)),
     (Promise(sink=[0.25, 0.5, 0.75, 1.0]), Plain(sink=[0.25, 0.5, 0.75, 1.0])),
     (Promise(gqa="interleaved"), Plain(gqa="interleaved")),
 ])
@@ -163,6 +163,105 @@ def test_layout_may_be_length_first():
         return Plain()(*(x.swapaxes(1, 2) for x in (q, k, v))).swapaxes(1, 2)
 
     assert rootdk.conform(swapped, layout="blhd").ok
+
+
+def test_what_was_not_seen_is_said():
+    def one_at_a_time(q, k, v):
+        if len(q) > 1:
+            raise RuntimeError("one at a time")
+        return Plain(window=0)(q, k, v)
+
+    result = rootdk.conform(one_at_a_time, Promise(window=(0, -1)), heads_kv=None)
+    assert result["batch"].ok is None and "one at a time" in result["batch"].detail
+    assert "not batch" in str(result) and "Everything" not in str(result), result
+    alone = rootdk.conform(Plain(causal="top_left", window=0), Promise(causal="top_left", window=1))
+    assert alone.ok and alone["scale"].found == "unknown" and alone["values"].found == "not compared", alone
+
+
+def test_outputs_that_say_nothing_are_one_finding():
+    for function, words in ((lambda q, k, v: q * np.float32(np.nan), "not finite"), (lambda q, k, v: 0 * q, "all 0")):
+        result = rootdk.conform(function)
+        assert [f.property for f in result.wrong] == ["values"] and result["values"].found == words, result
+    assert rootdk.conform(lambda q, k, v: v[:, :, :1] + 0 * q, heads_kv=None)["scale"].found == "0: q·k does not count"
+
+
+def test_dropout_is_found_before_anything_else():
+    rng = np.random.default_rng(3)
+
+    def dropped(q, k, v, rate=0.1, draw=lambda shape: rng.random(shape)):
+        p = softmax(q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5))
+        return (np.where(draw(p.shape) < rate, 0, p / (1 - rate)) @ v).astype(q.dtype)
+
+    result = rootdk.conform(dropped, heads_kv=None)
+    assert [f.property for f in result.wrong] == ["deterministic"], result
+    assert result["deterministic"].found == "no: dropout of about 0.10 is on" and result["the rest"].found == "not looked at"
+    assert not rootdk.conform(lambda q, k, v: dropped(q, k, v, 0.01), heads_kv=None).ok
+    # The same ones dropped in every call: two calls agree.
+    fixed = rootdk.conform(lambda q, k, v: dropped(q, k, v, 0.2, lambda shape: np.random.default_rng(5).random(shape)), heads_kv=None)
+    assert [f.property for f in fixed.wrong] == ["values"] and fixed["values"].found == "dropout is on", fixed
+    noisy = rootdk.conform(lambda q, k, v: Plain()(q, k, v) + rng.normal(size=q.shape) * 0.01)
+    assert noisy["deterministic"].found == "no"
+
+
+def test_rounding_in_another_order_each_time_is_no_dropout():
+    rng = np.random.default_rng(3)
+
+    def shuffled(q, k, v):
+        order = rng.permutation(k.shape[2])
+        return Plain()(q, k[:, :, order], v[:, :, order])
+
+    assert rootdk.conform(shuffled).ok
+
+
+def windowed(left, right, causal):
+    """Keys before and after the query's own, as FlashAttention counts, the last query on the last key."""
+    def function(q, k, v):
+        s = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+        i, j = np.indices(s.shape[-2:])
+        i = i + s.shape[-1] - s.shape[-2]
+        hidden = (i - j > left) | (j - i > (0 if causal else right))
+        p = softmax(np.where(hidden, -np.inf, s))
+        return (np.where(np.isnan(p), 0, p) @ v).astype(q.dtype)
+
+    return function
+
+
+@pytest.mark.parametrize("function, promise, found", [
+    (windowed(7, 0, True), Promise(causal="bottom_right", window=8), "8"),
+    (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, 0)), "8"),
+    (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, -1)), "8"),
+    (windowed(5, 3, False), Promise(window=(5, 3)), "(5, 3)"),
+    (windowed(6, 6, False), Promise(window=6), "(6, 6)"),
+    (windowed(9, 1000, False), Promise(window=10), "10"),
+    (windowed(1000, 4, False), Promise(window=(None, 4)), "(-1, 4)"),
+])
+def test_windows_are_counted_as_transformers_and_flashattention_count(function, promise, found):
+    result = rootdk.conform(function, promise, heads_kv=None)
+    assert result.ok and result["window"].found == found, result
+
+
+def test_a_window_off_by_one_is_said_to_be():
+    for left, words in ((8, "one key more than promised"), (6, "one key fewer than promised")):
+        result = rootdk.conform(windowed(left, 0, True), Promise(causal="bottom_right", window=8), heads_kv=None)
+        assert [f.property for f in result.wrong] == ["window"] and result["window"].detail.startswith(words), result
+        assert f"sliding_window={left + 1}" in result["window"].detail and f"({left}, 0)" in result["window"].detail
+
+
+def test_standard_slopes_are_the_paper_s():
+    from rootdk._promise import standard_slopes
+
+    assert standard_slopes(8) == [2.0**-i for i in range(1, 9)]
+    # For 6 heads: those of 4, then the first, third of 8.
+    assert standard_slopes(6) == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
+
+
+def test_promises_are_checked():
+    for wrong in (dict(scale="sqrt"), dict(alibi="yes"), dict(window=0), dict(window=(1, 2, 3)), dict(causal="left")):
+        with pytest.raises(ValueError, match="promise." + next(iter(wrong))):
+            Promise(**wrong)
+    for wrong in (dict(heads=0), dict(heads_kv=3), dict(dims=()), dict(dims=(1,)), dict(longest=1)):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            rootdk.conform(Plain(), **wrong)
 
 
 def onnx_attention(scale):
