@@ -142,8 +142,8 @@ def _cell(head: dict[str, Any], context: str) -> str:
 def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None,
           head_dim: int | None = None, norm: str | None = None, scale: float | None = None,
           rotary_base: float | None = None, context: int | None = None, family: str | None = None,
-          family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None, inputs: Path | None = None,
-          against: Source | None = None, spectra: bool = True) -> Audit:
+          family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None,
+          inputs: Path | None = None, against: Source | None = None, spectra: bool = True) -> Audit:
     """Reads a model and says how far each head's scale is from right, without running it.
 
     model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and
