@@ -119,7 +119,8 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
     arguments.pop("seed", None)
     for name, array in (("k", k), ("v", v)):
         if not hasattr(array, "shape") or is_torch(q) and not is_torch(array):
-            raise TypeError(f"{name}: {type(array).__name__}, but {'a torch tensor, as q is,' if is_torch(q) else _ARRAY} is wanted")
+            wanted = "a torch tensor, as q is," if is_torch(q) else _ARRAY
+            raise TypeError(f"{name}: {type(array).__name__}, but {wanted} is wanted")
     if is_torch(q):
         from .torch import under_autocast
 

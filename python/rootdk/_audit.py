@@ -1,4 +1,4 @@
-"""rootdk.audit: a model or a checkpoint, and how far the scale of each of its heads is from right, without running it."""
+"""rootdk.audit: a model, and how far the scale of each of its heads is from right, without running it."""
 from __future__ import annotations
 
 import contextlib
@@ -139,16 +139,17 @@ def _cell(head: dict[str, Any], context: str) -> str:
     return f'<td title="{words}"{shade}>{head["sigma"]:.2f}</td>'
 
 
-def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None, head_dim: int | None = None,
-          norm: str | None = None, scale: float | None = None, rotary_base: float | None = None, context: int | None = None,
-          family: str | None = None, family_file: Path | None = None, contexts: Sequence[int] | None = None,
-          at: int | None = None, inputs: Path | None = None, against: Source | None = None, spectra: bool = True) -> Audit:
+def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None,
+          head_dim: int | None = None, norm: str | None = None, scale: float | None = None,
+          rotary_base: float | None = None, context: int | None = None, family: str | None = None,
+          family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None,
+          inputs: Path | None = None, against: Source | None = None, spectra: bool = True) -> Audit:
     """Reads a model and says how far each head's scale is from right, without running it.
 
-    model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and their torch
-                 tensors or numpy arrays. Tensors are copied to a temporary file, one by one
-    config       what config.json would say of a module or a state_dict, as a dict or a configuration of transformers; without
-                 it, a module's own ``config``
+    model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and
+                 their torch tensors or numpy arrays. Tensors are copied to a temporary file, one by one
+    config       what config.json would say of a module or a state_dict, as a dict or a configuration of
+                 transformers; without it, a module's own ``config``
     heads, kv_heads, head_dim, norm ("rms", "layer", "none"), scale, rotary_base, context
                  what no configuration says; wins over one that does
     family       take it for a model of this family; ``family_file`` describes a new one
@@ -179,7 +180,8 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     if against is not None:
         _check_source("against", against)
     if config is not None and is_path(model) and (against is None or is_path(against)):
-        raise ValueError("config: given, but a path's configuration is the config.json beside it; heads= and its like win over that")
+        raise ValueError("config: given, but a path's configuration is the config.json beside it; heads= and its like "
+                         "win over that")
     said = None if config is None else config_text(config)
     with contextlib.ExitStack() as stack:
         def place(argument: str, source: Source) -> str:

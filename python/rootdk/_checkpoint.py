@@ -1,7 +1,7 @@
 """A model in memory as a checkpoint on disk: the audit reads files, so it is given one for as long as it takes.
 
-A safetensors file is a length (u64), a JSON header of that length, and the tensors' bytes without gaps. Tensors are copied one by one, and only
-those that can say something about scores."""
+A safetensors file is a length (u64), a JSON header of that length, and the tensors' bytes without gaps. Tensors are
+copied one by one, and only those that can say something about scores."""
 from __future__ import annotations
 
 import contextlib
@@ -28,9 +28,9 @@ _FLOATS = {"float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), 
 
 # Parts of names that no family of the audit reads, and that make up most of a model.
 _NEVER_READ = frozenset("""
-    embed_tokens embed_in embed_out embed_positions word_embeddings position_embeddings token_type_embeddings patch_embeddings wte wpe shared
-    lm_head cls pooler classifier v_proj o_proj out_proj c_proj value dense mlp experts intermediate gate_proj up_proj down_proj gate_up_proj
-    fc1 fc2 DenseReluDense""".split())
+    embed_tokens embed_in embed_out embed_positions word_embeddings position_embeddings token_type_embeddings
+    patch_embeddings wte wpe shared lm_head cls pooler classifier v_proj o_proj out_proj c_proj value dense
+    mlp experts intermediate gate_proj up_proj down_proj gate_up_proj fc1 fc2 DenseReluDense""".split())
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
@@ -58,7 +58,8 @@ def config_text(config: object) -> str:
     if not isinstance(config, Mapping):
         raise TypeError(f"config: {type(config).__name__}, but a dict or a configuration of transformers is wanted")
     try:
-        return json.dumps(dict(config), allow_nan=False, default=lambda value: value.item() if hasattr(value, "item") else str(value))
+        return json.dumps(dict(config), allow_nan=False,
+                          default=lambda value: value.item() if hasattr(value, "item") else str(value))
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: cannot be written as JSON: {error}") from None
 
@@ -78,8 +79,8 @@ def config_of(source: Source) -> str | None:
 
 @contextlib.contextmanager
 def on_disk(argument: str, source: Source, config: str | None, everything: bool) -> Iterator[pathlib.Path]:
-    """A directory with `source` in it, gone afterwards. `argument` is what its messages call it; `everything` is for families of the caller's own,
-    which may read any tensor."""
+    """A directory with `source` in it, gone afterwards. `argument` is what its messages call it; `everything` is for
+    families of the caller's own, which may read any tensor."""
     name = type(_unwrapped(source)).__name__ if is_module(source) else "state_dict"
     tensors = _tensors_of(argument, source, everything)
     with tempfile.TemporaryDirectory(prefix="rootdk-") as top:
@@ -91,8 +92,8 @@ def on_disk(argument: str, source: Source, config: str | None, everything: bool)
             with open(folder / "model.safetensors", "wb") as file:
                 _write(argument, tensors, file)
         except OSError as error:
-            raise OSError(error.errno, f"{argument}: cannot be written to {tempfile.gettempdir()}, where the audit reads it "
-                                       f"(TMPDIR names another directory): {error.strerror}") from None
+            words = f"{argument}: cannot be written to {tempfile.gettempdir()} (TMPDIR names another directory)"
+            raise OSError(error.errno, f"{words}: {error.strerror}") from None
         try:
             yield folder
         except ValueError as error:
@@ -119,8 +120,8 @@ def _tensors_of(argument: str, source: Any, everything: bool) -> Mapping[str, An
     for name in whole:
         if not isinstance(name, str):
             raise TypeError(f"{argument}: {name!r} is no name of a tensor, but {type(name).__name__}")
-    kept = {name: whole[name] for name in whole if everything or is_read(name)}
-    kept = {name: tensor for name, tensor in kept.items() if not name.endswith("_extra_state") and _is_weight(argument, name, tensor)}
+    names = [name for name in whole if (everything or is_read(name)) and not name.endswith("_extra_state")]
+    kept = {name: whole[name] for name in names if _is_weight(argument, name, whole[name])}
     if is_module(source):
         kept = _as_saved(_unwrapped(source), kept)
     for wrapper in _WRAPPERS:
@@ -144,7 +145,7 @@ def _is_weight(argument: str, name: str, tensor: Any) -> bool:
     """Whether it is one the audit could read. What it cannot, though it is a weight, is refused."""
     here = f'{argument}: "{name}"'
     if isinstance(tensor, Mapping):
-        raise TypeError(f'{here} is a {type(tensor).__name__}, but a tensor is wanted; if it holds the tensors, pass that')
+        raise TypeError(f"{here} is a {type(tensor).__name__}, but a tensor is wanted; if tensors are in it, pass that")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         _check_torch(here, tensor)
@@ -155,15 +156,16 @@ def _is_weight(argument: str, name: str, tensor: Any) -> bool:
         return True
     last = name.rsplit(".", 1)[-1]
     if last in ("weight", "gamma", "beta") or last == "bias" and len(tensor.shape) == 1:
-        raise ValueError(f"{here} has {dtype} numbers, but float64, float32, float16 or bfloat16 are wanted: audit the model before it is quantised")
+        raise ValueError(f"{here} has {dtype} numbers, but float64, float32, float16 or bfloat16 are wanted: audit the "
+                         "model before it is quantised")
     return False  # a buffer: positions, masks, scales
 
 
 def _check_torch(here: str, tensor: Any) -> None:
     torch = sys.modules["torch"]
     if hasattr(tensor, "full_tensor"):
-        raise ValueError(f"{here} is a {type(tensor).__name__}, which may be a part of the tensor only: pass the full state_dict "
-                         "(torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict=True)")
+        raise ValueError(f"{here} is a {type(tensor).__name__}, which may be a part of the tensor only: pass the full "
+                         "state_dict (get_model_state_dict of torch.distributed.checkpoint, with full_state_dict=True)")
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(f"{here} has no shape yet: run the model once, or load its weights")
     if tensor.device.type == "meta":
@@ -173,7 +175,7 @@ def _check_torch(here: str, tensor: Any) -> None:
     if tensor.layout != torch.strided or tensor.is_nested:
         raise ValueError(f"{here} is {'nested' if tensor.is_nested else 'sparse'}, but a dense tensor is wanted")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise ValueError(f"{here} is a {type(tensor).__name__}, whose numbers cannot be copied; a torch.Tensor is wanted")
+        raise ValueError(f"{here} is a {type(tensor).__name__}, whose numbers cannot be copied: pass plain tensors")
 
 
 def _dtype(tensor: Any) -> str:
@@ -195,12 +197,12 @@ def _write(argument: str, tensors: Mapping[str, Any], file: Any) -> None:
         numbers = _bytes(tensor)
         begin, end = header[name]["data_offsets"]
         if numbers.size != end - begin:
-            raise ValueError(f'{argument}: "{name}" is {type(tensor).__name__} of {numbers.size} bytes, but its shape says {end - begin}')
+            raise ValueError(f'{argument}: "{name}" has {numbers.size} bytes, but its shape says {end - begin}')
         file.write(numbers.data)
 
 
 def _bytes(tensor: Any) -> npt.NDArray[np.uint8]:
-    """Its numbers in order, little-endian. A copy where it lies otherwise or on another device, and only while it is written."""
+    """Its numbers in order, little-endian: a copy where they lie otherwise or on another device."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         plain = tensor.detach().to("cpu").resolve_neg().contiguous().reshape(-1)

@@ -46,10 +46,10 @@ def explain(scores: Sequence[float] | None = None, *, dk: int | None = None, q: 
         raise ValueError("dk: missing; scores alone do not say what d_k was")
     vectors = [] if keys is None else listed("keys", keys, "vectors")
     names = [text("rules", rule) for rule in listed("rules", rules, "names")]
-    found, words, conclusion = _core.explain([] if scores is None else _numbers("scores", scores),
-                                             0 if dk is None else whole("dk", dk), [] if q is None else _numbers("q", q),
-                                             [_numbers(f"keys[{i}]", vector) for i, vector in enumerate(vectors)], names,
-                                             [] if gradient is None else _numbers("gradient", gradient))
+    found, words, conclusion = _core.explain(
+        [] if scores is None else _numbers("scores", scores), 0 if dk is None else whole("dk", dk),
+        [] if q is None else _numbers("q", q), [_numbers(f"keys[{i}]", vector) for i, vector in enumerate(vectors)],
+        names, [] if gradient is None else _numbers("gradient", gradient))
     return Explanation(words, conclusion, json.loads(found))
 
 

@@ -37,8 +37,9 @@ def unit_variance_divisor(dim_qk: int, *, mean_q: float = 0, variance_q: float =
     >>> theory.unit_variance_divisor(64)
     8.0
     """
-    return _theory.unit_variance_divisor(whole("dim_qk", dim_qk), real("mean_q", mean_q), real("variance_q", variance_q),
-                                         real("mean_k", mean_k), real("variance_k", variance_k))
+    return _theory.unit_variance_divisor(whole("dim_qk", dim_qk), real("mean_q", mean_q),
+                                         real("variance_q", variance_q), real("mean_k", mean_k),
+                                         real("variance_k", variance_k))
 
 
 def critical_sigma(keys: float) -> float:
@@ -165,4 +166,5 @@ def head(w_q: Any, w_k: Any, *, b_q: Any = None, b_k: Any = None, scale: float |
 
 def stein_ratio(*, score_variance: float, mean_score: float, sum_p2: float) -> float:
     """1 if the measured scores are Gaussian; NaN where that cannot be said."""
-    return _theory.stein_ratio(real("score_variance", score_variance), real("mean_score", mean_score), real("sum_p2", sum_p2))
+    return _theory.stein_ratio(real("score_variance", score_variance), real("mean_score", mean_score),
+                               real("sum_p2", sum_p2))

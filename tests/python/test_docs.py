@@ -1,7 +1,7 @@
 """Every example in the documentation and in docstrings runs as it stands, and says what really happens.
 
-A page is run from top to bottom in a process of its own and in an empty directory, with nothing but what the page itself defines; a docstring with
-nothing but what the docstring defines."""
+A page is run from top to bottom in a process of its own and in an empty directory, with nothing but what the page
+itself defines; a docstring with nothing but what the docstring defines."""
 from __future__ import annotations
 
 import doctest
@@ -39,7 +39,7 @@ def skip_without_torch(text):
 def test_pages(page, tmp_path):
     text = page.read_text(encoding="utf-8")
     skip_without_torch(text)
-    done = subprocess.run([sys.executable, "-c", RUN, str(page)], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", RUN, str(page)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     attempted, failed = json.loads((tmp_path / "result.json").read_text())
     assert failed == 0, done.stdout
