@@ -218,6 +218,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def scaled_before(query: Tensor, key: Tensor) -> float:
+    """What the model multiplied them with before it computed attention, as far as this thread's mode has seen."""
+    return _thread.mode.trail.scaled(query, key)
+
+
 def enter() -> bool:
     """Puts the mode onto this thread's stack, unless it is there; where backward computes again for a checkpoint, stacks are empty."""
     if _thread.depth and torch._C._len_torch_function_stack() > 0:

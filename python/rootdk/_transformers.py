@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import torch as rootdk_torch
-from ._eyes import Call, call_here
+from ._eyes import Call, call_here, scaled_before
 from ._look import beside, hidden_by_numbers
 
 NAME = "rootdk"
@@ -141,6 +141,7 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     sink = None if s_aux is None else s_aux.reshape(-1).to(torch.float32)
     if isinstance(scaling, Tensor):  # learned
         query, scaling = query * scaling, 1.0
+    given = query, key
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
 
@@ -154,6 +155,7 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     if call is None:
         return attend(bias, 0), None
     call.dtype, call.dim = rootdk_torch._NAMES.get(query.dtype, "f32"), query.shape[-1]
+    call.prescale = scaled_before(*given)
     return _watched(call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and not causal), None
 
 

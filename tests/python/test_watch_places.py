@@ -381,3 +381,24 @@ def test_numbers_that_do_not_hide_for_certain_change_no_output():
     with rootdk.watch(model, rows=20) as w:
         assert torch.equal(model(x), plain)
     assert np.isfinite([v for values in rows_of(w, *NAMES).values() for v in values]).all()
+
+
+# Causes ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "rootdk"])
+@pytest.mark.parametrize("name", ["opt", "whisper"])
+def test_a_query_that_was_scaled_before_is_scaled(name, implementation):
+    """OPT and Whisper multiply q, not q·k: their scale is 1/√d_k all the same, and the words must not say that it is missing."""
+    import models
+
+    tiny = models.build(name, implementation)
+    with torch.no_grad(), rootdk.watch(tiny.model) as w:
+        tiny.model(**tiny.inputs)
+    assert w.layers
+    for layer in w.layers:
+        stats = w.stats(layer)
+        dim = tiny.model.get_submodule(layer).head_dim
+        np.testing.assert_allclose(stats.scale[0], dim**-0.5, rtol=1e-5)
+        assert "not scaled" not in stats.judge_head(0).words
+        # σ² = c²·d·σ_q²·σ_k²·alignment, with whatever scale and queries the two sides agree on
+        product = stats.scale**2 * dim * stats.sigma_q**2 * stats.sigma_k**2 * stats.alignment
+        np.testing.assert_allclose(product, stats.raw_sigma**2, rtol=2e-2)
