@@ -7,7 +7,7 @@ from typing import Iterator
 
 import numpy as np
 
-from ._law import Batch, Law, attend, probabilities_of, values_of
+from ._law import Batch, Law, attend, probabilities_of, scores_of, values_of
 from ._probe import BITS, Array, Probe, Refused, keep_bits, rounded
 from ._reads import ITEMS
 
@@ -76,24 +76,39 @@ def room_of(law: Law, batch: Batch, exact: Array, probe: Probe, uncertain: list[
 
     Twice the error of the plain method in the same dtype (every step rounded to it; the scale on q or on q·k), and a floor: sums in
     f32 (f64 for f64) of dim products and len_kv terms are log2 levels deep, each level off by u·A of a score, A = Σ|c·q||k| + |bias|;
-    exp makes of that a relative error of p, and o has 2 roundings of its own; the output is rounded once. Where the law was measured,
-    not known, also what its uncertainty makes of the output."""
+    exp makes of that a relative error of p, and o has 2 roundings of its own; the output is rounded once. In f16 and bf16 the plain
+    method's error is one draw of a wide distribution: two more roundings of each score, all of them the worst way, are granted (see
+    _worst). Where the law was measured, not known, also what its uncertainty makes of the output."""
     unit = max(probe.unit, 2.0 ** -BITS[probe.dtype])
     bits = round(-math.log2(unit))
 
     def narrow(x: Array) -> Array:
         return keep_bits(x, bits)
 
-    _, reach, visible = probabilities_of(law, batch)
+    p, reach, visible = probabilities_of(law, batch)
     v = np.abs(values_of(law, batch)).max((-2, -1))[:, :, None, None]
     wide = min(unit, 2.0**-24)
     levels = math.ceil(math.log2(batch.q.shape[-1])) + math.ceil(math.log2(max(2, batch.k.shape[2])))
     most = np.where(visible, reach, 0.0).max(-1, keepdims=True)
     plain = max(float(np.abs(attend(law, batch, narrow, first) - exact).max()) for first in (True, False))
     room = 2 * plain + (wide * (2 + most) * levels + unit) * v
+    if unit > wide:
+        room = room + 2 * unit * _worst(law, batch, p, exact)
     for other in uncertain:
         room = room + np.abs(attend(other, batch) - exact).max(-1, keepdims=True)
     return np.asarray(room)
+
+
+def _worst(law: Law, batch: Batch, p: Array, exact: Array) -> Array:
+    """Scores off by δ_j·unit move o by Σ p_j δ_j (v_j − o), to first order: at most Σ p_j |s_j| |v_j − o| if each is off by its own
+    size. [batch, heads, len_q, 1]."""
+    weights = p * np.abs(scores_of(law, batch)[0])
+    v = values_of(law, batch)
+    worst = np.empty((*exact.shape[:3], 1))
+    for item, head in np.ndindex(exact.shape[:2]):
+        apart = np.abs(v[item, head][None] - exact[item, head][:, None])  # [len_q, len_kv, dim]
+        worst[item, head, :, 0] = (weights[item, head][:, :, None] * apart).sum(1).max(-1)
+    return worst
 
 
 def misses(probe: Probe, law: Law, uncertain: list[Law], batches: Iterator[Batch]) -> tuple[list[Miss], int, list[str]]:

@@ -231,7 +231,8 @@ MUTANTS = [
     ("causal where lengths differ", causal_when_one_query_is_not_alone, "values", "causal (bottom_right) at these lengths"),
     ("queries of the last block lost", query_tail_lost, "values", "off, and no known fault explains it"),
     ("K heads in reverse in batches", swapped_when_batched, "values", "K is read: heads in reverse"),
-    ("columns of V rotated", before(lambda q, k, v, m: (q, k, np.roll(v, 1, 3) if v.shape[2] > 8 else v, m)), "values", ""),
+    ("columns of V rotated in batches", before(lambda q, k, v, m: (q, k, np.roll(v, 1, 3) if len(v) > 1 and v.shape[2] > 8 else v, m)),
+     "values", "off, and no known fault explains it"),
 ]
 
 
