@@ -22,7 +22,7 @@ std::optional<DType> dtype_of(nb::dlpack::dtype dtype) {
   return {};
 }
 
-std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
+std::string name_of_type(nb::handle object) { return nb::str(object.type().attr("__name__")).c_str(); }
 
 template <class Array>
 Array array_of(std::string_view name, nb::handle object) {
