@@ -182,7 +182,8 @@ class Watch:
     def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
              dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
         # What a graph records or torch.func transforms, nobody can look at meanwhile.
-        if rootdk_torch.transformed(query, key, value, attn_mask) or query.is_cuda and torch.cuda.is_current_stream_capturing():
+        captured = query.is_cuda and torch.cuda.is_current_stream_capturing()
+        if captured or rootdk_torch.transformed(query, key, value, attn_mask):
             return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                         enable_gqa=enable_gqa)
         started = time.perf_counter()
