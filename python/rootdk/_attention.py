@@ -1,18 +1,20 @@
 """rootdk.attention for numpy, jax and whatever else speaks DLPack; torch tensors go to rootdk.torch."""
 from __future__ import annotations
 
-import inspect
 import secrets
 import sys
-from typing import Any, Callable, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 import numpy as np
 
 from . import _core, _cuda
 from ._cuda_arrays import Maker, attend, current, device_of, normalised
-from ._problem import (Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, reals,
-                       refuse_names, refuse_tracers, row_names, whole, wholes, window_of)
+from ._problem import (Arguments, Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag,
+                       options_of, real, reals, refuse_names, refuse_tracers, row_names, whole, wholes, window_of)
 from ._stats import Rows, Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["QkNorm", "StatsOptions", "attention", "explain_plan"]
 
@@ -24,26 +26,12 @@ Array = TypeVar("Array")
 
 
 @overload
-def attention(
-    q: Array, k: Any, v: Any, *,
-    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
-    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
-    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: None = None,
-) -> Array: ...
+def attention(q: Array, k: Any, v: Any, *, stats: None = None, **others: Unpack[Arguments]) -> Array: ...
 @overload
-def attention(
-    q: Array, k: Any, v: Any, *,
-    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
-    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
-    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: StatsOptions | Level,
-) -> tuple[Array, Stats]: ...
+def attention(q: Array, k: Any, v: Any, *, stats: StatsOptions | Level,
+              **others: Unpack[Arguments]) -> tuple[Array, Stats]: ...
 @overload
-def attention(
-    q: Array, k: Any, v: Any, *,
-    scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None,
-    documents: Any = None, mask: Any = None, bias: Any = None, alibi: Any = None, softcap: float | None = None, sink: Any = None,
-    qk_norm: QkNorm | str | None = None, dropout: float = 0.0, seed: Any = None, stats: StatsOptions | str | None,
-) -> Any: ...
+def attention(q: Array, k: Any, v: Any, *, stats: StatsOptions | str | None, **others: Unpack[Arguments]) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -73,7 +61,8 @@ def attention(
     output comes back as what q was. On the CPU, or on the CUDA device where q, k, v, mask and bias lie (not in float64): there a
     call only enqueues, and statistics wait when they are read.
 
-    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head; None is "sqrt_dk"
+    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head;
+                 None is "sqrt_dk"
     causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query stands on
                  the last key), "top_left" (what PyTorch's is_causal means), "last_key" (of key_lengths), or query 0's position
     window       (left, right), None or -1 for unbounded; a number is both
@@ -107,7 +96,7 @@ def attention(
 
 
 #: what can be said of an attention beside q, k and v
-ARGUMENTS = tuple(name for name, it in inspect.signature(attention).parameters.items() if it.kind is inspect.Parameter.KEYWORD_ONLY)
+ARGUMENTS = (*Arguments.__annotations__, "stats")
 
 
 def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments: Any) -> str:

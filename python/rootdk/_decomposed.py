@@ -1,8 +1,9 @@
-"""The attention operator written out in plain torch operations, for what fused kernels cannot do: tangents, and derivatives of any order under
-torch.func. It means the same, argument by argument, and takes memory for scores [batch, heads, len_q, len_kv].
+"""The attention operator written out in plain torch operations, for what fused kernels cannot do: tangents, and derivatives
+of any order under torch.func. It means the same, argument by argument, and takes memory for scores [batch, heads, len_q,
+len_kv].
 
-What is hidden leaves no trace: numbers that are not finite are taken out before the products (0 · NaN would be NaN) and given back to the
-rows that see them, as NaN in all of the row.
+What is hidden leaves no trace: numbers that are not finite are taken out before the products (0 · NaN would be NaN) and
+given back to the rows that see them, as NaN in all of the row.
 """
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from ._attention import build
 from ._problem import StatsOptions
 
 _UNBOUNDED = -1  # a side of a window, in the operator's arguments
-_STAND_INS = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16, torch.bfloat16: np.float16}
+_STAND_INS = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16,
+              torch.bfloat16: np.float16}
 _NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 _FAR = 2**42  # farther than any two positions can be apart
 
 
 def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
-               bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk", factor: Optional[float] = None,
-               softcap: Optional[float] = None, causal: bool = False, diagonal: str = "bottom_right", offset: int = 0,
+               bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
+               factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False, diagonal: str = "bottom_right", offset: int = 0,
                window: Optional[Sequence[int]] = None, key_lengths: Optional[Sequence[int]] = None,
                q_starts: Optional[Sequence[int]] = None, kv_starts: Optional[Sequence[int]] = None,
                alibi: Optional[Sequence[float]] = None, dropout: float = 0.0, seed: int = 0, tag: int = 0,
@@ -39,7 +41,7 @@ def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, 
         key_lengths=None if key_lengths is None else list(key_lengths))
     _check(q, k, v, scale, mask, bias, sink, rule, factor, softcap, alibi, dropout, structure)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    heads, len_q, len_kv, group = q.shape[1], q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    heads, len_q, len_kv, group = q.shape[1], q.shape[2], k.shape[2], q.shape[1] // max(k.shape[1], 1)
 
     def per_head(values: Tensor) -> Tensor:
         """As the engine reads them: in f32."""
@@ -48,9 +50,14 @@ def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, 
     begin, end, position = _ranges(len_q, len_kv, q.device, **structure)
     j = torch.arange(len_kv, device=q.device)
     visible = ((j >= begin.unsqueeze(-1)) & (j < end.unsqueeze(-1))).unsqueeze(1)
+    if bias is not None:
+        visible = visible & (bias != -math.inf)
+    if mask is not None:
+        visible = visible & mask
     q, q_bad, dtype = *_finite(q.to(wide)), q.dtype
-    k, k_bad = _finite(_for_query_heads(k.to(wide), group))
-    v, v_bad = _finite(_for_query_heads(v.to(wide), group))
+    # Of keys that nobody sees not even tangents count.
+    k, k_bad = _finite(_for_query_heads(k.to(wide), group), visible.any(-2))
+    v, v_bad = _finite(_for_query_heads(v.to(wide), group), visible.any(-2))
     if scale is not None:
         c: Any = per_head(scale)
     elif factor is not None:
@@ -69,9 +76,6 @@ def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, 
         s = s - per_head(slopes) * (position.unsqueeze(-1) - j).abs().unsqueeze(1).to(wide)
     if bias is not None:
         s = s + bias.to(wide)
-        visible = visible & (bias != -math.inf)
-    if mask is not None:
-        visible = visible & mask
     p, lse = _softmax(s, visible.expand(s.shape), None if sink is None else per_head(sink))
     p = p * torch.where(visible & v_bad.unsqueeze(-2), nan, torch.ones_like(nan))
     if dropout > 0:
@@ -79,10 +83,11 @@ def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, 
     return (p @ v).to(dtype), lse
 
 
-def _finite(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x with 0 for what is not finite, and which of its rows had such."""
+def _finite(x: Tensor, seen: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+    """x with 0 for what is not finite and in rows that are not seen; and which rows had what is not finite."""
     fine = torch.isfinite(x)
-    return torch.where(fine, x, torch.zeros((), dtype=x.dtype, device=x.device)), ~fine.all(-1)
+    kept = fine if seen is None else fine & seen.unsqueeze(-1)
+    return torch.where(kept, x, torch.zeros((), dtype=x.dtype, device=x.device)), ~fine.all(-1)
 
 
 def _for_query_heads(x: Tensor, group: int) -> Tensor:
@@ -112,7 +117,8 @@ def _softmax(s: Tensor, visible: Tensor, sink: Optional[Tensor]) -> tuple[Tensor
 
 def _ranges(len_q: int, len_kv: int, device: torch.device, causal: bool, diagonal: Any, documents: Any, window: Any,
             key_lengths: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q] where all items are alike."""
+    """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q] where all
+    items are alike."""
 
     def numbers(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
@@ -148,23 +154,27 @@ def _ranges(len_q: int, len_kv: int, device: torch.device, causal: bool, diagona
 
 
 # What the engine is asked ---------------------------------------------------------------------------------------------
-def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
-           rule: str, factor: Optional[float], softcap: Optional[float], alibi: Optional[Sequence[float]], dropout: float,
-           structure: dict[str, Any]) -> None:
-    """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are not known here."""
-    tensors = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask}) | ({} if bias is None else {"bias": bias})
+def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor],
+           sink: Optional[Tensor], rule: str, factor: Optional[float], softcap: Optional[float],
+           alibi: Optional[Sequence[float]], dropout: float, structure: dict[str, Any]) -> None:
+    """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are not
+    known here."""
+    named = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
+    tensors = {name: x for name, x in named.items() if x is not None}
+    wanted = _NAMES.get(q.dtype, q.dtype)
     for name, x in tensors.items():
         if x.ndim != 4:
             raise ValueError(f"{name}: {x.ndim} axes, but the 4 of [batch, heads, length, dim] are wanted")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
-            raise ValueError(f"{name}: dtype is {_NAMES.get(x.dtype, x.dtype)}, but {_NAMES.get(q.dtype, q.dtype)} is wanted")
+            raise ValueError(f"{name}: dtype is {_NAMES.get(x.dtype, x.dtype)}, but {wanted} is wanted")
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
-        raise ValueError(f"bias: dtype is {_NAMES.get(bias.dtype, bias.dtype)}, but f32 or {_NAMES.get(q.dtype, q.dtype)} is wanted")
+        raise ValueError(f"bias: dtype is {_NAMES.get(bias.dtype, bias.dtype)}, but f32 or {wanted} is wanted")
     heads = q.shape[1]
     for name, values in (("scale", scale), ("sink", sink)):
         if values is not None and values.shape != (heads,):
-            raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted")
+            raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is "
+                             "wanted")
     if not all(isinstance(size, int) for x in tensors.values() for size in x.shape):
         return  # sizes that a compiler does not know yet
 
@@ -173,20 +183,25 @@ def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optio
 
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask: dtype is {_NAMES.get(mask.dtype, mask.dtype)}, but bool is wanted")
-    spec = build(heads, scale=[1.0] * heads if scale is not None else rule if factor is None else factor, softcap=softcap,
+    number = rule if factor is None else factor
+    spec = build(heads, scale=number if scale is None else [1.0] * heads, softcap=softcap,
                  mask=None if mask is None else stand_in(mask), bias=None if bias is None else stand_in(bias),
-                 sink=None if sink is None else [0.0] * heads, alibi=None if alibi is None else list(alibi), dropout=dropout, **structure)
+                 sink=None if sink is None else [0.0] * heads, alibi=None if alibi is None else list(alibi),
+                 dropout=dropout, **structure)
     _core.explain_plan(spec, stand_in(q), stand_in(k), stand_in(v), False)
 
 
 def _factors(rule: str, dim: int, len_q: int, len_kv: int, structure: dict[str, Any]) -> Any:
     """The rule's factor: a number, or [batch, 1, len_q] where it depends on how long a query's context is."""
-    # A rule knows of a query how many keys it sees, and where it stands.
-    few, more, late = (_asked(rule, dim, 1, keys, (("diagonal", place),)).item() for keys, place in ((1, 0), (3, 0), (3, 1 << 20)))
-    if few == more == late:
-        return few
-    key = tuple((name, _hashable(value)) for name, value in structure.items())
-    return _asked(rule, dim, len_q, len_kv, key)
+    # All that a rule knows of a query is how many keys it sees, and where it stands.
+    contexts = ((1, 0), (3, 0), (3, 1 << 20))
+    here, alone = ([_asked(rule, size, 1, keys, (("diagonal", place),)).item() for keys, place in contexts]
+                   for size in (dim, 1))
+    if len(set(here)) == 1:
+        return here[0]
+    # The dim and the context are two factors: d_k products less for every score that is asked for.
+    by_dim = next(a / b for a, b in zip(here, alone) if b != 0)
+    return by_dim * _asked(rule, 1, len_q, len_kv, tuple((name, _hashable(value)) for name, value in structure.items()))
 
 
 def _hashable(value: Any) -> Any:
@@ -195,14 +210,16 @@ def _hashable(value: Any) -> Any:
 
 @functools.lru_cache(64)
 def _asked(rule: str, dim: int, len_q: int, len_kv: int, structure: tuple[tuple[str, Any], ...]) -> Any:
-    """[batch, 1, len_q]: the largest score of each query where q·k is 1, which is the factor; 1 where it sees nothing."""
+    """[batch, 1, len_q]: the largest score of each query where q·k is 1, which is the factor; 1 where it sees nothing.
+    Memory for a number per query."""
     arguments = dict(structure)
     batch = len(arguments.get("key_lengths") or (0,))
     one = np.zeros(dim)
     one[:1] = 1.0
     spec = build(1, scale=rule, options=StatsOptions("basic", rows=["raw_max"]), **arguments)
     q, k = np.broadcast_to(one, (batch, 1, len_q, dim)), np.broadcast_to(one, (batch, 1, len_kv, dim))
-    v, out, largest = np.broadcast_to(np.zeros(1), (batch, 1, len_kv, 1)), np.empty((batch, 1, len_q, 1)), np.empty((batch, 1, len_q, 1))
+    v = np.broadcast_to(np.zeros(1), (batch, 1, len_kv, 1))
+    out, largest = np.empty((batch, 1, len_q, 1)), np.empty((batch, 1, len_q, 1))
     _core.forward(spec, q, k, v, out, None, {"raw_max": largest}, None)
     return np.where(largest == -np.inf, 1.0, largest)[..., 0]
 
@@ -213,8 +230,8 @@ _MULTIPLIERS, _WEYL, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85
 
 
 def _kept(p: Tensor, dropout: float, seed: int | Tensor) -> Tensor:
-    """What each probability is multiplied by, as the engine has it: four neighbouring keys share a call of Philox4x32-10 with counter
-    (key / 4, query, head, batch)."""
+    """What each probability is multiplied by, as the engine has it: four neighbouring keys share a call of Philox4x32-10
+    with counter (key / 4, query, head, batch)."""
     batch, heads, len_q, len_kv = p.shape
     rate = float(np.float32(dropout))
     threshold = min(int((1.0 - rate) * 2.0**32), _WORD)

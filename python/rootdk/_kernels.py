@@ -1,5 +1,5 @@
-"""What runs when the operator torch.ops.rootdk.attention is called on dense tensors: the engine, on the CPU or through _cuda.py, and those
-who want to know what it learned."""
+"""What runs when the operator torch.ops.rootdk.attention is called on dense tensors: the engine, on the CPU or through
+_cuda.py, and those who want to know what it learned."""
 from __future__ import annotations
 
 import threading
@@ -271,7 +271,8 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: O
             like(bias, wanted[4]), like(sink, wanted[5], torch.float32))
 
 
-def backward_shapes(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor],
+def backward_shapes(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+                    scale: Optional[Tensor],
       mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor], wanted: Sequence[bool], *_: Any,
       **__: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _gradients(q, k, v, scale, bias, sink, wanted)

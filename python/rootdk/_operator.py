@@ -1,12 +1,13 @@
 """The operator torch.ops.rootdk.attention: its schema, its gradients, and what transforms make of it.
 
-Fused kernels (_kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on an input, the
-operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any way; where torch.vmap maps it, the
-mapped axis becomes part of the batch.
+Fused kernels (_kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on an
+input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any way; where
+torch.vmap maps it, the mapped axis becomes part of the batch.
 """
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from typing import Any, Callable, Optional
 
@@ -16,22 +17,23 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from ._decomposed import decomposed
-from ._kernels import _collectors, attention_kernel, attention_shapes, backward_kernel, backward_shapes, register, unregister
+from ._kernels import (_collectors, attention_kernel, attention_shapes, backward_kernel, backward_shapes, register,
+                       unregister)
 
 _SCHEMA = """(Tensor q, Tensor k, Tensor v, Tensor? scale=None, Tensor? mask=None, Tensor? bias=None, Tensor? sink=None,
-str rule="sqrt_dk", float? factor=None, float? softcap=None, bool causal=False, str diagonal="bottom_right", SymInt offset=0,
-SymInt[]? window=None, SymInt[]? key_lengths=None, SymInt[]? q_starts=None, SymInt[]? kv_starts=None, float[]? alibi=None,
-float dropout=0., SymInt seed=0, SymInt tag=0, Tensor? seed_tensor=None) -> (Tensor, Tensor)"""
-_BACKWARD_SCHEMA = """(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor? scale, Tensor? mask,
-Tensor? bias, Tensor? sink, bool[] wanted, str rule, float? factor, float? softcap, bool causal, str diagonal, SymInt offset,
-SymInt[]? window, SymInt[]? key_lengths, SymInt[]? q_starts, SymInt[]? kv_starts, float[]? alibi, float dropout, SymInt seed, SymInt tag,
-Tensor? seed_tensor) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"""
+str rule="sqrt_dk", float? factor=None, float? softcap=None, bool causal=False, str diagonal="bottom_right",
+SymInt offset=0, SymInt[]? window=None, SymInt[]? key_lengths=None, SymInt[]? q_starts=None, SymInt[]? kv_starts=None,
+float[]? alibi=None, float dropout=0., SymInt seed=0, SymInt tag=0, Tensor? seed_tensor=None) -> (Tensor, Tensor)"""
+_BACKWARD_SCHEMA = """(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor? scale,
+Tensor? mask, Tensor? bias, Tensor? sink, bool[] wanted, str rule, float? factor, float? softcap, bool causal, str diagonal,
+SymInt offset, SymInt[]? window, SymInt[]? key_lengths, SymInt[]? q_starts, SymInt[]? kv_starts, float[]? alibi,
+float dropout, SymInt seed, SymInt tag, Tensor? seed_tensor) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"""
 _DEFAULTS: tuple[Any, ...] = attention_kernel.__defaults__ or ()
-_TENSORS = 7  # q, k, v, scale, mask, bias, sink come first
-_KEY_LENGTHS, _DROPOUT, _TAG, _SEED_TENSOR = 14, 18, 20, 21  # where they stand in the schema
+# Where they stand in the schema, after q, k and v.
+_SCALE, _MASK, _BIAS, _SINK, _KEY_LENGTHS, _DROPOUT, _TAG, _SEED_TENSOR = 3, 4, 5, 6, 14, 18, 20, 21
 _DIFFERENTIATES = (_functorch.TransformType.Grad, _functorch.TransformType.Jvp)
-_ONCE = ("attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with memory for "
-         "len_q × len_kv scores")
+_ONCE = ("attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with "
+         "memory for len_q × len_kv scores")
 
 
 def _all_arguments(given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -41,9 +43,11 @@ def _all_arguments(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # Transforms -----------------------------------------------------------------------------------------------------------
 def transformed(*tensors: Any) -> bool:
-    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at the numbers.
-    Under torch.compile, which cannot trace the question, False."""
-    return not torch.compiler.is_compiling() and any(_functorch.is_functorch_wrapped_tensor(x) or _has_tangent(x) for x in tensors if isinstance(x, Tensor))
+    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at the
+    numbers. Under torch.compile, which cannot trace the question, False."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(_functorch.is_functorch_wrapped_tensor(x) or _has_tangent(x) for x in tensors if isinstance(x, Tensor))
 
 
 def _has_tangent(x: Tensor) -> bool:
@@ -93,13 +97,13 @@ class _Fused(torch.autograd.Function):
         q, k, v, scale, mask, bias, sink, seed_tensor, out, lse = ctx.saved_tensors
         if d_out is None:
             d_out = torch.zeros_like(out)
-        learned = {0: q, 1: k, 2: v, 3: scale, 5: bias, 6: sink}  # by their places; nobody learns a mask
-        need = (*ctx.needs_input_grad[1:], *(False,) * _TENSORS)
+        learned = {0: q, 1: k, 2: v, _SCALE: scale, _BIAS: bias, _SINK: sink}
+        need = (*ctx.needs_input_grad[1:], *(False,) * _SINK)
         wanted = [need[place] for place in learned]
         tag = 0 if ctx.collector is None else register(ctx.collector)
         try:
-            found = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted, *ctx.plain[:-1], tag,
-                                                        seed_tensor)
+            found = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted,
+                                                        *ctx.plain[:-1], tag, seed_tensor)
         finally:
             unregister(tag)
         gradients = list(nothing)
@@ -131,7 +135,8 @@ class _Once(torch.autograd.Function):
 
 # Autocast -------------------------------------------------------------------------------------------------------------
 def _keys(*names: str) -> Any:
-    return functools.reduce(lambda a, b: a | b, (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names))
+    sets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
+    return functools.reduce(operator.or_, sets)
 
 
 _AUTOCAST = _keys("AutocastCPU", "AutocastCUDA")
@@ -153,8 +158,8 @@ def under_autocast(*tensors: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
     return tuple(cast(x) for x in tensors)
 
 
-def _autocast(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None,
-              *rest: Any) -> Any:
+def _autocast(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
+              bias: Optional[Tensor] = None, *rest: Any) -> Any:
     """register_autocast would have one dtype for ever, and cast scales and sinks as well."""
     q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
@@ -166,8 +171,8 @@ _BATCHED = _keys("FuncTorchBatched")
 
 
 def _mapped(rule: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
-    """A kernel for tensors with a mapped axis, from a rule for what is under them: it takes the size of that axis, where each input has it
-    (None: nowhere), and the inputs, and gives results that have it first."""
+    """A kernel for tensors with a mapped axis, from a rule for what is under them: it takes the size of that axis, where
+    each input has it (None: nowhere), and the inputs, and gives results that have it first."""
 
     def kernel(*inputs: Any) -> Any:
         top = _functorch.peek_interpreter_stack()
@@ -191,16 +196,16 @@ def _attention_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) -
     inputs, axes = list(_all_arguments(tuple(inputs))), axes + [None] * (_SEED_TENSOR + 1 - len(axes))
     inputs[_TAG] = 0  # whose statistics would they be?
     op = torch.ops.rootdk.attention
-    shapes = [x.ndim - (axis is not None) for x, axis in zip(inputs[:_TENSORS], axes) if isinstance(x, Tensor) and x is not inputs[3]
-              and x is not inputs[6]]
+    tables = [place for place in (_MASK, _BIAS) if inputs[place] is not None]
+    well_formed = all(inputs[place].ndim == 4 + (axes[place] is not None) for place in (0, 1, 2, *tables))
     # Which probabilities are dropped depends on the place in the batch; scales and sinks are there once for all of it.
-    if inputs[_DROPOUT] > 0 or axes[3] is not None or axes[6] is not None or any(ndim != 4 for ndim in shapes):
+    if inputs[_DROPOUT] > 0 or axes[_SCALE] is not None or axes[_SINK] is not None or not well_formed:
         return _one_by_one(op, size, axes, inputs)
-    batch = inputs[0].select(axes[0], 0).shape[0] if axes[0] is not None and size else inputs[0].shape[int(axes[0] == 0)]
+    batch = _in_front(inputs[0], axes[0], size).shape[1]
     for place in (0, 1, 2):
         inputs[place] = _in_front(inputs[place], axes[place], size).flatten(0, 1)
-    for place in (4, 5):
-        if inputs[place] is None or axes[place] is None and inputs[place].shape[0] == 1:
+    for place in tables:
+        if axes[place] is None and inputs[place].shape[0] == 1:
             continue
         table = _in_front(inputs[place], axes[place], size)
         inputs[place] = table.expand(size, batch, *table.shape[2:]).flatten(0, 1)
@@ -219,7 +224,8 @@ def _backward_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) ->
 
 # Registration ---------------------------------------------------------------------------------------------------------
 def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Not for torch.compile to look into. What torch has for this imports its compiler, and that takes seconds: here only if it is there."""
+    """Not for torch.compile to look into. What torch has for this imports its compiler, and that takes seconds: here only
+    if it is there."""
     hidden: list[Callable[..., Any]] = []
 
     @functools.wraps(kernel)
@@ -234,7 +240,8 @@ def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
 _library = torch.library.Library("rootdk", "FRAGMENT")
 for _name, _schema, _kernel, _shapes, _gradient, _vmap in (
         ("attention", _SCHEMA, attention_kernel, attention_shapes, _autograd, _attention_mapped),
-        ("attention_backward", _BACKWARD_SCHEMA, backward_kernel, backward_shapes, _backward_autograd, _backward_mapped)):
+        ("attention_backward", _BACKWARD_SCHEMA, backward_kernel, backward_shapes, _backward_autograd,
+         _backward_mapped)):
     _library.define(_name + _schema.replace("\n", " "), tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _untraced(_kernel), _key)

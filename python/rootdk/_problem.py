@@ -6,7 +6,7 @@ import difflib
 import numbers
 import operator
 import sys
-from typing import Any, Iterable, Literal, Mapping, Sequence, Union
+from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Union
 
 from . import _core
 
@@ -47,6 +47,25 @@ class QkNorm:
                 raise ValueError(f'qk_norm: "{value}", but "rms", "layer" or "l2" is wanted')
             return QkNorm(value)  # type: ignore[arg-type]
         raise TypeError(f"qk_norm: {type(value).__name__}, but None, a name or QkNorm is wanted")
+
+
+class Arguments(TypedDict, total=False):
+    """What can be said of an attention beside q, k, v and the statistics wanted."""
+
+    scale: Any
+    causal: bool
+    diagonal: str | int
+    window: Window
+    key_lengths: Any
+    documents: Any
+    mask: Any
+    bias: Any
+    alibi: Any
+    softcap: float | None
+    sink: Any
+    qk_norm: QkNorm | str | None
+    dropout: float
+    seed: Any
 
 
 def options_of(stats: StatsOptions | str | None) -> StatsOptions | None:
@@ -138,7 +157,8 @@ def window_of(window: Window) -> tuple[int | None, int | None] | None:
 def _distance(side: Any) -> int:
     number = whole("window", side)
     if number < 0:
-        raise ValueError(f"window: {number}, but a side is a number from 0, or None or -1 in (left, right) for unbounded")
+        raise ValueError(f"window: {number}, but a side is a number from 0, or None or -1 in (left, right) for "
+                         "unbounded")
     return number
 
 
@@ -164,14 +184,14 @@ _ELSEWHERE = {
     "dropout_p": ("PyTorch's", "dropout"),
     "attn_mask": ("PyTorch's", "mask (bool, True is visible) or bias (added to the scores)"),
     "enable_gqa": ("PyTorch's", "always so: query heads share where k and v have fewer"),
-    "need_weights": ("PyTorch's", 'stats="full": statistics of the probabilities, which are never written out'),
+    "need_weights": ("PyTorch's", 'stats="full": what is known of the probabilities, never written out'),
     "softmax_scale": ("FlashAttention's", "scale"),
     "window_size": ("FlashAttention's", "window"),
     "alibi_slopes": ("FlashAttention's", "alibi"),
     "cu_seqlens": ("FlashAttention's", "documents"),
     "cu_seqlens_q": ("FlashAttention's", "documents, a pair (q, kv)"),
     "cu_seqlens_k": ("FlashAttention's", "documents, a pair (q, kv)"),
-    "return_attn_probs": ("FlashAttention's", 'stats="full": statistics of the probabilities, which are never written out'),
+    "return_attn_probs": ("FlashAttention's", 'stats="full": what is known of the probabilities, never written out'),
     "attention_mask": ("transformers'", "mask (bool, True is visible) or bias (added to the scores)"),
     "scaling": ("transformers'", "scale"),
     "sliding_window": ("transformers'", "window, where (left, 0) sees left + 1 keys: sliding_window - 1"),
@@ -191,7 +211,8 @@ def refuse_names(function: str, unknown: Iterable[str], known: Iterable[str]) ->
             whose, here = _ELSEWHERE[name]
             raise TypeError(f"{function}: {name} is {whose} name; here it is {here}")
         if name == "return_lse":
-            raise TypeError(f"{function}: return_lse is an argument of rootdk.torch.attention; elsewhere stats.rows.lse has it")
+            raise TypeError(f"{function}: return_lse is an argument of rootdk.torch.attention; elsewhere stats.rows.lse "
+                            "has it")
         close = difflib.get_close_matches(name, names, 1) or [other for other in names if name.lower() == other.lower()]
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         raise TypeError(f"{function}: no argument is called {name}; {hint}")
@@ -204,10 +225,10 @@ def refuse_tracers(arguments: Mapping[str, Any]) -> None:
     if tracer is None:
         return
     for name, value in arguments.items():
-        parts = value if isinstance(value, (list, tuple)) else (value.q_gain, value.k_gain) if isinstance(value, QkNorm) else (value,)
-        if any(isinstance(part, tracer) for part in parts):
-            raise TypeError(f"{name}: traced by jax (jit, grad or vmap), so it has no numbers yet; call rootdk outside of the transformation, or "
-                            "through jax.pure_callback (which has no gradients)")
+        gains = (value.q_gain, value.k_gain) if isinstance(value, QkNorm) else (value,)
+        if any(isinstance(part, tracer) for part in (value if isinstance(value, (list, tuple)) else gains)):
+            raise TypeError(f"{name}: traced by jax (jit, grad or vmap), so it has no numbers yet; call rootdk outside of "
+                            "the transformation, or through jax.pure_callback (which has no gradients)")
 
 
 def apply_options(spec: _core.Spec, options: StatsOptions | None) -> None:

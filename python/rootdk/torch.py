@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, Optional, Sequence, overload
+from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, overload
 
 import torch
 from torch import Tensor
@@ -22,9 +22,12 @@ from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
-from ._problem import (Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag, options_of, real, refuse_names,
-                       wholes, window_of)
+from ._problem import (Arguments, Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag,
+                       options_of, real, refuse_names, wholes, window_of)
 from ._stats import GradientStats, Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -54,52 +57,32 @@ def _check(name: str, x: Any, like: Optional[Tensor] = None) -> Tensor:
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: None = None,
-              return_lse: Literal[False] = False) -> Tensor: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: None = None, return_lse: Literal[False] = False,
+              **others: Unpack[Arguments]) -> Tensor: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: None = None,
-              return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: None = None, return_lse: Literal[True],
+              **others: Unpack[Arguments]) -> tuple[Tensor, Tensor]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: StatsOptions | Level,
-              return_lse: Literal[False] = False) -> tuple[Tensor, Stats]: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | Level, return_lse: Literal[False] = False,
+              **others: Unpack[Arguments]) -> tuple[Tensor, Stats]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: StatsOptions | Level,
-              return_lse: Literal[True]) -> tuple[Tensor, Tensor, Stats]: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | Level, return_lse: Literal[True],
+              **others: Unpack[Arguments]) -> tuple[Tensor, Tensor, Stats]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
+def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | str | None = None, return_lse: bool = False,
+              **others: Unpack[Arguments]) -> Any: ...
+def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal: bool = False,
+              diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None, documents: Any = None,
+              mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
               softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None,
-              return_lse: bool = False) -> Any: ...
-def attention(q: Tensor, k: Tensor, v: Tensor, *,
-              scale: Any = "sqrt_dk", causal: bool = False, diagonal: str | int = "bottom_right", window: Window = None,
-              key_lengths: Any = None, documents: Any = None, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None,
-              return_lse: bool = False, **unknown: Any) -> Any:
+              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None, return_lse: bool = False,
+              **unknown: Any) -> Any:
     """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
     tensors.
 
-    Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there, with one element. Under
-    torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With return_lse the logsumexp [batch, heads, len_q] comes
-    second; it has gradients, too (z-loss).
+    Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there, with
+    one element. Under torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With
+    return_lse the logsumexp [batch, heads, len_q] comes second; it has gradients, too (z-loss).
     """
     if unknown:
         refuse_names("attention", unknown, (*ARGUMENTS, "return_lse"))
@@ -144,16 +127,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *,
         out, lse = torch.ops.rootdk.attention(
             q, k, v, scales, None if mask is None else four_axes("mask", _check("mask", mask, q)),
             None if bias is None else four_axes("bias", _check("bias", bias, q)), sinks, rule, factor,
-            None if softcap is None else real("softcap", _constant("softcap", softcap)), flag("causal", causal), kind, offset,
+            None if softcap is None else real("softcap", _constant("softcap", softcap)), flag("causal", causal), kind,
+            offset,
             None if sides is None else [_UNBOUNDED if side is None else side for side in sides],
-            None if key_lengths is None else wholes("key_lengths", _constant("key_lengths", key_lengths)), None if starts is None else starts[0],
-            None if starts is None else starts[1], slopes, dropout, number, tag, seed_tensor)
+            None if key_lengths is None else wholes("key_lengths", _constant("key_lengths", key_lengths)),
+            None if starts is None else starts[0], None if starts is None else starts[1], slopes, dropout, number, tag, seed_tensor)
     finally:
         unregister(tag)
     results = (out, lse) if return_lse else (out,)
     if box is not None:
         if box.stats is None and transformed(q, k, v, scales, mask, bias, sinks):
-            raise NotImplementedError("stats: not known under torch.func, torch.vmap and forward-mode differentiation; leave them out there")
+            raise NotImplementedError("stats: not known under torch.func, torch.vmap and forward-mode differentiation; "
+                                      "leave them out there")
         results += (box.stats,)
     return results if len(results) > 1 else out
 
@@ -162,7 +147,8 @@ def _constant(name: str, value: Any) -> Any:
     """What problems keep on the host as numbers: neither gradients nor transforms would get through that."""
     if isinstance(value, Tensor):
         if transformed(value):
-            raise ValueError(f"{name}: a tensor that torch.func, vmap or a tangent is at work on, but numbers are wanted; a bias or a mask can be such")
+            raise ValueError(f"{name}: a tensor that torch.func, vmap or a tangent is at work on, but numbers are wanted; a "
+                             "bias or a mask can be such")
         if torch.is_grad_enabled() and value.requires_grad:
             raise ValueError(f"{name}: requires grad, but it is taken as numbers and would not learn; detach it")
     return value

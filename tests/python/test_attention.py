@@ -1,8 +1,12 @@
 """rootdk.attention on numpy arrays: right, zero copy, and never a crash on what is hostile."""
 from __future__ import annotations
 
+import copy
+import importlib.util
+import inspect
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rootdk
-from rootdk import QkNorm, Stats, StatsOptions
+from rootdk import QkNorm, Stats, StatsOptions, _core
 
 
 def draw(rng, *shape, dtype=np.float32):
@@ -232,6 +236,43 @@ def test_jax_arrays_come_back_as_jax_arrays(rng):
     assert isinstance(out, type(q)) and np.allclose(out, plain(*(np.asarray(x) for x in (q, k, v)))[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["jit", "grad", "vmap"])
+@pytest.mark.parametrize("name", ["q", "v", "bias", "scale", "sink", "alibi", "key_lengths", "qk_norm", "documents"])
+def test_what_jax_traces_is_refused_in_words(how, name):
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.ones((3, 2, 2, 4))
+    values = {"q": x, "v": x, "bias": jax.numpy.zeros((3, 2)), "key_lengths": jax.numpy.ones((3, 3)), "qk_norm": jax.numpy.ones((3, 4)),
+              "documents": jax.numpy.ones((3, 2))}
+    value = values.get(name, jax.numpy.ones((3, 2)))
+
+    def call(value):
+        value = value[None] if how == "vmap" and name in ("q", "v") else value
+        arguments = dict(q=x, k=x, v=x) | {name: QkNorm("rms", q_gain=value) if name == "qk_norm" else [0, value] if name == "documents" else value}
+        with pytest.raises(TypeError, match=f"{name}: traced by jax .* jax.pure_callback"):
+            rootdk.explain_plan(**arguments)
+        return rootdk.attention(**arguments).sum()
+
+    with pytest.raises(TypeError, match=f"{name}: traced by jax .* jax.pure_callback"):
+        getattr(jax, how)(call)(value)
+
+
+def test_jax_reaches_us_through_a_callback(rng):
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.asarray(draw(rng, 1, 2, 9, 8))
+    call = jax.jit(lambda x: jax.pure_callback(lambda x: rootdk.attention(*(np.asarray(x),) * 3), jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    assert np.array_equal(call(x), rootdk.attention(*(np.asarray(x),) * 3))
+
+
+def test_an_array_that_cannot_be_read_is_refused_without_a_c_name(rng):
+    class Shy(Foreign):
+        def __dlpack__(self, **_):
+            raise RuntimeError("not now")
+
+    x = draw(rng, 1, 2, 9, 8)
+    with pytest.raises(TypeError, match="k: Shy, but an array that can be read is wanted"):
+        rootdk.attention(x, Shy(x), x)
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5, 4, 4), (1, 2, 0, 5, 4, 4), (1, 2, 5, 0, 4, 4), (2, 0, 3, 3, 4, 4)])
 def test_zero_sizes(shape):
     batch, heads, len_q, len_kv, dim, dim_v = shape
@@ -348,6 +389,94 @@ def test_what_is_not_there_is_said(rng):
         full.rows.p_max
     assert full.rows.entropy.shape == (1, 2, 3)
     assert "entropy" in dir(full)
+
+
+def test_what_stats_have_is_what_they_say_they_have():
+    asked = StatsOptions("full", rows=True, key_mass=True)
+    for stats, there in ((rootdk.attention(Q, Q, Q, stats="full")[1], False), (rootdk.attention(Q, Q, Q, stats=asked)[1], True),
+                         (rootdk.attention(Q, Q, Q, stats="basic")[1], False)):
+        for name in ("rows", "key_mass"):
+            assert hasattr(stats, name) is there and (name in dir(stats)) is there
+            assert getattr(stats, name, None) is (stats[name] if there else None)
+        members = dict(inspect.getmembers(stats))
+        assert set(stats.names) <= set(members) == set(dir(stats))
+        assert np.array_equal(stats["row_count"], stats.row_count) and np.array_equal(stats.to_dict()["row_count"], stats.row_count)
+        assert "rows" not in stats.names and "rows" not in stats.to_dict() and "row_count" in stats.names
+    for name, words in (("rows", "rows=True.*row_count"), ("key_mass", "key_mass=True")):
+        with pytest.raises(AttributeError, match=words):
+            getattr(stats, name)
+        with pytest.raises(KeyError, match=words):
+            stats[name]
+
+
+@pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+def test_statistics_are_copied_and_pickled_whole(again, rng):
+    q, k = draw(rng, 2, 2, 70, 8), draw(rng, 2, 2, 70, 8)
+    q[0, 0, 3] = np.nan
+    whole = StatsOptions("full", rows=True, key_mass=True, gaps=True, by_keys=True)
+    for options in ("basic", "full", whole):
+        stats = rootdk.attention(q, k, k, causal=True, stats=options)[1]
+        other = again(stats)
+        assert type(other) is Stats and other is not stats and other.to_json() == stats.to_json()
+        assert other.over_batch().to_json() == stats.over_batch().to_json()
+        assert hasattr(other, "rows") == hasattr(stats, "rows") and hasattr(other, "key_mass") == hasattr(stats, "key_mass")
+    assert list(other.rows) == list(stats.rows)
+    for name in stats.rows:
+        assert np.array_equal(other.rows[name], stats.rows[name], equal_nan=True), name
+    assert np.array_equal(other.key_mass, stats.key_mass, equal_nan=True)
+    assert (other.key_mass is stats.key_mass) == (again is copy.copy)
+    judged = stats.judge_head(1)
+    assert again(judged) == judged
+    gradients = rootdk.GradientStats.from_json(rootdk.GradientStats(_core.gradient_stats(1, 1, [(1.0, 2.0, 3.0, 4.0, 5.0)])).to_json())
+    assert again(gradients).to_json() == gradients.to_json() and {"d_q", "d_scores"} <= dict(inspect.getmembers(gradients)).keys()
+
+
+# Names and meanings from elsewhere ------------------------------------------------------------------------------------
+NAMES = {
+    "is_causal": r'is_causal is PyTorch\'s name; here it is causal \(bottom-right unless diagonal="top_left"\)',
+    "dropout_p": "dropout_p is PyTorch's name; here it is dropout", "attn_mask": "attn_mask is PyTorch's name; here it is mask .* or bias",
+    "enable_gqa": "enable_gqa is PyTorch's name; here it is always so", "softmax_scale": "FlashAttention's name; here it is scale",
+    "window_size": "FlashAttention's name; here it is window", "attention_mask": "transformers' name; here it is mask",
+    "causl": "no argument is called causl; did you mean causal?", "soft_cap": "did you mean softcap?", "key_length": "did you mean key_lengths?",
+    "Scale": "did you mean scale?", "colour": "no argument is called colour; there are alibi, bias, causal", "return_lse": "rootdk.torch.attention",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_from_elsewhere_are_translated(name):
+    for function in (rootdk.attention, rootdk.explain_plan):
+        with pytest.raises(TypeError, match=f"^{function.__name__}: .*{NAMES[name]}"):
+            function(Q, Q, Q, **{name: True})
+    if importlib.util.find_spec("torch") and name != "return_lse":
+        import torch
+
+        from rootdk.torch import attention
+
+        for function in (rootdk.attention, attention):
+            with pytest.raises(TypeError, match=f"^attention: .*{NAMES[name]}"):
+                function(*(torch.from_numpy(Q),) * 3, **{name: True})
+
+
+def test_no_scale_and_no_window_mean_what_they_mean_elsewhere(rng):
+    q, k, v = (draw(rng, 1, 2, 9, 8) for _ in range(3))
+    makers = [lambda x: x]
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        makers.append(torch.from_numpy)
+    for make in makers:
+        inputs = [make(x) for x in (q, k, v)]
+        call = lambda **arguments: np.asarray(rootdk.attention(*inputs, **arguments))  # noqa: E731
+        assert np.array_equal(call(scale=None), call())
+        for one, other in (((-1, -1), (None, None)), ((-1, 0), (None, 0)), ((2, -1), (2, None)), ([1, -1], (1, None)), ((-1, -1), None)):
+            assert np.array_equal(call(window=one), call(window=other)), one
+        assert not np.array_equal(call(window=(-1, 0)), call())
+        assert rootdk.explain_plan(*inputs, scale=None, window=(-1, -1)) == rootdk.explain_plan(*inputs, window=(None, None))
+        for bad in (-1, (-2, 0), (0, -3), np.int64(-1)):
+            with pytest.raises(ValueError, match="window: -[123], but a side is a number from 0"):
+                call(window=bad)
+            with pytest.raises(ValueError, match="window: -[123]"):
+                rootdk.explain_plan(*inputs, window=bad)
 
 
 def test_heads_are_judged(rng):

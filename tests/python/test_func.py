@@ -249,6 +249,9 @@ def test_nothing_hidden_gets_out(bad, how):
     for x in clean:
         x[:, :, 4] = 0.0
     found, wanted = first(call, q, *poisoned), first(call, q, *clean)
+    if how != "causal":  # a tangent there is as hidden
+        tangents = [torch.where(torch.arange(5)[:, None] == 4, bad, x) for x in (k, v)]
+        assert_close(jvp(call, (q, k, v), (q, *tangents)), jvp(call, (q, k, v), (q, k, v)))
     if how == "causal":  # the last query's gradient is 0 · NaN: nobody can tell
         found[2][0][:, :, 4], wanted[2][0][:, :, 4] = 0, 0
         for n in (1, 2):

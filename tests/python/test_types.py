@@ -43,6 +43,40 @@ rootdk.watch(None, evry=2)
     assert revealed == ["list[dict[str, Any]]", "bool", "str"], done.stdout
 
 
+def test_attention_returns_what_its_arguments_say(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "user.py").write_text("""
+import numpy as np
+import torch
+import rootdk
+import rootdk.torch as rt
+
+x = np.zeros((1, 2, 3, 4), np.float32)
+t = torch.zeros(1, 2, 3, 4)
+options = rootdk.StatsOptions("full", rows=True)
+reveal_type(rootdk.attention(t, t, t))
+reveal_type(rootdk.attention(t, t, t, causal=True, stats=None))
+reveal_type(rootdk.attention(t, t, t, stats="full"))
+reveal_type(rootdk.attention(t, t, t, stats=options)[1].entropy)
+reveal_type(rootdk.attention(x, x, x, stats="basic")[1].rows)
+reveal_type(rt.attention(t, t, t))
+reveal_type(rt.attention(t, t, t, return_lse=True))
+reveal_type(rt.attention(t, t, t, stats="full"))
+reveal_type(rt.attention(t, t, t, stats=options, return_lse=True))
+reveal_type(rootdk.attention(x, x, x))
+rootdk.attention(t, t, t, is_causal=True)
+""")
+    done = mypy("-m", "user", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    errors = [line for line in lines if ": error:" in line]
+    assert errors and all("user.py:20" in line for line in errors) and "is_causal" in errors[0], done.stdout + done.stderr
+    revealed = [line.split('"')[1] for line in lines if "Revealed type" in line]
+    tensor, stats, array = "torch._tensor.Tensor", "rootdk._stats.Stats", "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]"
+    assert revealed[:9] == [tensor, tensor, f"tuple[{tensor}, {stats}]", array, "rootdk._stats.Rows", tensor, f"tuple[{tensor}, {tensor}]",
+                            f"tuple[{tensor}, {stats}]", f"tuple[{tensor}, {tensor}, {stats}]"], done.stdout
+    assert revealed[9].startswith("numpy.ndarray[")
+
+
 def test_the_stub_names_what_is_there():
     tree = ast.parse((ROOT / "python" / "rootdk" / "_core.pyi").read_text())
 
