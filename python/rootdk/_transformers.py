@@ -6,6 +6,7 @@ the result and is not computed here is refused when it comes.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from typing import Any, Callable, Optional
@@ -89,10 +90,16 @@ def _why_not(kind: Any) -> Optional[str]:
 
     # A class of the user's own is as its bases are: its source may not be there to be looked at.
     bases = [base for base in kind.__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
-    if not any(base._can_set_attn_implementation() for base in reversed(bases)):
+    if not any(base._can_set_attn_implementation() for base in reversed(bases)) or any(_has_table(base) for base in bases):
         return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through transformers\' AttentionInterface; '
                 f"use {other}")
     return None
+
+
+def _has_table(kind: type) -> bool:
+    """Whether its module looks attention up by name in a table of its own classes, which has none for us."""
+    return any(isinstance(table, dict) and "eager" in table and all(isinstance(x, type) for x in table.values())
+               for table in list(vars(sys.modules.get(kind.__module__, sys)).values()))
 
 
 # Masks ----------------------------------------------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     tag = _collector(module, query)
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
-    started = time.perf_counter()
+    started = time.perf_counter() if tag else 0.0
     out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
                                            "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
     if tag:
@@ -153,7 +160,9 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
 
 
 def _collector(module: torch.nn.Module, query: Tensor) -> int:
-    """The number under which the operator finds who wants to know of this call; 0 is nobody."""
+    """The number under which the operator finds who wants to know of this call; 0 is nobody. A graph that is being made outlives the watch."""
+    if torch.compiler.is_compiling():
+        return 0
     watch = watching[-1] if watching and watching[-1].looking else None
     if watch is None:
         return 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-TORCH = ["test_torch.py", "test_sdpa.py", "test_watch.py", "test_transformers.py", "test_cuda.py", "test_autocast.py"]
+TORCH = ["test_torch.py", "test_sdpa.py", "test_watch.py", "test_transformers.py", "test_models.py", "test_cuda.py", "test_autocast.py"]
 collect_ignore = [] if importlib.util.find_spec("torch") else TORCH
 
 
