@@ -6,6 +6,7 @@ the result and is not computed here is refused when it comes.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from typing import Any, Callable, Optional
 
@@ -89,10 +90,16 @@ def _why_not(kind: Any) -> Optional[str]:
 
     # A class of the user's own is as its bases are: its source may not be there to be looked at.
     bases = [base for base in kind.__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
-    if not any(base._can_set_attn_implementation() for base in reversed(bases)):
+    if not any(base._can_set_attn_implementation() for base in reversed(bases)) or any(_has_table(base) for base in bases):
         return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through transformers\' AttentionInterface; '
                 f"use {other}")
     return None
+
+
+def _has_table(kind: type) -> bool:
+    """Whether its module looks attention up by name in a table of its own classes, which has none for us."""
+    return any(isinstance(table, dict) and "eager" in table and all(isinstance(x, type) for x in table.values())
+               for table in list(vars(sys.modules.get(kind.__module__, sys)).values()))
 
 
 # Masks ----------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,31 +14,37 @@ import rootdk
 IMPLEMENTATIONS = ("eager", "sdpa", "rootdk")
 STATISTICS = ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "keys")
 UNIT = 2.0**-23
+SHORTER = 5  #: tokens by which the last of a padded batch is shorter
 
 with rootdk.watch():  # which makes "rootdk" known to transformers
     pass
 
 
-def built(name: str) -> dict[str, models.Tiny]:
-    """By implementation, where the class takes it: the same weights and inputs."""
-    found = {"eager": models.build(name)}
-    for implementation in ("sdpa", "rootdk"):
-        with contextlib.suppress(ValueError):  # refused
-            found[implementation] = models.build(name, implementation)
-    return found
+class Case:
+    """An architecture, built once for each implementation that its class takes: the same weights, the same inputs."""
+
+    def __init__(self, name: str, implementations: tuple[str, ...] = IMPLEMENTATIONS):
+        self.name = name
+        self.by = {"eager": models.build(name)}
+        for implementation in implementations:
+            if implementation != "eager":
+                with contextlib.suppress(ValueError):  # refused
+                    self.by[implementation] = models.build(name, implementation)
+        eager = self.by["eager"]
+        self.attends, self.fused = attending(eager.model, eager.inputs)
+
+    def exact(self, implementation: str) -> bool:
+        """What is written out is only looked at. Some classes call a fused kernel even in eager."""
+        return implementation == "eager" and not self.fused
 
 
-# Inputs ---------------------------------------------------------------------------------------------------------------
+# Inputs and outputs ---------------------------------------------------------------------------------------------------
 def padded(inputs: dict[str, Any], side: Optional[str]) -> dict[str, Any]:
-    """The last item of the batch shorter by five tokens, at that side."""
     if side is None:
         return inputs
-    out = dict(inputs)
     mask = inputs["attention_mask"].clone()
-    mask[-1, slice(0, 5) if side == "left" else slice(-5, None)] = 0
-    out["attention_mask"] = mask
-    out["input_ids"] = torch.where(mask.bool(), inputs["input_ids"], torch.zeros_like(inputs["input_ids"]))
-    return out
+    mask[-1, slice(0, SHORTER) if side == "left" else slice(-SHORTER, None)] = 0
+    return dict(inputs, attention_mask=mask, input_ids=torch.where(mask.bool(), inputs["input_ids"], 0))
 
 
 def tensors(output: Any) -> Iterator[torch.Tensor]:
@@ -56,30 +61,58 @@ def tensors(output: Any) -> Iterator[torch.Tensor]:
             yield from tensors(value)
 
 
+def close(what: str, a: Any, b: Any, exact: bool, units: int = 256, least: float = 1.0) -> list[str]:
+    """b against a. Rounding: so many units in the last place of the largest number there is, or of `least`; a layer takes a few of them."""
+    one, other = ([x.detach() for x in tensors(y)] for y in (a, b))
+    if [x.shape for x in one] != [x.shape for x in other]:
+        return [f"{what}: other shapes"]
+    worst, size = 0.0, least
+    for x, y in zip(one, other):
+        finite = x.isfinite()
+        if not torch.equal(finite, y.isfinite()):
+            return [f"{what}: finite at other places"]
+        gap = (x[finite].double() - y[finite].double()).abs()
+        if gap.numel():
+            worst, size = max(worst, float(gap.max())), max(size, float(x[finite].abs().max()))
+    if exact:
+        return [f"{what}: differs by {worst:.3g}, but must not"] if worst > 0 else []
+    return [f"{what}: {worst / size:.2g} of its size, {worst / size / UNIT:.0f} units"] if worst > units * UNIT * size else []
+
+
+def said(output: Any, inputs: dict[str, Any], side: Optional[str]) -> list[torch.Tensor]:
+    """Of an output what does not stand for padding, nor is pooled over it."""
+    if side is None:
+        return list(tensors(output))
+    keep = inputs["attention_mask"].bool()
+    answers = inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else None
+    return [x[keep] if x.shape[:2] == keep.shape else x for x in tensors(output) if x.ndim > 2 and x.shape[1] in (keep.shape[1], answers)]
+
+
 # Who computes attention -----------------------------------------------------------------------------------------------
 class _Softmaxes(TorchDispatchMode):
-    """Counts, under the name of the innermost module, what takes a softmax over scores: known from below, whoever wrote it and however."""
+    """Notes, under the name of the innermost module, what takes a softmax over scores: known from below, whoever wrote it and however."""
 
-    FUSED = re.compile(r"_?(scaled_dot_product|flash_attention|efficient_attention)|rootdk\.attention|transformer_encoder_layer_fwd|native_multi_head")
+    FUSED = re.compile(r"_?(scaled_dot_product|flash_attention|efficient_attention)|transformer_encoder_layer_fwd|native_multi_head")
 
     def __init__(self, stack: list[tuple[str, torch.nn.Module]]):
         super().__init__()
-        self.stack, self.found = stack, set[str]()
+        self.stack, self.found, self.fused = stack, set[str](), False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = str(func)
-        scores = out if isinstance(out, torch.Tensor) else None
-        softmax = "_softmax" in name and "log_softmax" not in name and scores is not None and scores.ndim >= 3 and scores.shape[-1] > 1
-        if (softmax or self.FUSED.search(name)) and self.stack:
+        fused = self.FUSED.search(name) is not None
+        softmax = "_softmax" in name and "log_softmax" not in name and isinstance(out, torch.Tensor) and out.ndim >= 3 and out.shape[-1] > 1
+        self.fused = self.fused or fused
+        if (softmax or fused) and self.stack:
             label, module = self.stack[-1]
-            if re.search("att(entio)?n", type(module).__name__, re.IGNORECASE):
+            if re.search("att(entio)?n", type(module).__name__, re.IGNORECASE):  # a router takes a softmax, too
                 self.found.add(label)
         return out
 
 
-def attending(model: torch.nn.Module, inputs: dict[str, Any]) -> set[str]:
-    """Names of the modules that compute attention."""
+def attending(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[set[str], bool]:
+    """Names of the modules that compute attention, and whether a fused kernel does it anywhere."""
     stack: list[tuple[str, torch.nn.Module]] = []
     hooks = []
     for name, module in model.named_modules():
@@ -91,218 +124,195 @@ def attending(model: torch.nn.Module, inputs: dict[str, Any]) -> set[str]:
     finally:
         for hook in hooks:
             hook.remove()
-    return mode.found
+    return mode.found, mode.fused
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
-def close(what: str, a: Any, b: Any, exact: bool, keep: Optional[torch.Tensor] = None, layers: int = 4) -> list[str]:
-    """b against a. Rounding: a few units in the last place of the largest number, for each layer it goes through."""
-    one, other = list(tensors(a)), list(tensors(b))
-    if [x.shape for x in one] != [x.shape for x in other]:
-        return [f"{what}: other shapes"]
-    worst = 0.0
-    for x, y in zip(one, other):
-        x, y = x.detach(), y.detach()
-        if keep is not None and x.ndim >= 2 and x.shape[:2] == keep.shape:
-            x, y = x[keep], y[keep]
-        if exact:
-            if not torch.equal(x.nan_to_num(nan=7e37), y.nan_to_num(nan=7e37)):
-                return [f"{what}: differs by {(x.double() - y.double()).abs().max():.3g}, but must not"]
-            continue
-        if not torch.equal(x.isfinite(), y.isfinite()):
-            return [f"{what}: finite at other places"]
-        if not x.numel():
-            continue
-        gap = (x - y)[x.isfinite()].abs()
-        size = max(1.0, float(x[x.isfinite()].abs().max())) if gap.numel() else 1.0
-        worst = max(worst, float(gap.max()) / size if gap.numel() else 0.0)
-    return [f"{what}: {worst:.2g} of its size, {worst / UNIT:.0f} units"] if worst > 64 * layers * UNIT else []
-
-
 def rows(w: rootdk.Watch) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {(r["step"], r["layer"], r["head"]): r for r in w.to_dicts()}
 
 
-def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch) -> list[str]:
+def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch, all_layers: bool = True) -> list[str]:
     """Where both saw, the same; what only one saw is the other's to name."""
     a, b = rows(eager), rows(other)
+    if not all_layers:
+        a = {key: row for key, row in a.items() if key[1] == eager.layers[0]}
     out = []
     for key in sorted(a.keys() & b.keys()):
         for name in STATISTICS:
             x, y = a[key][name], b[key][name]
-            if x != x and y != y:
-                continue
             # f32 scores of size 10, layer upon layer.
-            if not abs(x - y) <= 1e-4 + 1e-3 * abs(x):
+            if not (x != x and y != y) and not abs(x - y) <= 1e-4 + 1e-3 * abs(x):
                 out.append(f"{what}: step {key[0]} {key[1]} head {key[2]} {name} {y:.5g}, eager {x:.5g}")
     return out if len(out) < 4 else [*out[:3], f"{what}: … and {len(out) - 3} more statistics"]
 
 
 def unnamed(what: str, w: rootdk.Watch, attends: set[str]) -> list[str]:
-    seen = {layer.split("#")[0] for layer in w.layers} | {str(name).split("#")[0] for name in getattr(w, "unseen", {})}
-    lost = sorted(attends - {"" if x == "(root)" else x for x in seen})
+    known = {str(name).split("#")[0] for name in (*w.layers, *getattr(w, "unseen", {}))}
+    lost = sorted(attends - {"" if name == "(root)" else name for name in known})
     return [f"{what}: neither seen nor named: {', '.join(lost[:3])}{f' … {len(lost)}' if len(lost) > 3 else ''}"] if lost else []
 
 
-def forward(name: str, found: dict[str, models.Tiny], side: Optional[str]) -> list[str]:
+def _both(problems: list[str], label: str, run: Callable[[bool], Any], works: bool = False) -> Optional[tuple[Any, Any]]:
+    """What `run` gives unwatched and watched; none where the model does not do it unwatched. `works`: in eager it does, so ours must, or say why not."""
+    try:
+        plain = run(False)
+    except Exception as e:
+        if works and label.endswith("/rootdk") and 'attn_implementation="rootdk"' not in str(e):
+            problems.append(f"{label}: {type(e).__name__} {models.line(e)}, but eager runs")
+        return None
+    try:
+        return plain, run(True)
+    except Exception as e:
+        problems.append(f"{label}: watched {type(e).__name__} {models.line(e)}")
+        return None
+
+
+def forward(case: Case, side: Optional[str] = None) -> list[str]:
     what = {None: "plain", "left": "padded left", "right": "padded right"}[side]
     problems: list[str] = []
-    outputs, watches = {}, {}
-    for implementation, tiny in found.items():
+    outputs: dict[str, list[torch.Tensor]] = {}
+    whole: dict[str, list[torch.Tensor]] = {}
+    watches: dict[str, rootdk.Watch] = {}
+    for implementation, tiny in case.by.items():
         inputs = padded(tiny.inputs, side)
-        label = f"{what}/{implementation}"
-        try:
-            with torch.no_grad():
-                expected = tiny.model(**inputs)
-        except Exception as e:
-            if implementation == "eager":
-                return []  # the model's own limits
-            problems.append(f"{label}: unwatched {type(e).__name__} {models.line(e)}") if implementation == "rootdk" else None
-            continue
-        outputs[implementation] = expected
-        try:
-            with torch.no_grad(), rootdk.watch(tiny.model) as w:
-                output = tiny.model(**inputs)
-            watches[implementation] = w
-        except Exception as e:
-            problems.append(f"{label}: watched {type(e).__name__} {models.line(e)}")
-            continue
-        problems += close(f"{label} output", expected, output, exact=implementation == "eager")
-        problems += unnamed(label, w, attending(found["eager"].model, inputs))
-    keep = padded(found["eager"].inputs, side)["attention_mask"].bool() if side else None
+
+        def run(watched: bool) -> Any:
+            with torch.no_grad(), rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
+                return tiny.model(**inputs), w
+
+        both = _both(problems, f"{what}/{implementation}", run, "eager" in watches)
+        if both is not None:
+            (plain, _), (output, w) = both
+            problems += close(f"{what}/{implementation} output", plain, output, case.exact(implementation))
+            problems += unnamed(f"{what}/{implementation}", w, case.attends)
+            whole[implementation], watches[implementation] = list(tensors(plain)), w
+            outputs[implementation] = said(plain, inputs, side)
+    # Where transformers' own sdpa computes something else than its eager, ours is as sdpa.
+    against = "eager"
+    if "sdpa" in outputs and "eager" in outputs and close("", outputs["eager"], outputs["sdpa"], False):
+        against = "sdpa"
     for implementation in ("sdpa", "rootdk"):
-        if implementation not in outputs:
-            continue
-        wrong = close(f"{what}: {implementation} against eager", outputs["eager"], outputs[implementation], exact=False, keep=keep)
-        problems += wrong
-        if not wrong and implementation in watches and "eager" in watches:
+        if implementation in outputs and against in outputs and implementation != against:
+            if implementation == "rootdk":
+                problems += close(f"{what}: {implementation} against {against}", outputs[against], outputs[implementation], False)
+            # A query of padding that sees no key gets a mean of all values in eager, zero in sdpa. What it asks in the next layer counts as well.
+            alike = not close("", whole[against], whole[implementation], False)
+            problems += same_statistics(f"{what}/{implementation}", watches[against], watches[implementation], all_layers=alike)
+    return problems
+
+
+def generate(case: Case, cache: Optional[str] = None) -> list[str]:
+    """Greedy, four tokens, after prompts of different lengths."""
+    what = f"generate {cache or 'dynamic'}"
+    problems: list[str] = []
+    watches: dict[str, rootdk.Watch] = {}
+    tokens: dict[str, torch.Tensor] = {}
+    for implementation, tiny in case.by.items():
+        inputs = padded(tiny.inputs, "left" if tiny.padded else None)
+        inputs = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
+
+        def run(watched: bool) -> Any:
+            with rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
+                return tiny.model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False, output_logits=True, disable_compile=True,
+                                           return_dict_in_generate=True, **({"cache_implementation": cache} if cache else {})), w
+
+        both = _both(problems, f"{what}/{implementation}", run, "eager" in watches)
+        if both is not None:
+            (plain, _), (output, w) = both
+            if not torch.equal(plain.sequences, output.sequences):
+                problems.append(f"{what}/{implementation}: other tokens")
+            problems += close(f"{what}/{implementation} logits", plain.logits, output.logits, case.exact(implementation))
+            problems += unnamed(f"{what}/{implementation}", w, case.attends)
+            watches[implementation], tokens[implementation] = w, plain.sequences
+    for implementation in ("sdpa", "rootdk"):
+        if implementation in tokens and "eager" in tokens and torch.equal(tokens[implementation], tokens["eager"]):
             problems += same_statistics(f"{what}/{implementation}", watches["eager"], watches[implementation])
     return problems
 
 
-def generate(name: str, found: dict[str, models.Tiny], cache: Optional[str]) -> list[str]:
-    """Greedy, a few tokens."""
-    problems: list[str] = []
-    watches = {}
-    for implementation, tiny in found.items():
-        label = f"generate {cache or 'dynamic'}/{implementation}"
-        inputs = {key: value for key, value in padded(tiny.inputs, "left" if tiny.padded else None).items() if key != "decoder_input_ids"}
-        options = dict(max_new_tokens=4, min_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True, disable_compile=True)
-        if cache:
-            options["cache_implementation"] = cache
-        try:
-            expected = tiny.model.generate(**inputs, **options)
-        except Exception:
-            continue
-        try:
-            with rootdk.watch(tiny.model) as w:
-                output = tiny.model.generate(**inputs, **options)
-        except Exception as e:
-            problems.append(f"{label}: watched {type(e).__name__} {models.line(e)}")
-            continue
-        watches[implementation] = w
-        if not torch.equal(expected.sequences, output.sequences):
-            problems.append(f"{label}: other tokens")
-        problems += close(f"{label} logits", expected.logits, output.logits, exact=implementation == "eager")
-        if not w.layers and not getattr(w, "unseen", {}):
-            problems.append(f"{label}: nothing seen, nothing named")
-    for implementation in ("sdpa", "rootdk"):
-        if implementation in watches and "eager" in watches:
-            problems += same_statistics(f"generate {cache or 'dynamic'}/{implementation}", watches["eager"], watches[implementation])
-    return problems
-
-
-def gradients(tiny: models.Tiny, watched: bool, step: Any = None) -> list[torch.Tensor]:
+def _gradients(tiny: models.Tiny, watched: bool) -> tuple[list[torch.Tensor], Any]:
     tiny.model.zero_grad(set_to_none=True)
     torch.manual_seed(5)
     with rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
         output = tiny.model(**tiny.inputs)
-        sum(x.float().square().mean() for x in tensors(output) if x.requires_grad).backward()
+        draw = torch.Generator().manual_seed(7)  # not the output's own square: behind a layer norm, that is a constant
+        sum((x.float() * torch.randn(x.shape, generator=draw)).mean() for x in tensors(output) if x.requires_grad).backward()
     out = [p.grad for p in tiny.model.parameters() if p.grad is not None]
     tiny.model.zero_grad(set_to_none=True)
-    return out if not watched else (out, w)
+    return out, w
 
 
-def train(name: str, found: dict[str, models.Tiny], checkpoint: bool) -> list[str]:
+def train(case: Case, checkpointed: bool = False) -> list[str]:
+    """A forward and a backward, dropout off; a model that then draws numbers of its own is left out."""
+    what = f"train{' checkpointed' if checkpointed else ''}"
     problems: list[str] = []
-    watches = {}
-    for implementation, tiny in found.items():
-        label = f"train{' checkpointed' if checkpoint else ''}/{implementation}"
+    watches: dict[str, rootdk.Watch] = {}
+    outputs: dict[str, list[torch.Tensor]] = {}
+    for implementation, tiny in case.by.items():
         model = tiny.model
+        if checkpointed and not model.supports_gradient_checkpointing:
+            return []
         model.train()
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        try:
-            if checkpoint:
-                if not model.supports_gradient_checkpointing:
-                    return []
-                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            try:
-                expected = gradients(tiny, False)
-                again = gradients(tiny, False)
-            except Exception:
-                continue
-            steady = len(expected) == len(again) and all(torch.equal(a, b) for a, b in zip(expected, again))
-            if not steady:  # draws numbers of its own, or sums in another order
-                continue
-            try:
-                got, w = gradients(tiny, True)
-            except Exception as e:
-                problems.append(f"{label}: watched {type(e).__name__} {models.line(e)}")
-                continue
-            watches[implementation] = w
-            if len(got) != len(expected):
-                problems.append(f"{label}: gradients of {len(got)} parameters, unwatched {len(expected)}")
-            else:
-                problems += close(f"{label} gradients", expected, got, exact=implementation == "eager", layers=16)
-            problems += unnamed(label, w, attending(found["eager"].model, found["eager"].inputs))
-        finally:
-            if checkpoint and model.supports_gradient_checkpointing:
-                model.gradient_checkpointing_disable()
-            model.eval()
+        if checkpointed:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        both = _both(problems, f"{what}/{implementation}", lambda watched: (_gradients(tiny, watched), None if watched else _gradients(tiny, False)),
+                     "eager" in watches)
+        if checkpointed:
+            model.gradient_checkpointing_disable()
+        model.eval()
+        if both is None:
+            continue
+        ((plain, _), (again, _)), ((found, w), _) = both
+        if close("", plain, again, exact=True):
+            continue
+        problems += close(f"{what}/{implementation} gradients", plain, found, case.exact(implementation), units=1024, least=0.0)
+        problems += unnamed(f"{what}/{implementation}", w, case.attends)
+        outputs[implementation], watches[implementation] = plain, w
+    # The same gradients come from the same scores; where transformers' own sdpa computes something else than its eager, ours is as sdpa.
+    against = "eager"
+    if "sdpa" in outputs and "eager" in outputs and close("", outputs["eager"], outputs["sdpa"], False, units=1024, least=0.0):
+        against = "sdpa"
     for implementation in ("sdpa", "rootdk"):
-        if implementation in watches and "eager" in watches:
-            problems += same_statistics(f"train{' checkpointed' if checkpoint else ''}/{implementation}", watches["eager"], watches[implementation])
+        if implementation in outputs and against in outputs and implementation != against:
+            if implementation == "rootdk":
+                problems += close(f"{what}: rootdk gradients against {against}", outputs[against], outputs["rootdk"], False, units=1024, least=0.0)
+            problems += same_statistics(f"{what}/{implementation}", watches[against], watches[implementation])
     return problems
 
 
-def compiled(name: str, found: dict[str, models.Tiny], fullgraph: bool, implementations: tuple[str, ...] = IMPLEMENTATIONS) -> list[str]:
+def compiled(case: Case, implementation: str, fullgraph: bool = True) -> list[str]:
+    what = f"compile{' fullgraph' if fullgraph else ''}/{implementation}"
     problems: list[str] = []
-    for implementation in implementations:
-        if implementation not in found:
-            continue
-        tiny = found[implementation]
-        label = f"compile{' fullgraph' if fullgraph else ''}/{implementation}"
+    if implementation not in case.by:
+        return []
+    tiny = case.by[implementation]
+
+    def run(watched: bool) -> Any:
         torch._dynamo.reset()
         try:
-            with torch.no_grad():
-                expected = torch.compile(tiny.model, backend="eager", fullgraph=fullgraph)(**tiny.inputs)
-        except Exception:
-            continue  # the model's own limits
-        torch._dynamo.reset()
-        try:
-            with torch.no_grad(), rootdk.watch(tiny.model) as w:
-                output = torch.compile(tiny.model, backend="eager", fullgraph=fullgraph)(**tiny.inputs)
-        except Exception as e:
-            problems.append(f"{label}: watched {type(e).__name__} {models.line(e)}")
-            continue
+            with torch.no_grad(), rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
+                return torch.compile(tiny.model, backend="eager", fullgraph=fullgraph)(**tiny.inputs), w
         finally:
             torch._dynamo.reset()
-        problems += close(f"{label} output", expected, output, exact=False)
-        if not w.layers and not getattr(w, "unseen", {}):
-            problems.append(f"{label}: nothing seen, nothing named")
+
+    both = _both(problems, what, run)
+    if both is not None:
+        (plain, _), (output, w) = both
+        problems += close(f"{what} output", plain, output, exact=False)
+        problems += unnamed(what, w, case.attends)
     return problems
 
 
-def everything(name: str, compile: bool = True) -> list[str]:
-    found = built(name)
-    problems = forward(name, found, None)
-    if found["eager"].padded:
-        problems += forward(name, found, "left") + forward(name, found, "right")
-    if found["eager"].generates:
-        problems += generate(name, found, None) + generate(name, found, "static")
-    problems += train(name, found, False) + train(name, found, True)
-    if compile:
-        problems += compiled(name, found, False) + compiled(name, found, True)
-    return problems
+CHECKS: dict[str, Callable[[Case], list[str]]] = {
+    "forward": forward,
+    "padded left": lambda case: forward(case, "left") if case.by["eager"].padded else [],
+    "padded right": lambda case: forward(case, "right") if case.by["eager"].padded else [],
+    "generate": lambda case: generate(case) if case.by["eager"].generates else [],
+    "generate static": lambda case: generate(case, "static") if case.by["eager"].generates else [],
+    "train": train,
+    "train checkpointed": lambda case: train(case, checkpointed=True),
+}

@@ -169,6 +169,23 @@ def test_packed_sequences_and_static_caches_are_as_in_eager(name):
         assert (outputs[0] - outputs[1]).abs().max() < 256 * 2.0**-23 * max(1, outputs[0].abs().max().item()), given
 
 
+def test_it_compiles_as_one_graph():
+    tiny = models.build("llama", "rootdk")
+    with torch.no_grad():
+        expected = tiny.model(**tiny.inputs).logits
+        torch._dynamo.reset()
+        found = torch.compile(tiny.model, backend="eager", fullgraph=True)(**tiny.inputs).logits
+    torch._dynamo.reset()
+    assert (found - expected).abs().max() < 256 * 2.0**-23 * max(1, expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["sam", "gptj"])
+def test_a_table_of_its_own_classes_has_none_for_us(name):
+    kind = models.model_class(name)
+    with pytest.raises(ValueError, match=f'attn_implementation="rootdk": {kind.__name__}'):
+        kind._from_config(models.config(name), attn_implementation="rootdk")
+
+
 def test_sparse_attention_by_indices_is_refused_not_computed_densely():
     tiny = models.build("deepseek_v32", "rootdk")
     with pytest.raises(ValueError, match="indices"), torch.no_grad():
