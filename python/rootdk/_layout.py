@@ -2,6 +2,7 @@
 arrives at the first product of queries and keys says which rows it came from, and whether a factor would arrive, too."""
 from __future__ import annotations
 
+import copy
 from typing import Any, Optional
 
 import numpy as np
@@ -37,7 +38,8 @@ class _Catch(TorchFunctionMode):
             raise _Arrived(named["query"], named["key"])
         if func in _PRODUCTS and len(args) == 2:
             raise _Arrived(args[0], args[1].transpose(-1, -2))
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # no watch is to see this
+            return func(*args, **kwargs)
 
 
 def _arrives(module: torch.nn.Module, said: dict[str, Tensor], inputs: int) -> Optional[tuple[Tensor, Tensor]]:
@@ -45,7 +47,9 @@ def _arrives(module: torch.nn.Module, said: dict[str, Tensor], inputs: int) -> O
     is used, so that shards need not be gathered."""
     device = next(iter(said.values())).device
     probe = module.__class__.__new__(module.__class__)
-    probe.__dict__.update(module.__dict__)
+    for name, value in module.__dict__.items():  # what forward may write to, such as a cache, is not the module's own
+        probe.__dict__[name] = copy.copy(value) if isinstance(value, (list, dict, set)) else value
+    probe.__dict__["_buffers"] = {name: None if x is None else x.clone() for name, x in module._buffers.items()}
     children: dict[str, Any] = {}
     for name, child in module._modules.items():
         if name in said:

@@ -213,7 +213,8 @@ class Packed(torch.nn.Module):
     def __init__(self, layout, way="sdpa", name="qkv"):
         super().__init__()
         self.layout, self.way, self.name = layout, way, name
-        self.dropout = torch.nn.Dropout(0.5)
+        self.dropout, self.calls = torch.nn.Dropout(0.5), []
+        self.register_buffer("seen", torch.zeros(()))
         setattr(self, name, torch.nn.Linear(16, 48 if layout != "gqa" else 32))
 
     def forward(self, x):
@@ -237,8 +238,12 @@ class Packed(torch.nn.Module):
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         elif self.layout == "heads mixed":
             q = q + q.flip(1)
+        self.calls.append(len(x))
+        self.seen += 1
         if self.way == "sdpa":
             out = F.scaled_dot_product_attention(q, k, v)
+        elif self.way == "einsum":
+            out = torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1) @ v
         else:
             out = (q * 0.5 @ k.transpose(-1, -2)).softmax(-1) @ v
         return out.transpose(1, 2).flatten(-2)
@@ -256,20 +261,22 @@ def test_packed_layers_of_ones_own_are_tried(layout, way, name):
         before, state = peaks(w)["layers.0"], torch.random.get_rng_state()
         factors = np.array(w.qk_clip(tau=0.25 * before.min())["layers.0"])
         assert torch.equal(state, torch.random.get_rng_state())
+        assert model.layers[0].calls == [2, 2] and model.layers[0].seen == 2 and w.layers == ["layers.0"]
         model(x)
         np.testing.assert_allclose(peaks(w)["layers.0"], before * factors, rtol=1e-4)
         assert torch.equal(model(x[:, :1]), one)  # values stay
     assert len(set(factors)) == 4
 
 
-@pytest.mark.parametrize("layout", ["normalised", "heads mixed"])
-def test_packed_layers_whose_forward_does_not_tell_are_refused(layout):
-    model = loud(Model(Packed(layout)))
+@pytest.mark.parametrize("layout, way", [("normalised", "sdpa"), ("heads mixed", "sdpa"), ("side by side", "einsum")])
+def test_packed_layers_whose_forward_does_not_tell_are_refused(layout, way):
+    model = loud(Model(Packed(layout, way)))
     before = weights(model)
     with rootdk.watch(model) as w:
         model(torch.randn(2, 12, 16))
         with pytest.raises(ValueError, match=r"layers\.0 \(Packed\): which rows of qkv.*projections="):
             w.qk_clip(tau=1e-3)
+        assert w.layers == ["layers.0"] and len(w.to_dicts()) == 4  # the trial was not watched
     assert unchanged(model, before)
 
 
