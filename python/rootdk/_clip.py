@@ -67,11 +67,12 @@ class Clipper:
 
     def _verify(self, step: int, label: str, values: list[float], promise: _Promise) -> None:
         """A clip that reached the scores leaves a maximum near peak·γ, one that did not near peak. Another batch moves both, so the
-        line is 1.5 times what was promised, or, where γ is small, half-way back in logarithms: peak·√γ."""
+        line is 1.5 times what was promised, or, where γ is small, half-way back in logarithms: peak·√γ. Where γ is so near to 1 that
+        the line is above the peak itself, the two cannot be told apart."""
         if label in self._warned or len(values) != len(promise.peak):
             return
         for head, (now, peak, factor) in enumerate(zip(values, promise.peak, promise.factor)):
-            if now > peak * factor * max(_SLACK, factor**-0.5):
+            if factor * _SLACK <= 1 and now > peak * factor * max(_SLACK, factor**-0.5):
                 self._warned.add(label)
                 warnings.warn(
                     f"qk_clip: {label}, head {head}: the largest raw score was to go from {peak:.4g} to {peak * factor:.4g}, but is "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ._gains import Gain, gains_of
+from ._layout import passes_factors, rows_of
 
 NONE, ALL = -1, -2  # rows that belong to no query or key, and rows that all heads share
 
@@ -71,6 +72,10 @@ class _Linear:
     def rows(self) -> int:
         return int(self.weight.shape[self.axis])
 
+    @property
+    def inputs(self) -> int:
+        return int(self.weight.shape[1 - self.axis])
+
     def edits(self, head: Any, power: Any) -> Iterator[Edit]:
         head = np.asarray(head, np.int64)
         power = np.broadcast_to(np.asarray(power, np.float64), head.shape)
@@ -82,7 +87,9 @@ class _Linear:
 _PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("to_q", "to_k"), ("wq", "wk"), ("Wq", "Wk"),
           ("linear_q", "linear_k"), ("query_proj", "key_proj"), ("q_attn", ""))
 _PACKED = ("qkv", "qkv_proj", "Wqkv", "wqkv", "to_qkv", "c_attn", "att_proj", "query_key_value")
-# `query_key_value` is written both ways, so classes are named. Each group of query heads is followed by its key and its value.
+# Whose packed layers are known to lie side by side, but for the classes below; others are tried.
+_KNOWN = ("transformers.", "timm.")
+# Each group of query heads is followed by its key and its value.
 _BY_GROUPS = {"GPTNeoXAttention", "GPTNeoXJapaneseAttention", "BloomAttention", "FalconAttention", "PersimmonAttention"}
 _NORM = re.compile(r"(?:(q|query|k|key|qk)_?(?:layer_?)?(?:norm|ln))|(?:norm_(q|k))")
 _LOOKS_LIKE_NORM = re.compile(r"(?:^|_)(?:q|k|qk|query|key)(?:_.*)?(?:norm|ln)|(?:norm|ln)_(?:q|k|qk|query|key)(?:_|$)")
@@ -170,12 +177,21 @@ def _dim(module: torch.nn.Module, rows: int, heads: int, what: str) -> int:
     return dim
 
 
+def _known(module: torch.nn.Module) -> bool:
+    return any(kind.__module__.startswith(_KNOWN) for kind in type(module).__mro__)
+
+
 def _separate(module: torch.nn.Module, q: _Linear, k: Optional[_Linear], heads: int, alpha: float) -> Found:
     dim = _dim(module, q.rows, heads, q.name)
     own_keys = k is not None and k.rows == q.rows
     edits = list(q.edits(np.arange(q.rows) // dim, alpha if own_keys else 1.0))
+    rows = {q.name: q.rows}
     if k is not None and own_keys:
         edits += k.edits(np.arange(k.rows) // dim, 1 - alpha)
+        rows[k.name] = k.rows
+    if not _known(module) and passes_factors(module, rows, q.inputs, q.weight.device) is False:
+        raise ValueError(f"its forward does more to {' and '.join(rows)} than a factor would pass through (a norm without a module?); "
+                         "pass projections= if you know what to scale")
     return Found(edits)
 
 
@@ -186,6 +202,8 @@ def _packed(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found
     if layer is None or not heads:
         return None
     names = {kind.__name__ for kind in type(module).__mro__}
+    if not _known(module):
+        return _as_forward_says(module, layer, heads, alpha)
     known = getattr(module, "head_dim", None)
     dim = known if isinstance(known, int) and known > 0 else layer.rows // (3 * heads)
     heads_kv, rest = divmod(layer.rows // dim - heads, 2) if dim and layer.rows % dim == 0 else (0, 1)
@@ -199,8 +217,6 @@ def _packed(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found
     elif "CodeGenAttention" in names:  # four shards, in each of them queries, values, keys
         share = heads // 4
         blocks = [(role, h) for s in range(4) for role in "qvk" for h in range(s * share, (s + 1) * share)]
-    elif layer.name == "query_key_value" and heads_kv > 1:
-        raise ValueError("query_key_value is packed by heads in some models and side by side in others; pass projections=")
     else:
         blocks = [*queries, *keys, *[("v", h) for h in range(heads_kv)]]
     powers = {"q": alpha, "k": 1 - alpha} if group == 1 else {"q": 1.0}
@@ -209,6 +225,19 @@ def _packed(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found
     if head.size != layer.rows:
         raise ValueError(f"{layer.rows} rows of {layer.name} do not make queries, keys and values of {heads} heads")
     return Found(list(layer.edits(head, power)), side_by_side=not by_groups)
+
+
+def _as_forward_says(module: torch.nn.Module, layer: _Linear, heads: int, alpha: float) -> Found:
+    """A packed layer of somebody's own: by heads, side by side, or as it likes."""
+    found = rows_of(module, layer.name, layer.rows, layer.inputs, heads, layer.weight.device)
+    if found is None or found[0].sum(0).max() > 1 or (found[0].any(0) & found[1].any(0)).any() or not found[0].any(1).all():
+        raise ValueError(f"which rows of {layer.name} are whose queries and keys does not follow from its forward; pass projections=")
+    q, k = found
+    own_keys = k.sum(0).max() <= 1
+    head, power = np.full(layer.rows, NONE), np.zeros(layer.rows)
+    for rows, exponent in ((q, alpha), (k, 1 - alpha)) if own_keys else ((q, 1.0),):
+        head[rows.any(0)], power[rows.any(0)] = rows.argmax(0)[rows.any(0)], exponent
+    return Found(list(layer.edits(head, power)), side_by_side=True)
 
 
 def _multihead(module: torch.nn.MultiheadAttention, heads: int, alpha: float) -> Found:

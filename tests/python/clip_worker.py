@@ -1,15 +1,21 @@
-"""One of several processes of test_clip_ranks.py: python clip_worker.py RANK WORLD PORT CASE. Prints a line of JSON."""
+"""The processes of test_clip_ranks.py: python clip_worker.py WORLD CASE,CASE… Prints a line of JSON for each rank. They are forked after
+the imports, which take longer than all the rest."""
 from __future__ import annotations
 
 import datetime
 import json
+import multiprocessing
 import os
+import socket
 import sys
 import warnings
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import rootdk
 from rootdk._clip import Clipper
@@ -96,8 +102,6 @@ def data_parallel(rank, wrap):
     if wrap == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     elif wrap == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
         for layer in model.layers[:2]:
             fully_shard(layer)
         fully_shard(model)
@@ -117,11 +121,8 @@ def data_parallel(rank, wrap):
 
 def tensor_parallel(rank, norm, data=1):
     """Heads 0 and 1 on one rank, 2 and 3 on the other; with `data` also FSDP over that."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     plain = made(Attention(norm=norm))
-    before, x = whole(plain), torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(rank if data > 1 and rank > 1 else 9))
+    before = whole(plain)
     mesh = init_device_mesh("cpu", (data, 2) if data > 1 else (2,), mesh_dim_names=("dp", "tp") if data > 1 else ("tp",))
     model = made(Attention(norm=norm))
     model.load_state_dict(plain.state_dict())
@@ -129,10 +130,9 @@ def tensor_parallel(rank, norm, data=1):
     parallelize_module(model, tp, {f"layers.0.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
                        | {"layers.0.o_proj": RowwiseParallel()})
     if data > 1:
-        from torch.distributed.fsdp import fully_shard
-
         fully_shard(model, mesh=mesh["dp"])
-        x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(100 + mesh["dp"].get_local_rank()))
+    batch = mesh["dp"].get_local_rank() if data > 1 else 0
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(100 + batch))
     alone = peaks(looked(plain, x))["layers.0"]
     with rootdk.watch(model) as w, torch.no_grad():
         model(x)
@@ -160,19 +160,12 @@ def refused(rank, kind):
     elif kind == "tau":
         tau += rank
     elif kind == "alone":
-        from torch.distributed.fsdp import fully_shard
-
         fully_shard(model)
         group = False
     elif kind == "packed":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
         model = made(Packed(), Packed())
         parallelize_module(model, init_device_mesh("cpu", (2,)), {f"layers.{i}.qkv": ColwiseParallel() for i in range(2)})
     elif kind == "fsdp1":
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
     before = {name: (p.to_local() if hasattr(p, "to_local") else p).detach().clone() for name, p in model.named_parameters()}
     heads = 2 if kind == "packed" or (kind == "heads" and rank == 1) else 4
@@ -219,19 +212,34 @@ CASES = {"ddp": lambda rank: data_parallel(rank, "ddp"), "plain": lambda rank: d
          "not-seen": not_seen, "small-group": small_group}
 
 
-def main():
-    rank, world, port, case = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+def work(rank, world, port, cases, said):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
     found = {}
-    for name in case.split(","):
+    for name in cases:
         torch.manual_seed(0)
         found[name] = refused(rank, name[8:]) if name.startswith("refused:") else CASES[name](rank)
     dist.barrier()
-    print("JSON " + json.dumps(found), flush=True)
+    said.send(found)
+    said.close()
     os._exit(0)  # gloo's threads need not be waited for
+
+
+def main():
+    world, cases = int(sys.argv[1]), sys.argv[2].split(",")
+    torch.set_num_threads(1)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    forked = multiprocessing.get_context("fork")
+    pipes = [forked.Pipe(duplex=False) for _ in range(world)]
+    workers = [forked.Process(target=work, args=(rank, world, port, cases, pipes[rank][1]), daemon=True) for rank in range(world)]
+    for worker in workers:
+        worker.start()
+    for _, theirs in pipes:
+        theirs.close()
+    for mine, _ in pipes:
+        print("JSON " + json.dumps(mine.recv()), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
@@ -21,23 +20,10 @@ WORKER = pathlib.Path(__file__).with_name("clip_worker.py")
 
 def ranks(*cases, world=2):
     """What each rank says of each case: {case: [of rank 0, of rank 1, …]}. Processes are started once for all of them."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    workers = [subprocess.Popen([sys.executable, str(WORKER), str(rank), str(world), str(port), ",".join(cases)], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env=env) for rank in range(world)]
-    said = []
-    try:
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err[-4000:]
-            said.append(json.loads(next(line[5:] for line in out.splitlines() if line.startswith("JSON "))))
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-                worker.wait()
+    done = subprocess.run([sys.executable, str(WORKER), str(world), ",".join(cases)], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("JSON ")]
     return {case: [one[case] for one in said] for case in cases}
 
 
