@@ -71,11 +71,22 @@ def _arrange(x: Tensor, names: Letters, wanted: Sequence[str]) -> Tensor:
     return x
 
 
-def summed_axis(equation: str, tensors: Sequence[Tensor], at: int) -> list[int]:
-    """The axes of operand `at` that are summed against another operand, where the axes left are not all the other's, too."""
+def summed_axes(equation: str, tensors: Sequence[Tensor], at: int) -> list[int]:
+    """The axes of operand `at` that are summed against another operand."""
     read = letters(equation, tuple(x.ndim for x in tensors))
     if read is None:
         return []
     operands, result = read
     others = {name for i, operand in enumerate(operands) if i != at for name in operand}
     return [axis for axis, name in enumerate(operands[at]) if name in others and name not in result]
+
+
+def has_own_axis(equation: str, tensors: Sequence[Tensor], x: Tensor) -> bool:
+    """Whether the result has an axis of x that no other operand has."""
+    read = letters(equation, tuple(y.ndim for y in tensors))
+    if read is None:
+        return False
+    operands, result = read
+    at = next(i for i, y in enumerate(tensors) if y is x)
+    others = {name for i, operand in enumerate(operands) if i != at for name in operand}
+    return any(name in result and name not in others for name in operands[at])

@@ -3,7 +3,7 @@ product."""
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -50,12 +50,11 @@ class Follow(TorchFunctionMode):
         self.looker = looker
         self.trail = Trail(looker.batch_hint)
 
-    def __enter__(self) -> Follow:
-        TorchFunctionMode.__enter__(self)
-        return self
+    if TYPE_CHECKING:  # dynamo breaks graphs only under modes that enter and leave in the usual way
 
-    def __exit__(self, *exception: Any) -> None:
-        TorchFunctionMode.__exit__(self, *exception)
+        def __enter__(self) -> Follow: ...
+
+        def __exit__(self, *exception: Any) -> None: ...
 
     def forget(self) -> None:
         """Lets go of what was not followed to its end."""
@@ -91,12 +90,11 @@ class Follow(TorchFunctionMode):
 
     def _operator(self, func: Any) -> None:
         """Operators that compute attention as a whole: flex_attention, a library's own, and what a compiled graph calls."""
-        name = str(getattr(func, "name", lambda: "")() if callable(getattr(func, "name", None)) else func)
-        if _ATTENTION.search(name) and not name.startswith("rootdk::") and "backward" not in name:
-            if isinstance(func, torch._ops.HigherOrderOperator):
-                self.looker.missed(name, "an operator that computes attention as a whole")
-            else:
-                self.looker.missed(name.split("::")[-1].split(".")[0], "an operator called from a compiled graph or by a library")
+        name = func.name() if isinstance(func, torch._ops.OpOverload) else getattr(func, "_qualified_op_name", str(func))
+        namespace, _, name = name.rpartition("::")
+        name = name.split(".")[0]
+        if _ATTENTION.search(name) and namespace != "rootdk" and "backward" not in name:
+            self.looker.missed(name, "an operator that computes attention as a whole, called from a compiled graph or by a library")
 
 
 def _elsewhere() -> bool:

@@ -65,8 +65,8 @@ class Trail:
         if len(tensors) == 1:
             self._permuted_by(equation, tensors[0], out)
             return None
-        axes = [{*_einsum.summed_axis(equation, tensors, i)} for i in range(len(tensors))]
-        found = self._times_values(tensors, axes)
+        axes = [{*_einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
+        found = self._times_values(tensors, axes, lambda x: _einsum.has_own_axis(equation, tensors, x))
         if found is not None or len(tensors) != 2:
             return found
         a, b = tensors
@@ -104,8 +104,9 @@ class Trail:
             if isinstance(self.memory.get(x), Note):
                 self.memory.pop(x)
 
-    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]]) -> Found:
-        """If one side holds weights and the sum goes over their keys."""
+    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]], own: Optional[Callable[[Tensor], bool]] = None) -> Found:
+        """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody else's,
+        as weights have their queries; those of a router have not."""
         for x, summed in zip(sides, axes):
             note = self.memory.get(x)
             if isinstance(note, Note) and note.key in summed:
@@ -115,7 +116,8 @@ class Trail:
                     note.held.multiplied = True
             elif isinstance(note, Lost) and (note.key is None or note.key in summed) and all(y.ndim > 2 for y in sides):
                 self.memory.pop(x)
-                return f"softmax over {list(note.shape)}", "whose scores were not followed from a product"
+                if own is None or own(x):
+                    return f"softmax over {list(note.shape)}", "whose scores were not followed from a product"
         return None
 
     def _report(self, note: Note) -> Found:

@@ -229,3 +229,313 @@ def test_what_is_written_out_is_followed(way):
         d_p = 2 * out.detach().numpy() @ np.broadcast_to(numbers[2], (B, H, S, D)).swapaxes(-1, -2)
         d_s = p * (d_p - (p * d_p).sum(-1, keepdims=True))
         np.testing.assert_allclose(looker.gradients[0].numpy(), d_s, atol=1e-11)
+
+
+def test_a_scale_before_the_product_is_told_of_fused_attention_too():
+    q, k, v = (x.detach() for x in qkv())
+    cos, sin = torch.randn(T, D, dtype=q.dtype), torch.randn(T, D, dtype=q.dtype)
+
+    def rotated(x):
+        one, other = x.chunk(2, -1)
+        return x * cos + torch.cat((-other, one), -1) * sin
+
+    looker = Notes()
+    with Follow(looker):
+        F.scaled_dot_product_attention(q * 0.5, k, v, scale=1.0)
+        F.scaled_dot_product_attention((q / 4).transpose(1, 2).contiguous().transpose(1, 2), key=k * 3, value=v)
+        F.scaled_dot_product_attention(rotated(q * 0.5), k, v)
+        F.scaled_dot_product_attention(q * 0.5 + 1, k, v)  # no multiple of q
+        F.scaled_dot_product_attention(F.normalize(q * 0.5), k, v)
+        F.scaled_dot_product_attention(q * 0.5 * k[:, :, :T], k, v)
+    assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
+    q, k, v = (torch.randn(B * H, n, D) for n in (T, S, S))
+    for hint, split in ((torch.empty(B, T, 9), (B, H)), (torch.empty(T, B, 9), (B, H)), (torch.empty(T, 9), (1, B * H)),
+                        (torch.empty(B, T, dtype=torch.long), (B, H)), (torch.empty(B, H, T, D), (B, H)), (None, (B * H, 1))):
+        looker = Notes(() if hint is None else (hint,))
+        with Follow(looker):
+            torch.softmax(q @ k.mT * C, -1) @ v
+        assert looker.written[0].scores.shape == (*split, T, S), hint
+        assert torch.equal(looker.written[0].q.reshape(q.shape), q)
+    looker = Notes()
+    with Follow(looker):  # one query whose axis is gone between the products
+        p = torch.bmm(q[:, :1], k.mT).squeeze(1).softmax(-1)
+        torch.bmm(p.unsqueeze(1), v)
+    assert looker.written[0].scores.shape == (B * H, 1, 1, S)
+
+
+@pytest.mark.parametrize("options", [{}, dict(batch_first=True), dict(add_bias_kv=True), dict(add_zero_attn=True), dict(kdim=6, vdim=10),
+                                     dict(bias=False), dict(dropout=0.3)], ids=str)
+@pytest.mark.parametrize("call", [{}, dict(average_attn_weights=False), "padding", "mask", "mask per head", "causal", "unbatched"],
+                         ids=str)
+def test_multihead_attention_with_weights(options, call):
+    width = H * D
+    module = torch.nn.MultiheadAttention(width, H, dtype=torch.float64, **options)
+    first = options.get("batch_first", False)
+    x = torch.randn(B, T, width, dtype=torch.float64, requires_grad=True)
+    y, z = (torch.randn(B, S, options.get(name, width), dtype=torch.float64) for name in ("kdim", "vdim"))
+    given = {} if isinstance(call, str) else call
+    if call == "padding":
+        given = dict(key_padding_mask=torch.arange(S).repeat(B, 1) >= torch.tensor([[S], [4]]))
+    elif call == "mask":
+        given = dict(attn_mask=HIDE)
+    elif call == "mask per head":
+        given = dict(attn_mask=torch.randn(B * H, T, S, dtype=torch.float64))
+    elif call == "causal":
+        given = dict(attn_mask=HIDE, is_causal=True)
+    inputs = (x[0], y[0], z[0]) if call == "unbatched" else (x, y, z) if first else tuple(t.transpose(0, 1) for t in (x, y, z))
+
+    def run():
+        torch.manual_seed(8)
+        out, weights = module(*inputs, **given)
+        return out, weights, *torch.autograd.grad(out.square().sum(), (x, module.out_proj.weight))
+
+    expected = run()
+    looker = Notes()
+    with Follow(looker):
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(expected, found))
+    assert len(looker.written) == 1 and not looker.unseen and len(looker.gradients) == 1
+    it = looker.written[0]
+    keys = S + ("add_bias_kv" in options) + ("add_zero_attn" in options)
+    batch = 1 if call == "unbatched" else B
+    assert it.scores.shape == looker.gradients[0].shape == (batch, H, T, keys)
+    assert it.factor == 1 and it.prescale == pytest.approx(C) and it.cap is None and it.sink is None
+    if "dropout" not in options:
+        p = it.scores.softmax(-1)
+        p = p if given.get("average_attn_weights") is False else p.mean(1)
+        torch.testing.assert_close(p[0] if call == "unbatched" else p, found[1])
+    if call in ({}, "unbatched"):
+        torch.testing.assert_close((it.q @ it.k).detach(), it.scores.detach())
+
+
+def test_multihead_attention_without_weights_is_seen_as_fused():
+    module = torch.nn.MultiheadAttention(12, 3)
+    x = torch.randn(T, B, 12)
+    looker = Notes()
+    with Follow(looker):
+        module(x, x, x, need_weights=False)
+    assert len(looker.fused) == 1 and looker.fused[0][0][0].shape == (B, 3, T, 4)
+    assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+
+
+def linear_attention(q, k, v):
+    return (F.elu(q) + 1) @ ((F.elu(k) + 1).mT @ v)
+
+
+NOT_ATTENTION = {
+    "linear attention": linear_attention,
+    "products without softmax": lambda q, k, v: torch.tanh(q @ k.mT * C) @ v,
+    "a chain of products": lambda q, k, v: q @ k.mT @ v @ v.mT @ k,
+    "weights of the other axis": lambda q, k, v: (q @ k.mT).softmax(-1).mT @ q,
+    "exp without a sum": lambda q, k, v: (q @ k.mT).exp() @ v,
+    "a classifier": lambda q, k, v: (q.flatten(2) @ torch.nn.Parameter(torch.randn(T * D, 10, dtype=q.dtype))).softmax(-1).sum(),
+    "an expected embedding": lambda q, k, v: F.linear(q, torch.randn(9, D, dtype=q.dtype)).softmax(-1) @ torch.randn(9, 2, dtype=q.dtype),
+    "a router": lambda q, k, v: torch.einsum("bhte,ebhtd->bhtd", F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1),
+                                             torch.randn(6, B, H, T, D, dtype=q.dtype)),
+    "a router, top two": lambda q, k, v: F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1).topk(2).values.sum(),
+    "a loss": lambda q, k, v: F.cross_entropy((q[:, 0] @ k[:, 0].mT).flatten(0, 1), torch.arange(B * T) % S),
+}
+
+
+@pytest.mark.parametrize("what", NOT_ATTENTION)
+def test_what_is_no_attention_is_not_called_so(what):
+    looker = Notes()
+    torch.manual_seed(2)
+    expected = NOT_ATTENTION[what](*qkv())
+    torch.manual_seed(2)
+    with Follow(looker):
+        found = NOT_ATTENTION[what](*qkv())
+    assert torch.equal(expected, found)
+    assert not looker.written and not looker.unseen and not looker.fused
+
+
+MISSED = {
+    "additive scores": lambda q, k, v: torch.tanh(q[:, :, :, None] + k[:, :, None]).sum(-1).softmax(-1) @ v,
+    "talking heads": lambda q, k, v: F.linear((q @ k.mT).permute(0, 2, 3, 1), torch.eye(H, dtype=q.dtype)).permute(0, 3, 1, 2).softmax(-1) @ v,
+    "distances": lambda q, k, v: (-torch.cdist(q, k)).softmax(-1).matmul(v),
+    "chunks": lambda q, k, v: F.pad((q @ k.mT).softmax(-1), (0, 2))[..., 1:-1] @ v,
+}
+
+
+@pytest.mark.parametrize("what", MISSED)
+def test_what_was_not_followed_is_named(what):
+    looker = Notes()
+    with Follow(looker):
+        MISSED[what](*qkv())
+    assert not looker.written and len(looker.unseen) == 1
+    assert looker.unseen[0] == (f"softmax over [{B}, {H}, {T}, {S}]", "whose scores were not followed from a product")
+
+
+def test_operators_that_are_attention_as_a_whole_are_named():
+    q = torch.randn(1, 2, 8, 4)
+    looker = Notes()
+    with Follow(looker):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+    assert [what for what, _ in looker.unseen] == ["_scaled_dot_product_flash_attention_for_cpu"]
+
+
+# The model runs as if nobody looked ---------------------------------------------------------------------------------------
+def attention_of(x):
+    q, k, v = x.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    return (q @ k.mT * 0.5).softmax(-1) @ v + F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_compiled_graph_stays_whole(backend, inside):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    x = torch.randn(2, 6, 24)
+    compiled = torch.compile(attention_of, fullgraph=True, backend=backend)
+    expected = compiled(x)
+    if inside:
+        torch._dynamo.reset()
+        compiled = torch.compile(attention_of, fullgraph=True, backend=backend)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for _ in range(10):
+        with Follow(Notes()):
+            assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
+    # A mode that comes or goes costs one compilation; another watch costs none.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_runs_as_ever_and_is_named():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q = torch.randn(1, 2, 128, 16)
+
+    def bias(score, b, h, i, j):
+        return score + 0.1 * (i - j)
+
+    def run():
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+        return flex_attention(q, q, q), flex_attention(q, q, q, score_mod=bias, block_mask=mask)
+
+    expected = run()
+    looker = Notes()
+    with Follow(looker):
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(expected, found))
+    assert {what for what, _ in looker.unseen} == {"flex_attention"} and len(looker.unseen) == 2
+    with Follow(looker), pytest.raises(ValueError, match="same embedding dimension"):
+        flex_attention(q, q[..., :8], q)
+
+
+def test_transforms_of_torch_func_are_not_looked_into():
+    x = torch.randn(3, 2, 6, 24)
+
+    def loss(x):
+        return attention_of(x).square().sum()
+
+    def written(x):
+        return ((x @ x.mT).softmax(-1) @ x).square().sum()
+
+    expected = torch.func.vmap(attention_of)(x), torch.func.grad(loss)(x[0]), torch.func.jvp(written, (x[0],), (x[1],))
+    looker = Notes()
+    with Follow(looker):
+        found = torch.func.vmap(attention_of)(x), torch.func.grad(loss)(x[0]), torch.func.jvp(written, (x[0],), (x[1],))
+    assert torch.equal(expected[0], found[0]) and torch.equal(expected[1], found[1])
+    assert all(torch.equal(a, b) for a, b in zip(expected[2], found[2]))
+    assert not looker.written and not looker.fused
+
+
+def test_subclasses_other_modes_and_modes_of_gradients():
+    class Own(torch.Tensor):
+        pass
+
+    x = torch.randn(2, 6, 24)
+    expected = attention_of(x)
+    for context in (torch.inference_mode, torch.no_grad, lambda: torch.device("cpu"), lambda: torch.autocast("cpu", enabled=False)):
+        looker = Notes()
+        with context(), Follow(looker):
+            assert torch.equal(attention_of(x), expected)
+        with Follow(looker), context():
+            assert torch.equal(attention_of(x), expected)
+        assert len(looker.written) == len(looker.fused) == 2
+    looker = Notes()
+    with Follow(looker):
+        out = attention_of(x.as_subclass(Own))
+    assert type(out) is Own and torch.equal(out.as_subclass(torch.Tensor), expected) and len(looker.written) == 1
+    with torch.device("meta"), Follow(looker):
+        assert attention_of(torch.randn(2, 6, 24)).shape == expected.shape
+    assert len(looker.written) == 1 and ("scaled_dot_product_attention", "of tensors without data") in looker.unseen
+
+
+def test_errors_of_the_model_are_its_own():
+    looker = Notes()
+    q, k, v = qkv()
+    for wrong in (lambda: q @ v, lambda: F.scaled_dot_product_attention(q, k[..., :1], v), lambda: torch.einsum("bhqd->z", q),
+                  lambda: torch.softmax(q @ k.mT, 9), lambda: torch.matmul(3, q), lambda: torch.cat([q @ k.mT, 3], -1),
+                  lambda: (q @ k.mT).view(3, 3), lambda: F.softmax()):
+        with pytest.raises(Exception) as without:
+            wrong()
+        with Follow(looker), pytest.raises(type(without.value)) as watched:
+            wrong()
+        assert str(watched.value) == str(without.value)
+    assert not looker.unseen
+
+
+def test_an_error_of_the_looker_reaches_the_caller():
+    class Strict(Notes):
+        def written_out(self, found):
+            raise RuntimeError("an alarm")
+
+    q, k, v = qkv()
+    with Follow(Strict()), pytest.raises(RuntimeError, match="an alarm"):
+        (q @ k.mT).softmax(-1) @ v
+
+
+def test_nothing_is_kept_alive():
+    import gc
+    import weakref
+
+    class Quiet(Notes):
+        def written_out(self, found):
+            pass
+
+    q, k, v = (x.detach() for x in qkv())
+    with Follow(Quiet()) as follow:
+        notes = follow.trail.memory.notes
+        x = q @ k.mT @ v
+        for _ in range(5):  # of a chain of products, the last link but one at most
+            x = x @ v.mT @ v
+        assert len(notes) <= 2
+        del x
+        assert not notes
+        moved = q * 2
+        s = moved @ k.mT * C
+        p = s.softmax(-1)
+        gone = [weakref.ref(moved), weakref.ref(s)]
+        del moved, s
+        p @ v
+        gc.collect()
+        assert [it() for it in gone] == [None, None]  # though the weights are still there
+        del p
+        assert not notes
+        for attention, *_ in WAYS.values():
+            attention(q, k, v)
+        gc.collect()
+        assert not notes
+
+
+def test_it_looks_only_when_asked_to():
+    looker = Notes()
+    looker.looking = False
+    with Follow(looker):
+        attention_of(torch.randn(2, 6, 24))
+        torch.nn.MultiheadAttention(12, 3)(*[torch.randn(T, B, 12)] * 3)
+    assert not looker.written and not looker.fused
+
+
+def test_two_lookers_both_see():
+    q, k, v = qkv()
+    one, other = Notes(), Notes()
+    with Follow(one), Follow(other):
+        attention_of(torch.randn(2, 6, 24))
+        torch.nn.MultiheadAttention(12, 3)(*[torch.randn(T, B, 12)] * 3)
+    assert [len(x.written) for x in (one, other)] == [2, 2] and len(other.fused) == 1
