@@ -21,8 +21,9 @@ SPREAD = 5.0  #: σ/σ_c that every head of a closed layer has passed: a sink ta
 START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 20  #: how long it must have been so
 START_LOOKS, GROWN_LOOKS, CLEAR_LOOKS = 3, 3, 5  #: and in how many looks, at least
 HALVED = 0.5  #: of the first losses: a run above that has not learned yet
-GAINED = 0.95  #: of the loss before a layer closed: a run below that goes on learning
+GAINED = 0.95  #: of the loss before a layer closed, and of the loss GROWN_STEPS ago: a run below both goes on learning
 LEARNED = 0.1  #: of the first losses: a run that was below that had nothing more to learn
+RISEN = 1.1  #: of the loss before a layer closed, in a run that was resumed
 FRESH = 0.6  #: of ln(classes): a first loss below that is not that of a fresh model
 SMOOTH = 10  #: steps whose losses are averaged
 
@@ -133,6 +134,7 @@ class Layer:
         self.since: Look | None = None  #: the look at which it closed, if it is closed
         self.looks = 0  #: since then
         self.loss_before = math.nan
+        self.lowest = math.inf  #: loss since then
         self.ringing = False
         self.clear: tuple[int, int] | None = None  #: step since which it has been open again, and in how many looks
 
@@ -147,12 +149,14 @@ class Layer:
         if self.since is None:
             if not now.closed(AT_START if from_start else GROWN):
                 return None
-            self.since, self.looks = now, 0
+            self.since, self.looks, self.lowest = now, 0, math.inf
             if losses.known:
                 self.loss_before = losses.best(self.opened.step if self.opened is not None else now.step, now.step - 1)
         self.looks += 1
         if self.ringing:
             return None
+        if losses.known:
+            self.lowest = min(self.lowest, losses.at(now.step))
         limit = AT_START if from_start else GROWN
         if not now.closed(limit) or not self._is_frozen(now, losses, from_start, resumed):
             return None
@@ -177,6 +181,8 @@ class Layer:
         if not losses.known or steps < GROWN_STEPS or self.looks < GROWN_LOOKS:
             return False
         loss = losses.at(now.step)
-        if not resumed and loss > HALVED * losses.first:
-            return True
-        return self.loss_before > LEARNED * losses.first and loss > GAINED * self.loss_before
+        if resumed:  # how much there was left to learn is not known; what was known and is lost again is
+            return loss > RISEN * self.loss_before
+        if min(loss, self.loss_before, self.lowest) <= LEARNED * losses.first:
+            return False
+        return loss > HALVED * losses.first or loss > GAINED * self.loss_before or loss > GAINED * losses.at(now.step - GROWN_STEPS)
