@@ -110,10 +110,10 @@ def test_one_event_while_it_flaps_and_another_after_it_has_been_open():
     assert len(story(flapping, flat, steps=600)) == 1
 
     def twice(step):
-        return values(0.7, 0.5) if 100 <= step < 150 else values(0.02, 30)
+        return values(0.7, 0.5) if 100 <= step < 160 else values(0.02, 30)
 
     first, second = story(twice, flat, steps=300)
-    assert first.step == 20 and 150 < second.step <= 150 + LATE and (first.cause, second.cause) == ("initialisation", "growth")
+    assert first.step == 20 and 160 < second.step <= 160 + LATE and (first.cause, second.cause) == ("initialisation", "growth")
 
 
 def test_what_is_not_known_is_not_judged():
