@@ -51,6 +51,8 @@ def tuning() -> list[Run]:
     """What a threshold may be chosen on. No seed and no factor of these is among the trial's."""
     first, second = COMBINATIONS[::3], COMBINATIONS[1:3]  # each architecture and each task once
     runs = [*some("healthy", "control", [1])]
+    runs += some("unscaled", "saturation", [12], COMBINATIONS[:3], dim=96, scale="none")
+    runs += some("unscaled", "saturation", [13], COMBINATIONS[:1], dim=160, scale="none")
     runs += some("blow-up x10 at 60", "saturation", [2, 3], factor=10.0, at="60")
     runs += some("blow-up x20 when learned", "saturation", [4], second, factor=20.0, at="learned")
     runs += some("init x7", "saturation", [5], factor=7.0)
@@ -58,10 +60,8 @@ def tuning() -> list[Run]:
     runs += some("rate x8", "saturation", [7], rate=8.0)
     runs += some("rate x25", "saturation", [8], rate=25.0)
     runs += some("rate of q, k x30", "saturation", [9], qk_rate=30.0)
-    runs += some("trained long", "control", [10], first, long=4.0)
+    runs += some("trained long", "control", [10], COMBINATIONS[:1], long=4.0)
     runs += some("layer 0 x25", "saturation", [11], second, factor=25.0, layers=(0,))
-    runs += some("unscaled", "saturation", [12], dim=96, scale="none")
-    runs += some("unscaled", "saturation", [13], first, dim=160, scale="none")
     return runs
 
 

@@ -81,9 +81,9 @@ def _from_start(values: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[st
             fixes.append(f"initialise W_q and W_k apart from each other, or divide the scale by {number(by)}")
     if sizes:
         why.append(f"{' and '.join(sizes)} as large as unit variance")
-        by = " and ".join(f"W_{name} by {number(size)}" for name, size in parts if name in "qk")
-        fixes.append(f"divide the gains of the norms of q and k so that q and k have unit variance ({by.replace('W_', '')})"
-                     if facts.get("qk_norm") else f"begin smaller: divide {by}, or put a QK-norm before the product")
+        weights = " and ".join(f"W_{name} by {number(size)}" for name, size in parts if name in "qk")
+        fixes.append(f"divide the gains of the norms of q and k so that q and k have unit variance ({weights.replace('W_', '')})"
+                     if facts.get("qk_norm") else f"begin smaller: divide {weights}, or put a QK-norm before the product")
     cause = {"scale": "scale", "alignment": "alignment"}.get(parts[0][0], "gain" if facts.get("qk_norm") else "initialisation")
     fix = "; ".join(fixes)
     return cause, f"Why: {', and '.join(why)}.", f"{fix[0].upper()}{fix[1:]}."

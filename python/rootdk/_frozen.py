@@ -14,15 +14,19 @@ from typing import Any, Iterable
 import numpy as np
 import numpy.typing as npt
 
-AT_START = 0.15  #: tr J of the most open head, below which a layer that begins so is closed
-GROWN = 0.10  #: the same for a layer that has been open
+AJAR = 0.25  #: tr J of the most open head: a layer that never was above it has been closed from the start
+AT_START = 0.15  #: below it such a layer is reported,
+GROWN = 0.10  #: and one that has been open below this
 OPEN = 0.20  #: above it a layer is open again
-SPREAD = 5.0  #: σ/σ_c that every head of a closed layer has passed: a sink takes all probability without it
-START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 20  #: how long it must have been so
-START_LOOKS, GROWN_LOOKS, CLEAR_LOOKS = 3, 3, 5  #: and in how many looks, at least
+SPREAD_AT_START, SPREAD = 4.0, 5.0  #: σ/σ_c that every head has passed then: a sink takes all probability without it
+START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 50  #: how long it must have been so
+START_UNTIL = 40  #: steps after which the loss is asked before a start is called bad
+LOOKS, CLEAR_LOOKS = 3, 5  #: and in how many looks, at least
 HALVED = 0.5  #: of the first losses: a run above that has not learned yet
-GAINED = 0.95  #: of the loss before a layer closed: a run below that goes on learning
+GAINED = 0.9  #: of the loss before a layer closed, and of the loss GAIN_STEPS ago: a run below both goes on learning
+GAIN_STEPS = 20  #: over which a run that goes on learning has gained something
 LEARNED = 0.1  #: of the first losses: a run that was below that had nothing more to learn
+RISEN = 1.1  #: of the loss before a layer closed, in a run that was resumed
 FRESH = 0.6  #: of ln(classes): a first loss below that is not that of a fresh model
 SMOOTH = 10  #: steps whose losses are averaged
 
@@ -84,9 +88,6 @@ class Look:
     sigma_k: float = math.nan
     raw_max: float = math.nan
 
-    def closed(self, limit: float) -> bool:
-        return self.trace_j < limit and self.sigma_ratio > SPREAD
-
     @staticmethod
     def of(step: int, values: Any) -> Look | None:
         """None where no head is known: rows of one key pass nothing by nature and are not counted, others are not finite."""
@@ -128,37 +129,40 @@ class Layer:
     """One layer's story. `look` returns a Frozen once per episode; an episode ends when the layer has been open for a while."""
 
     def __init__(self) -> None:
-        self.first: Look | None = None
+        self.never_open = True
         self.opened: Look | None = None  #: the newest look at which it was open
         self.since: Look | None = None  #: the look at which it closed, if it is closed
         self.looks = 0  #: since then
         self.loss_before = math.nan
+        self.lowest = math.inf  #: loss since then
         self.ringing = False
         self.clear: tuple[int, int] | None = None  #: step since which it has been open again, and in how many looks
 
     def look(self, now: Look, losses: Losses, resumed: bool) -> Frozen | None:
-        if self.first is None:
-            self.first = now
-        if now.trace_j > OPEN or now.sigma_ratio <= SPREAD:
+        resumed = resumed or losses.begins_low
+        self.never_open = self.never_open and now.trace_j < AJAR and not resumed
+        if not self.never_open and (now.trace_j > OPEN or now.sigma_ratio <= SPREAD):
             self._open(now)
             return None
         self.clear = None
-        from_start = self.opened is None
         if self.since is None:
-            if not now.closed(AT_START if from_start else GROWN):
-                return None
-            self.since, self.looks = now, 0
-            if losses.known:
-                self.loss_before = losses.best(self.opened.step if self.opened is not None else now.step, now.step - 1)
+            if not self.never_open and (now.trace_j >= GROWN or self.opened is None):
+                return None  # neither open nor closed; or closed when a resumed run began
+            self.since, self.looks, self.lowest = now, 0, math.inf
+            if losses.known and self.opened is not None:
+                self.loss_before = losses.best(self.opened.step, now.step - 1)
         self.looks += 1
         if self.ringing:
             return None
-        limit = AT_START if from_start else GROWN
-        if not now.closed(limit) or not self._is_frozen(now, losses, from_start, resumed):
+        if losses.known:
+            self.lowest = min(self.lowest, losses.at(now.step))
+        if not (self._started_closed(now, losses) if self.never_open else self._has_grown_shut(now, losses, resumed)):
             return None
         self.ringing = True
-        return Frozen(now, self.since, self.opened, limit, losses.at(now.step) if losses.known else math.nan,
-                      self.loss_before if not from_start else losses.first if losses.known else math.nan)
+        loss = losses.at(now.step) if losses.known else math.nan
+        if self.never_open:
+            return Frozen(now, self.since, None, AT_START, loss, losses.first if losses.known else math.nan)
+        return Frozen(now, self.since, self.opened, GROWN, loss, self.loss_before)
 
     def _open(self, now: Look) -> None:
         self.opened, self.since, self.looks = now, None, 0
@@ -168,15 +172,23 @@ class Layer:
             if looks + 1 >= CLEAR_LOOKS and now.step - begin >= CLEAR_STEPS:
                 self.ringing, self.clear = False, None
 
-    def _is_frozen(self, now: Look, losses: Losses, from_start: bool, resumed: bool) -> bool:
+    def _started_closed(self, now: Look, losses: Losses) -> bool:
         assert self.since is not None
         steps = now.step - self.since.step
-        resumed = resumed or losses.begins_low
-        if from_start:
-            return not resumed and steps >= START_STEPS and self.looks >= START_LOOKS
-        if not losses.known or steps < GROWN_STEPS or self.looks < GROWN_LOOKS:
+        if now.trace_j >= AT_START or now.sigma_ratio <= SPREAD_AT_START or steps < START_STEPS or self.looks < LOOKS:
             return False
-        loss = losses.at(now.step)
-        if not resumed and loss > HALVED * losses.first:
-            return True
-        return self.loss_before > LEARNED * losses.first and loss > GAINED * self.loss_before
+        return steps <= START_UNTIL or self.looks == LOOKS or losses.known and self._learns_nothing(now, losses)
+
+    def _has_grown_shut(self, now: Look, losses: Losses, resumed: bool) -> bool:
+        assert self.since is not None
+        if now.trace_j >= GROWN or now.step - self.since.step < GROWN_STEPS or self.looks < LOOKS or not losses.known:
+            return False
+        if resumed:  # how much there was left to learn is not known; what was known and is lost again is
+            return losses.at(now.step) > RISEN * self.loss_before
+        return self._learns_nothing(now, losses)
+
+    def _learns_nothing(self, now: Look, losses: Losses) -> bool:
+        loss, before = losses.at(now.step), self.loss_before
+        if min(loss, self.lowest) <= LEARNED * losses.first or before <= LEARNED * losses.first:
+            return False
+        return loss > HALVED * losses.first or loss > GAINED * before or loss > GAINED * losses.at(now.step - GAIN_STEPS)
