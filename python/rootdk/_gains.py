@@ -1,5 +1,5 @@
-"""What a normalisation of queries or keys multiplies by. Some multiply by their weight, some by 1 + weight, some have none, and
-names do not tell: the module is tried on random numbers."""
+"""What a normalisation of queries or keys multiplies by. Some multiply by their weight, some by 1 + weight, some have
+none, and names do not tell: the module is tried on random numbers."""
 from __future__ import annotations
 
 import dataclasses
@@ -53,7 +53,7 @@ def _gain(norm: torch.nn.Module, where: str) -> Gain:
 
 
 def _offset(norm: torch.nn.Module, gain: str, shift: Optional[str], shape: tuple[int, ...]) -> Optional[float]:
-    """c where the module is (weight + c)·n(x) + bias; None where it is not. With weight 0 it gives c·n, with weight 1 (1 + c)·n."""
+    """c where the module is (weight + c)·n(x) + bias; None where it is not. Weight 0 gives c·n, weight 1 (1 + c)·n."""
     generator = torch.Generator().manual_seed(0)
 
     def random() -> Tensor:
@@ -89,8 +89,8 @@ def _offset(norm: torch.nn.Module, gain: str, shift: Optional[str], shape: tuple
 
 
 def _with_parameters(norm: torch.nn.Module) -> Any:
-    """The same module with a table of parameters of its own, so that trying it changes nothing; without hooks, too, as its
-    `forward` is called directly."""
+    """The same module with a table of parameters of its own, so that trying it changes nothing; hooks stay out of it,
+    as `forward` is called directly."""
     probe = norm.__class__.__new__(norm.__class__)
     probe.__dict__.update(norm.__dict__)
     probe.__dict__["_parameters"] = dict(norm._parameters)

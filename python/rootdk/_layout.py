@@ -1,5 +1,6 @@
-"""What a module's own forward makes of its projections, where no name tells: their outputs are replaced by random numbers, and what
-arrives at the first product of queries and keys says which rows it came from, and whether a factor would arrive, too."""
+"""What a module's own forward makes of its projections, where no name tells: their outputs are replaced by random
+numbers, and what arrives at the first product of queries and keys says which rows it came from, and whether a factor
+would arrive, too."""
 from __future__ import annotations
 
 import copy
@@ -43,8 +44,8 @@ class _Catch(TorchFunctionMode):
 
 
 def _arrives(module: torch.nn.Module, said: dict[str, Tensor], inputs: int) -> Optional[tuple[Tensor, Tensor]]:
-    """Queries and keys [batch, heads, length, dim]. None where forward needs more than its input. No parameter of another linear layer
-    is used, so that shards need not be gathered."""
+    """Queries and keys [batch, heads, length, dim]. None where forward needs more than its input. No parameter of
+    another linear layer is used, so that shards need not be gathered."""
     device = next(iter(said.values())).device
     probe = module.__class__.__new__(module.__class__)
     for name, value in module.__dict__.items():  # what forward may write to, such as a cache, is not the module's own
@@ -80,8 +81,8 @@ def _random(rows: int, seed: int, device: torch.device) -> Tensor:
 
 
 def passes_factors(module: torch.nn.Module, rows: dict[str, int], inputs: int, device: torch.device) -> Optional[bool]:
-    """Whether queries double when the layers' outputs do, and keys, too, where there are two layers. None where that cannot be
-    tried."""
+    """Whether queries double when the layers' outputs do, and keys, too, where there are two layers. None where that
+    cannot be tried."""
     with torch.inference_mode(False), torch.no_grad():
         said = {name: _random(count, seed, device) for seed, (name, count) in enumerate(rows.items())}
         once = _arrives(module, said, inputs)
@@ -98,8 +99,8 @@ def _is_double(a: Tensor, b: Tensor) -> bool:
 
 def rows_of(module: torch.nn.Module, name: str, rows: int, inputs: int, heads: int,
             device: torch.device) -> Optional[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]:
-    """Of a packed layer: whether row r is of head h's queries, and of its keys, as two tables [heads, rows]. None where that cannot be
-    tried, or where factors would not arrive."""
+    """Of a packed layer: whether row r is of head h's queries, and of its keys, as two tables [heads, rows]. None where
+    that cannot be tried, or where factors would not arrive."""
     with torch.inference_mode(False), torch.enable_grad():
         y = _random(rows, 0, device).requires_grad_()
         once, twice = _arrives(module, {name: y}, inputs), _arrives(module, {name: 2 * y}, inputs)

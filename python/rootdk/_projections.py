@@ -17,9 +17,9 @@ NONE, ALL = -1, -2  # rows that belong to no query or key, and rows that all hea
 
 @dataclasses.dataclass
 class Projections:
-    """Views into a layer's parameters, heads first: weights [heads, dim, …], biases [heads, dim]. Under QK-norm weights do not
-    reach the scores, so its gains [dim] or [heads, dim] are what shrinks; b_q and b_k are then the biases of the norms, in the
-    shape of the gains, and gain_offset is 1 where the norm multiplies by 1 + weight."""
+    """Views into a layer's parameters, heads first: weights [heads, dim, …], biases [heads, dim]. Under QK-norm weights
+    do not reach the scores, so its gains [dim] or [heads, dim] are what shrinks; b_q and b_k are then the biases of the
+    norms, in the shape of the gains, and gain_offset is 1 where the norm multiplies by 1 + weight."""
 
     w_q: Optional[Tensor] = None
     b_q: Optional[Tensor] = None
@@ -84,8 +84,8 @@ class _Linear:
             yield Edit(self.bias, f"{self.name}.bias", 0, head, power)
 
 
-_PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("to_q", "to_k"), ("wq", "wk"), ("Wq", "Wk"),
-          ("linear_q", "linear_k"), ("query_proj", "key_proj"), ("q_attn", ""))
+_PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("to_q", "to_k"), ("wq", "wk"),
+          ("Wq", "Wk"), ("linear_q", "linear_k"), ("query_proj", "key_proj"), ("q_attn", ""))
 _PACKED = ("qkv", "qkv_proj", "Wqkv", "wqkv", "to_qkv", "c_attn", "att_proj", "query_key_value")
 # Whose packed layers are known to lie side by side, but for the classes below; others are tried.
 _KNOWN = ("transformers.", "timm.")
@@ -98,8 +98,8 @@ _NOT_LINEAR = ("logit_scale", "pos_bias_u", "r_w_bias", "clip_qkv", "pos_key_pro
 
 
 def find(module: torch.nn.Module, label: str, heads: int, alpha: float) -> Found:
-    """What shrinks the scores of the module's `heads` heads: queries by γ^α and keys by γ^(1−α), or where heads share keys, or
-    keys are not known, queries by γ. Raises ValueError, naming the layer, where that is not known exactly."""
+    """What shrinks the scores of the module's `heads` heads: queries by γ^α and keys by γ^(1−α), or where heads share
+    keys, or keys are not known, queries by γ. Raises ValueError, naming the layer, where that is not known exactly."""
     who = f"{label} ({type(module).__name__})"
     try:
         found = _find(module, heads, alpha)
@@ -113,7 +113,8 @@ def find(module: torch.nn.Module, label: str, heads: int, alpha: float) -> Found
 def _find(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found]:
     for name in _NOT_LINEAR:
         if not any(getattr(module, name, None) is nothing for nothing in (None, False)):
-            raise ValueError(f"its {name} stands between projections and scores; pass projections= if you know what to scale")
+            raise ValueError(f"its {name} stands between projections and scores; pass projections= if you know what to "
+                             "scale")
     if isinstance(module, torch.nn.MultiheadAttention):
         return _multihead(module, heads, alpha)
     if hasattr(module, "qk_rope_head_dim") and hasattr(module, "kv_b_proj"):
@@ -131,8 +132,8 @@ def _find(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found]:
 def _parameter(owner: torch.nn.Module, attribute: str, name: str, shape: tuple[int, ...]) -> Tensor:
     value = owner._parameters.get(attribute)
     if value is None:
-        raise ValueError(f"{name} is computed from other parameters or kept elsewhere (parametrize, weight_norm, FSDP1); "
-                         "with FSDP1, clip inside summon_full_params")
+        raise ValueError(f"{name} is computed from other parameters or kept elsewhere (parametrize, weight_norm, "
+                         "FSDP1); with FSDP1, clip inside summon_full_params")
     if not value.is_floating_point():
         raise ValueError(f"{name} is {value.dtype}, but floating-point weights are wanted")
     if tuple(value.shape) != shape:
@@ -164,7 +165,8 @@ def _pair(module: torch.nn.Module) -> tuple[Optional[_Linear], Optional[_Linear]
     for one, other in _PAIRS:
         q = _linear(module, one)
         if q is not None:
-            return q, _linear(module, other) if isinstance(getattr(module, other or "?", None), torch.nn.Linear) else None
+            there = isinstance(getattr(module, other or "?", None), torch.nn.Linear)
+            return q, _linear(module, other) if there else None
     return None, None
 
 
@@ -190,8 +192,8 @@ def _separate(module: torch.nn.Module, q: _Linear, k: Optional[_Linear], heads: 
         edits += k.edits(np.arange(k.rows) // dim, 1 - alpha)
         rows[k.name] = k.rows
     if not _known(module) and passes_factors(module, rows, q.inputs, q.weight.device) is False:
-        raise ValueError(f"its forward does more to {' and '.join(rows)} than a factor would pass through (a norm without a module?); "
-                         "pass projections= if you know what to scale")
+        raise ValueError(f"its forward does more to {' and '.join(rows)} than a factor would pass through (a norm "
+                         "without a module?); pass projections= if you know what to scale")
     return Found(edits)
 
 
@@ -211,7 +213,8 @@ def _packed(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found
         raise ValueError(f"{layer.rows} rows of {layer.name} do not make queries, keys and values of {heads} heads")
     group = heads // heads_kv
     queries, keys = [("q", h) for h in range(heads)], [("k", h) for h in range(heads_kv)]
-    by_groups = bool(names & _BY_GROUPS) or ("GPTBigCodeAttention" in names and not getattr(module, "multi_query", False))
+    by_groups = bool(names & _BY_GROUPS)
+    by_groups = by_groups or ("GPTBigCodeAttention" in names and not getattr(module, "multi_query", False))
     if by_groups:
         blocks = [part for h in range(heads_kv) for part in (*queries[h * group : (h + 1) * group], ("k", h), ("v", h))]
     elif "CodeGenAttention" in names:  # four shards, in each of them queries, values, keys
@@ -230,9 +233,10 @@ def _packed(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found
 def _as_forward_says(module: torch.nn.Module, layer: _Linear, heads: int, alpha: float) -> Found:
     """A packed layer of somebody's own: by heads, side by side, or as it likes."""
     found = rows_of(module, layer.name, layer.rows, layer.inputs, heads, layer.weight.device)
-    if found is None or found[0].sum(0).max() > 1 or (found[0].any(0) & found[1].any(0)).any() or not found[0].any(1).all():
-        raise ValueError(f"which rows of {layer.name} are whose queries and keys does not follow from its forward; pass projections=")
-    q, k = found
+    q, k = found if found is not None else (np.zeros((1, 1), bool),) * 2
+    if q.sum(0).max() > 1 or (q.any(0) & k.any(0)).any() or not q.any(1).all():
+        raise ValueError(f"which rows of {layer.name} are whose queries and keys does not follow from its forward; "
+                         "pass projections=")
     own_keys = k.sum(0).max() <= 1
     head, power = np.full(layer.rows, NONE), np.zeros(layer.rows)
     for rows, exponent in ((q, alpha), (k, 1 - alpha)) if own_keys else ((q, 1.0),):
@@ -248,21 +252,24 @@ def _multihead(module: torch.nn.MultiheadAttention, heads: int, alpha: float) ->
     power = np.repeat([alpha, 1 - alpha, 0.0], width)
     found: list[Edit] = []
     if module.in_proj_weight is not None:
-        found.append(Edit(_parameter(module, "in_proj_weight", "in_proj_weight", (3 * width, width)), "in_proj_weight", 0, head, power))
+        weight = _parameter(module, "in_proj_weight", "in_proj_weight", (3 * width, width))
+        found.append(Edit(weight, "in_proj_weight", 0, head, power))
     else:
         for name, columns, exponent in (("q_proj_weight", width, alpha), ("k_proj_weight", module.kdim, 1 - alpha)):
             weight = _parameter(module, name, name, (width, columns))
             found.append(Edit(weight, name, 0, of_row, np.full(width, exponent)))
     if module.in_proj_bias is not None:
-        found.append(Edit(_parameter(module, "in_proj_bias", "in_proj_bias", (3 * width,)), "in_proj_bias", 0, head, power))
+        bias = _parameter(module, "in_proj_bias", "in_proj_bias", (3 * width,))
+        found.append(Edit(bias, "in_proj_bias", 0, head, power))
     if module.bias_k is not None:  # a key of its own
-        found.append(Edit(_parameter(module, "bias_k", "bias_k", (1, 1, width)), "bias_k", 2, of_row, np.full(width, 1 - alpha)))
+        bias = _parameter(module, "bias_k", "bias_k", (1, 1, width))
+        found.append(Edit(bias, "bias_k", 2, of_row, np.full(width, 1 - alpha)))
     return Found(found, side_by_side=module.in_proj_weight is not None)
 
 
 def _latent(module: torch.nn.Module, heads: int, alpha: float) -> Found:
-    """Multi-head latent attention: q and k are [nope, rope] in each head, and all heads share the keys' rope part. So q's rope part
-    takes all of γ, and of the rest both sides take theirs."""
+    """Multi-head latent attention: q and k are [nope, rope] in each head, and all heads share the keys' rope part. So
+    q's rope part takes all of γ, and of the rest both sides take theirs."""
     nope, rope, dim_v = (getattr(module, name, None) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if not isinstance(nope, int) or not isinstance(rope, int) or not isinstance(dim_v, int):
         raise ValueError("the sizes of its latent attention are not known; pass projections=")
@@ -312,7 +319,8 @@ def _normed(module: torch.nn.Module, norms: dict[str, tuple[str, torch.nn.Module
     if "q" not in norms:  # queries are not normalised, so their weights reach the scores
         q, _ = _pair(module)
         if q is None:
-            raise ValueError(f"{norms['k'][0]} normalises keys, and its queries' projection is not known; pass projections=")
+            raise ValueError(f"{norms['k'][0]} normalises keys, and its queries' projection is not known; pass "
+                             "projections=")
         return _separate(module, q, None, heads, alpha)
     dim = _head_dim(module, heads)
     q_gains = gains_of(norms["q"][1], norms["q"][0])
@@ -352,7 +360,8 @@ def _gain_edits(gains: list[Gain], path: str, heads: int, dim: Optional[int],
                 raise ValueError(f"the gain of {path} is {tuple(gain.weight.shape)}, but there are {heads} heads")
         else:
             if dim is None or size not in (dim, heads * dim):
-                raise ValueError(f"the gain of {path} is [{size}], but {heads} heads of {dim} are known; pass projections=")
+                raise ValueError(f"the gain of {path} is [{size}], but {heads} heads of {dim} are known; pass "
+                                 "projections=")
             head = np.full(size, ALL) if size == dim and heads > 1 else np.arange(size) // dim
             parts = [(gain, head, 0)]
     edits = []
@@ -380,13 +389,16 @@ def given(p: Projections, label: str, heads: int, alpha: float) -> Found:
     if q is None or (gains and k is None):
         raise ValueError(f"projections: {label}: w_q, or q_gain and k_gain, are wanted")
     if gains and (p.w_q is not None or p.w_k is not None):
-        raise ValueError(f"projections: {label}: weights and gains, but where there are gains, weights do not reach the scores")
+        raise ValueError(f"projections: {label}: weights and gains, but where there are gains, weights do not reach "
+                         "the scores")
     shared = gains and (q.ndim == 1 or (k is not None and k.ndim == 1))
     if not shared and q.shape[0] != heads:
         raise ValueError(f"projections: {label}: {q.shape[0]} heads, but {heads} were watched")
     own_keys = k is not None and (shared or k.shape[0] == heads)
     edits = []
-    sides = [("q", q, p.b_q, alpha if own_keys else 1.0)] + ([("k", k, p.b_k, 1 - alpha)] if own_keys and k is not None else [])
+    sides = [("q", q, p.b_q, alpha if own_keys else 1.0)]
+    if k is not None and own_keys:
+        sides.append(("k", k, p.b_k, 1 - alpha))
     for side, weight, bias, power in sides:
         for x, offset in ((weight, p.gain_offset if gains else 0.0), (bias, 0.0)):
             if x is None:

@@ -1,4 +1,5 @@
-"""What qk_clip needs to know of other processes: maxima over ranks, and which rows and heads of a sharded parameter are here."""
+"""What qk_clip needs to know of other processes: maxima over ranks, and which rows and heads of a sharded parameter are
+here."""
 from __future__ import annotations
 
 import hashlib
@@ -122,8 +123,8 @@ class Heads:
             elif dims:
                 sure.add((mesh.size(dims[0]), mesh.get_local_rank(dims[0])))
         if len(sure) > 1 or (unsure and not sure):
-            raise ValueError(f"its parameters are sharded in several ways ({', '.join(sorted(unsure)) or len(sure)}), and which of them "
-                             "splits heads is not known")
+            raise ValueError(f"its parameters are sharded in several ways ({', '.join(sorted(unsure)) or len(sure)}), "
+                             "and which of them splits heads is not known")
         for size, rank in sure:
             self.all, self.start = here * size, here * rank
 
@@ -149,7 +150,8 @@ def rows_here(x: Tensor, axis: int, name: str) -> slice:
             rank = mesh.get_local_rank(dim)
             start, stop = min(start + rank * each, stop), min(start + (rank + 1) * each, stop)
     if int(local(x).shape[axis]) != stop - start:
-        raise ValueError(f"{name} has {local(x).shape[axis]} rows here, but {stop - start} are expected of {_placements(x)}")
+        raise ValueError(f"{name} has {local(x).shape[axis]} rows here, but {stop - start} are expected of "
+                         f"{_placements(x)}")
     return slice(start, stop)
 
 

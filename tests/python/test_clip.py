@@ -69,7 +69,7 @@ def peaks(w):
     return {layer: w.stats(layer).raw_max[0].astype(float) for layer in w.layers}
 
 
-# transformers' own classes ---------------------------------------------------------------------------------------------------
+# transformers' own classes --------------------------------------------------------------------------------------------
 SMALL = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
 GQA = dict(SMALL, num_key_value_heads=2)
 CASES = {
@@ -295,7 +295,7 @@ def test_a_norm_that_is_no_module_is_found_out():
     assert unchanged(model, before)
 
 
-# Norms ------------------------------------------------------------------------------------------------------------------------
+# Norms ----------------------------------------------------------------------------------------------------------------
 class OnePlus(torch.nn.Module):
     def __init__(self, dim):
         super().__init__()
@@ -377,7 +377,7 @@ def test_other_dtypes(dtype):
     np.testing.assert_allclose(peaks(w)["layers.0"], before * factors, rtol=16 * unit + (1e-5 if dtype == torch.float64 else 0))
 
 
-# All or nothing -----------------------------------------------------------------------------------------------------------------
+# All or nothing -------------------------------------------------------------------------------------------------------
 class Odd(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -410,6 +410,8 @@ def test_an_unknown_layer_leaves_all_as_they_were_and_can_be_named_afterwards():
         assert unchanged(model, before)
         factors = w.qk_clip(tau=0.1, projections={"layers.1": rootdk.Projections(w_q=view, b_q=bias)})  # the peaks were kept
     assert set(factors) == {"layers.0", "layers.1", "layers.2"}
+    rows = torch.tensor(factors["layers.0"]).repeat_interleave(4).sqrt()[:, None]  # once, whatever was tried before
+    torch.testing.assert_close(model.layers[0].q_proj.weight, before["layers.0.q_proj.weight"] * rows)
 
 
 def test_what_fails_half_way_is_put_back():
@@ -592,7 +594,7 @@ def test_what_stands_between_weights_and_scores_is_refused(name, value):
         find(layer, "layer", 4, 0.5)
 
 
-# Whether it helped ----------------------------------------------------------------------------------------------------------
+# Whether it helped ----------------------------------------------------------------------------------------------------
 def test_a_clip_that_did_not_reach_the_scores_is_reported_once():
     model = loud(Model(Attention(), Attention()))
     x = torch.randn(2, 12, 16)
