@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 TORCH = ["test_torch.py", "test_sdpa.py", "test_watch.py", "test_transformers.py", "test_cuda.py", "test_autocast.py",
-         "test_follow.py"]
+         "test_follow.py", "test_follow_models.py"]
 collect_ignore = [] if importlib.util.find_spec("torch") else TORCH
 
 

@@ -247,7 +247,10 @@ def test_a_scale_before_the_product_is_told_of_fused_attention_too():
         F.scaled_dot_product_attention(q * 0.5 + 1, k, v)  # no multiple of q
         F.scaled_dot_product_attention(F.normalize(q * 0.5), k, v)
         F.scaled_dot_product_attention(q * 0.5 * k[:, :, :T], k, v)
-    assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0]
+        F.scaled_dot_product_attention((q * 0.5).add_(1), k, v)
+        F.scaled_dot_product_attention((q * 0.5).copy_(q), k, v)
+        F.scaled_dot_product_attention(q.clone().mul_(0.5).div_(2), k, v)
+    assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25]
 
 
 def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
