@@ -71,8 +71,8 @@ class Scaled:
 class Held:
     """The tensors of one product, shared by all notes on what came of it, so that they can be let go at once."""
 
-    __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift", "summed", "multiplied",
-                 "before")
+    __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift",
+                 "summed", "multiplied", "before")
 
     def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
         self.q: Optional[Tensor] = q
@@ -121,6 +121,11 @@ class Note:
         for name in Note.__slots__:
             setattr(out, name, changes[name] if name in changes else getattr(self, name))
         return out
+
+    def plain(self) -> Note:
+        """After something that was not done to the scores without their sink, nor to what was taken from each row."""
+        held = self.held
+        return self if held.bare is None and held.shift is None else self.but(held=held.next(bare=None, shift=None))
 
     def times(self, number: Optional[float]) -> Note:
         """cap · tanh(raw / cap) times a number is the same with raw and cap times that number."""
@@ -178,7 +183,8 @@ def batch_of(count: int, len_q: int, hints: Iterable[Tensor]) -> Optional[int]:
     return None
 
 
-def split_lead(lead: Sequence[int], k: Tensor, batch: Optional[int], len_q: int, hints: Callable[[], Iterable[Tensor]]) -> tuple[int, int]:
+def split_lead(lead: Sequence[int], k: Tensor, batch: Optional[int], len_q: int,
+               hints: Callable[[], Iterable[Tensor]]) -> tuple[int, int]:
     """(batch, heads) of scores whose lead axes are these."""
     if len(lead) == 2:
         return lead[0], lead[1]

@@ -32,6 +32,7 @@ _BY_STEP: dict[Step, str] = {
                   "masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
     Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach dropout dropout_ feature_dropout alpha_dropout "
                 "requires_grad_ _to_copy cpu cuda native_dropout alias",
+    Trail.overwritten: "copy_ zero_ fill_ normal_ uniform_ set_",
     Trail.reshape: "view reshape unflatten flatten unsqueeze squeeze view_as reshape_as _unsafe_view expand expand_as",
     Trail.transpose: "transpose swapaxes swapdims",
     Trail.turned: "t",

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from conftest import plain
 
+import rootdk
 from rootdk._follow import Follow
 
 
@@ -247,7 +248,10 @@ def test_a_scale_before_the_product_is_told_of_fused_attention_too():
         F.scaled_dot_product_attention(q * 0.5 + 1, k, v)  # no multiple of q
         F.scaled_dot_product_attention(F.normalize(q * 0.5), k, v)
         F.scaled_dot_product_attention(q * 0.5 * k[:, :, :T], k, v)
-    assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0]
+        F.scaled_dot_product_attention((q * 0.5).add_(1), k, v)
+        F.scaled_dot_product_attention((q * 0.5).copy_(q), k, v)
+        F.scaled_dot_product_attention(q.clone().mul_(0.5).div_(2), k, v)
+    assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25]
 
 
 def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
@@ -539,3 +543,38 @@ def test_two_lookers_both_see():
         attention_of(torch.randn(2, 6, 24))
         torch.nn.MultiheadAttention(12, 3)(*[torch.randn(T, B, 12)] * 3)
     assert [len(x.written) for x in (one, other)] == [2, 2] and len(other.fused) == 1
+
+
+# Through the watch ----------------------------------------------------------------------------------------------------
+def test_a_watch_gives_statistics_of_multihead_attention_with_weights():
+    module = torch.nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    x = torch.randn(B, T, 12, dtype=torch.float64)
+    with rootdk.watch(module) as w:
+        _, p = module(x, x, x, average_attn_weights=False)
+    assert w.layers == ["(root)"]
+    entropy = -(p * p.log()).sum(-1).mean((0, 2))
+    np.testing.assert_allclose(w.stats("(root)").entropy[0], entropy.detach().numpy(), rtol=1e-5)
+    raw = module.in_proj_weight[:12] @ x.mT, module.in_proj_weight[12:24] @ x.mT
+    s = torch.einsum("bhdq,bhdk->bhqk", *(t.unflatten(1, (3, 4)) for t in raw)) / 2
+    np.testing.assert_allclose(w.stats("(root)").raw_max[0], s.amax((0, 2, 3)).detach().numpy(), rtol=1e-5)
+
+
+def test_a_watch_gives_raw_scores_before_a_cap():
+    q, k, v = (x.detach() for x in qkv())
+    with rootdk.watch() as w:
+        ((torch.tanh(q @ k.mT * 0.3 / 1.5) * 1.5).softmax(-1)) @ v
+    np.testing.assert_allclose(w.stats("attention").raw_max[0], (0.3 * (q @ k.mT)).amax((0, 2, 3)).numpy(), rtol=1e-5)
+    assert all(row["scale"] == pytest.approx(0.3) for row in w.to_dicts())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_a_watch_leaves_compiled_graphs_and_flex_attention_alone():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q: (q @ q.mT).softmax(-1) @ q, fullgraph=True, backend="aot_eager")
+    q = torch.randn(1, 2, 128, 16)
+    expected = compiled(q), flex_attention(q, q, q)
+    with rootdk.watch():
+        found = compiled(q), flex_attention(q, q, q)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found))
