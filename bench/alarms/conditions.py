@@ -65,36 +65,36 @@ def tuning() -> list[Run]:
     return runs
 
 
-def trial() -> list[Run]:
-    """What rules are judged on, once."""
+def trial(seeds: int = 200) -> list[Run]:
+    """What the rule is judged on, once; `seeds`: beyond these. 100 was the first trial's."""
     first, second = COMBINATIONS[::3], COMBINATIONS[1:3]
-    runs = [*some("healthy", "control", [101, 102])]
-    runs += some("healthy", "control", [103], dim=32)
-    runs += some("healthy", "control", [105], dim=128)
-    runs += some("unscaled", "saturation", [111], scale="none")
-    runs += some("unscaled", "saturation", [112], first, dim=32, scale="none")
-    runs += some("unscaled", "saturation", [113], dim=128, scale="none")
-    for seed, factor, where in ((120, 2.0, first), (121, 3.0, second), (122, 5.0, COMBINATIONS), (123, 8.0, COMBINATIONS),
-                                (124, 12.0, COMBINATIONS), (125, 40.0, first), (126, 100.0, second)):
-        runs += some(f"init x{factor:g}", "saturation", [seed], where, factor=factor)
-    runs += some("layer 0 x40", "saturation", [131], factor=40.0, layers=(0,))
-    runs += some("layer 1 x40", "saturation", [132], factor=40.0, layers=(1,))
-    runs += some("blow-up x12 at 40", "saturation", [133], factor=12.0, at="40")
-    runs += some("blow-up x12 at 40", "saturation", [134], first, factor=12.0, at="40")
-    runs += some("blow-up x12 when learned", "saturation", [135], factor=12.0, at="learned")
-    runs += some("rate x15", "saturation", [136], second, rate=15.0)
-    runs += some("rate x50", "saturation", [137], rate=50.0)
-    runs += some("rate of q, k x50", "saturation", [138], qk_rate=50.0)
-    runs += some("QK-norm, gains x12", "saturation", [139], second, qk_norm=True, factor=12.0)
-    runs += some("rate /30", "other", [140], first, rate=1 / 30)
-    runs += some("random labels", "other", [141], second, random_labels=True)
-    runs += some("mask leaks", "control", [142], first, causal=False)
-    runs += some("bf16", "control", [143], second, bf16=True)
-    runs += some("QK-norm", "control", [144], qk_norm=True)
-    runs += some("q, k do not learn", "control", [145], first, frozen=True)
-    runs += some("1/d_k", "control", [146], second, scale="dk")
-    runs += some("initialised N(0, 0.02)", "control", [147], COMBINATIONS[2:], initialisation=0.02)
-    runs += some("trained long", "control", [148], second, long=4.0)
-    runs += some("resumed", "control", [149], resumed=True)
-    runs += some("resumed, rate x3", "control", [151], first, resumed=True, rate=3.0)
+    runs = [*some("healthy", "control", [seeds + 1, seeds + 2])]
+    runs += some("healthy", "control", [seeds + 3], dim=32)
+    runs += some("healthy", "control", [seeds + 5], dim=128)
+    runs += some("unscaled", "saturation", [seeds + 11], scale="none")
+    runs += some("unscaled", "saturation", [seeds + 12], first, dim=32, scale="none")
+    runs += some("unscaled", "saturation", [seeds + 13], dim=128, scale="none")
+    for seed, factor, where in ((20, 2.0, first), (21, 3.0, second), (22, 5.0, COMBINATIONS), (23, 8.0, COMBINATIONS),
+                                (24, 12.0, COMBINATIONS), (25, 40.0, first), (26, 100.0, second)):
+        runs += some(f"init x{factor:g}", "saturation", [seeds + seed], where, factor=factor)
+    runs += some("layer 0 x40", "saturation", [seeds + 31], factor=40.0, layers=(0,))
+    runs += some("layer 1 x40", "saturation", [seeds + 32], factor=40.0, layers=(1,))
+    runs += some("blow-up x12 at 40", "saturation", [seeds + 33], factor=12.0, at="40")
+    runs += some("blow-up x12 at 40", "saturation", [seeds + 34], first, factor=12.0, at="40")
+    runs += some("blow-up x12 when learned", "saturation", [seeds + 35], factor=12.0, at="learned")
+    runs += some("rate x15", "saturation", [seeds + 36], second, rate=15.0)
+    runs += some("rate x50", "saturation", [seeds + 37], rate=50.0)
+    runs += some("rate of q, k x50", "saturation", [seeds + 38], qk_rate=50.0)
+    runs += some("QK-norm, gains x12", "saturation", [seeds + 39], second, qk_norm=True, factor=12.0)
+    runs += some("rate /30", "other", [seeds + 40], first, rate=1 / 30)
+    runs += some("random labels", "other", [seeds + 41], second, random_labels=True)
+    runs += some("mask leaks", "control", [seeds + 42], first, causal=False)
+    runs += some("bf16", "control", [seeds + 43], second, bf16=True)
+    runs += some("QK-norm", "control", [seeds + 44], qk_norm=True)
+    runs += some("q, k do not learn", "control", [seeds + 45], first, frozen=True)
+    runs += some("1/d_k", "control", [seeds + 46], second, scale="dk")
+    runs += some("initialised N(0, 0.02)", "control", [seeds + 47], COMBINATIONS[2:], initialisation=0.02)
+    runs += some("trained long", "control", [seeds + 48], second, long=4.0)
+    runs += some("resumed", "control", [seeds + 49], resumed=True)
+    runs += some("resumed, rate x3", "control", [seeds + 51], first, resumed=True, rate=3.0)
     return runs

@@ -31,6 +31,7 @@ def mend_chosen(found: list[dict], folder: pathlib.Path, jobs: int) -> dict[str,
         for cause, (condition, dim) in CHOSEN.items():
             ill = [one for one in found if (one["run"]["condition"], one["dim"]) == (condition, dim)]
             ill = [one for one in ill if one["learned"] is None or one["learned"] - one["begin"] > ENOUGH * one["healthy"]]
+            ill = ill[:: max(1, len(ill) - 1)]  # the first and the last: of both architectures and both tasks
             out[cause] = list(pool.map(one_mended, ill, [folder] * len(ill)))
     return out
 

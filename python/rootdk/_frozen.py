@@ -14,17 +14,17 @@ from typing import Any, Iterable
 import numpy as np
 import numpy.typing as npt
 
-AJAR = 0.25  #: tr J of the most open head: a layer that never was above it has been closed from the start
-AT_START = 0.15  #: below it such a layer is reported,
+AJAR = 0.30  #: tr J of the most open head: a layer that never was above it has been closed from the start
+AT_START = 0.25  #: below it such a layer is reported,
 GROWN = 0.10  #: and one that has been open below this
 OPEN = 0.20  #: above it a layer is open again
-SPREAD_AT_START, SPREAD = 4.0, 5.0  #: σ/σ_c that every head has passed then: a sink takes all probability without it
+SPREAD_AT_START, SPREAD = 3.0, 5.0  #: σ/σ_c that every head has passed then: a sink takes all probability without it
 START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 50  #: how long it must have been so
 START_UNTIL = 40  #: steps after which the loss is asked before a start is called bad
 LOOKS, CLEAR_LOOKS = 3, 5  #: and in how many looks, at least
 HALVED = 0.5  #: of the first losses: a run above that has not learned yet
-GAINED = 0.9  #: of the loss before a layer closed, and of the loss GAIN_STEPS ago: a run below both goes on learning
-GAIN_STEPS = 20  #: over which a run that goes on learning has gained something
+GAINED = 0.7  #: of the loss before a layer closed, and of the loss GAIN_STEPS ago: a run below both goes on learning
+GAIN_STEPS = 15  #: over which a run that goes on learning has gained something
 LEARNED = 0.1  #: of the first losses: a run that was below that had nothing more to learn
 RISEN = 1.1  #: of the loss before a layer closed, in a run that was resumed
 FRESH = 0.6  #: of ln(classes): a first loss below that is not that of a fresh model
