@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from rootdk import Alarm, Event
-from rootdk._alarm import Watchdog
+from rootdk._watch.alarm import Watchdog
 
 SOON = 50  # steps within which a run that stalls is to be reported
 

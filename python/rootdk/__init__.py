@@ -14,10 +14,10 @@ import importlib.util as _util
 import typing as _t
 
 from . import theory
-from ._alarm import Alarm, Event
+from ._watch.alarm import Alarm, Event
 from ._attention import QkNorm, StatsOptions, attention, explain_plan
 from ._audit import Audit, audit
-from ._conform import Conformance, Finding, Promise, conform
+from ._conform.conform import Conformance, Finding, Promise, conform
 from ._core import version as __version__
 from ._lab import Explanation, Rule, explain, rules
 from ._slow import SlowKernelWarning
@@ -25,13 +25,13 @@ from ._stats import GradientStats, Judgement, Stats
 
 if _t.TYPE_CHECKING:
     from . import torch
-    from ._clip import Projections
-    from ._watch import Watch
+    from ._watch.clip import Projections
+    from ._watch.watch import Watch
 
     watch = Watch
 
 # What needs torch is imported when it is asked for.
-_NEEDS_TORCH = {"Projections": "_clip", "Watch": "_watch", "watch": "_watch", "torch": "torch"}
+_NEEDS_TORCH = {"Projections": "_watch.clip", "Watch": "_watch.watch", "watch": "_watch.watch", "torch": "torch"}
 
 
 def __getattr__(name: str) -> _t.Any:

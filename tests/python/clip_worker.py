@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import rootdk
-from rootdk._clip import Clipper
+from rootdk._watch.clip import Clipper
 
 
 class Norm(torch.nn.Module):

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import rootdk  # noqa: E402
-from rootdk._alarm import Alarm, Watchdog  # noqa: E402
-from rootdk._cause import facts_of  # noqa: E402
+from rootdk._watch.alarm import Alarm, Watchdog  # noqa: E402
+from rootdk._watch.cause import facts_of  # noqa: E402
 
 LATE = 50  # steps within which a layer that has stopped must have been reported
 DIM = 64

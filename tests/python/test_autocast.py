@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import rootdk
 import rootdk.torch as rt
-from rootdk import _transformers
+from rootdk._watch import transformers as _transformers
 
 SHAPE = (2, 4, 40, 16)
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 import rootdk
-from rootdk._clip import Clipper
-from rootdk._gains import gains_of
-from rootdk._projections import find
+from rootdk._watch.clip import Clipper
+from rootdk._watch.gains import gains_of
+from rootdk._watch.projections import find
 
 
 class Attention(torch.nn.Module):

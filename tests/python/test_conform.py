@@ -248,7 +248,7 @@ def test_a_window_off_by_one_is_said_to_be():
 
 
 def test_standard_slopes_are_the_paper_s():
-    from rootdk._promise import standard_slopes
+    from rootdk._conform.promise import standard_slopes
 
     assert standard_slopes(8) == [2.0**-i for i in range(1, 9)]
     # For 6 heads: those of 4, then the first, third of 8.

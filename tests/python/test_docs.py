@@ -57,9 +57,9 @@ def test_what_is_called_python_can_be_run(page):
             assert page.name == "README.md" and page.parent == ROOT, "nobody runs this block"
 
 
-MODULES = [
-    "rootdk" if path.stem == "__init__" else f"rootdk.{path.stem}"
-    for path in sorted(pathlib.Path(rootdk.__file__).parent.glob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
+PACKAGE = pathlib.Path(rootdk.__file__).parent
+MODULES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+           for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("name", MODULES)

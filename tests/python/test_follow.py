@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from conftest import plain
 
 import rootdk
-from rootdk._follow import Follow
+from rootdk._watch.follow import Follow
 
 
 class Notes:

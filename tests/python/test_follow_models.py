@@ -5,7 +5,7 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
-from rootdk._follow import Follow  # noqa: E402
+from rootdk._watch.follow import Follow  # noqa: E402
 from test_follow import Notes  # noqa: E402
 
 SIZES = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,

@@ -193,7 +193,7 @@ def test_sparse_attention_by_indices_is_refused_not_computed_densely():
 
 
 def test_many_threads_make_it_known_once():
-    from rootdk._transformers import register_with_transformers
+    from rootdk._watch.transformers import register_with_transformers
 
     before = transformers.PreTrainedModel.get_correct_attn_implementation, transformers.PreTrainedModel.set_attn_implementation
     threads = [threading.Thread(target=register_with_transformers) for _ in range(8)]

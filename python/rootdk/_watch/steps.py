@@ -7,9 +7,9 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 from torch import Tensor
 
-from . import _einsum
-from ._products import Held, Lost, Note, Scaled, number_of, plain_data, written
-from ._shapes import Found, Shapes, axis_of
+from . import einsum
+from .products import Held, Lost, Note, Scaled, number_of, plain_data, written
+from .shapes import Found, Shapes, axis_of
 
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
@@ -58,19 +58,19 @@ class Trail(Shapes):
         return found
 
     def einsum(self, args: Any, kwargs: Any, out: Any) -> Found:
-        read = _einsum.operands_of(args)
+        read = einsum.operands_of(args)
         if read is None or not all(isinstance(x, Tensor) for x in read[1]):
             return None
         equation, tensors = read
         if len(tensors) == 1:
             self._permuted_by(equation, tensors[0], out)
             return None
-        axes = [{*_einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
-        found = self._times_values(tensors, axes, lambda x: _einsum.has_own_axis(equation, tensors, x))
+        axes = [{*einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
+        found = self._times_values(tensors, axes, lambda x: einsum.has_own_axis(equation, tensors, x))
         if found is not None or len(tensors) != 2:
             return found
         a, b = tensors
-        product = _einsum.product_of(equation, a, b) if self._may_be_product(a, b, out) else None
+        product = einsum.product_of(equation, a, b) if self._may_be_product(a, b, out) else None
         if product is not None:
             q, k, row, key = product
             lead = [out.shape[i] for i in range(out.ndim) if i not in (row, key)]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._steps import Trail
+from .steps import Trail
 
 Step = Callable[[Trail, Any, Any, Any], Any]
 

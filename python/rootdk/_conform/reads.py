@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._probe import Array, Probe, Refused, log_ratio
-from ._promise import Finding, Promise, compare
+from .probe import Array, Probe, Refused, log_ratio
+from .promise import Finding, Promise, compare
 
 ITEMS = 3  # batch items: one more than two, so that "the other" differs from "the first" and "the next"
 

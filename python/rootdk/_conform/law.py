@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ._probe import Array
+from .probe import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 import warnings
 from typing import Any, Callable, Mapping, Union
 
-from ._cause import explain
-from ._frozen import Layer, Look, Losses
-from ._stats import Stats
+from .._stats import Stats
+from .cause import explain
+from .frozen import Layer, Look, Losses
 
 
 @dataclasses.dataclass(frozen=True)

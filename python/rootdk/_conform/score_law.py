@@ -8,8 +8,8 @@ from typing import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ._probe import Array, Probe, log_ratio
-from ._promise import Finding, compare, listed, standard_slopes
+from .probe import Array, Probe, log_ratio
+from .promise import Finding, compare, listed, standard_slopes
 
 
 def scale_tolerance(probe: Probe) -> float:

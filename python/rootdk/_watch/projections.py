@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._gains import Gain, gains_of
-from ._layout import passes_factors, rows_of
+from .gains import Gain, gains_of
+from .layout import passes_factors, rows_of
 
 NONE, ALL = -1, -2  # rows that belong to no query or key, and rows that all heads share
 

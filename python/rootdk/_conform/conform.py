@@ -10,9 +10,9 @@ import dataclasses
 import sys
 from typing import Any, Callable, Sequence
 
-from ._findings import findings
-from ._probe import Probe
-from ._promise import Finding, Promise
+from .findings import findings
+from .probe import Probe
+from .promise import Finding, Promise
 
 __all__ = ["Conformance", "Finding", "Promise", "conform"]
 

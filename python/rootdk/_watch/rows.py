@@ -8,8 +8,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from . import _core
-from ._stats import Stats
+from .. import _core
+from .._stats import Stats
 
 
 def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Stats:

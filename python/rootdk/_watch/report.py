@@ -8,11 +8,11 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from . import _core
-from ._alarm import Event
-from ._history import COLUMNS, History
+from .. import _core
+from .alarm import Event
+from .history import COLUMNS, History
 
-_WEB = pathlib.Path(__file__).parent / "web"
+_WEB = pathlib.Path(__file__).parents[1] / "web"
 _STYLES = ("report.css", "watch.css")
 _SCRIPTS = ("values.js", "rules.js", "chart.js", "watch.js")
 _MOST_NUMBERS = 1_500_000  # in one page: some 10 MB

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ._products import Written
-from ._steps import Trail
-from ._torch_names import Step
+from .products import Written
+from .steps import Trail
+from .torch_names import Step
 
 if TYPE_CHECKING:
-    from ._follow import Looker
+    from .follow import Looker
 
 _EXP_ = {Tensor.exp_, torch.exp_, torch.ops.aten.exp_.default}
 

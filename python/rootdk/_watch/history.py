@@ -6,7 +6,7 @@ from typing import Any, Iterator, Optional
 import numpy as np
 import numpy.typing as npt
 
-from ._stats import Stats
+from .._stats import Stats
 
 Array = npt.NDArray[np.float32]
 

@@ -10,8 +10,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ._frozen import Frozen, median
-from ._stats import Stats
+from .._stats import Stats
+from .frozen import Frozen, median
 
 CAUSES = ("scale", "initialisation", "gain", "alignment", "bias", "growth", "unknown")
 

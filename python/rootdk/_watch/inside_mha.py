@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._steps import Trail
-from ._torch_names import STEPS
-from ._walk import walk
+from .steps import Trail
+from .torch_names import STEPS
+from .walk import walk
 
 if TYPE_CHECKING:
-    from ._follow import Looker
+    from .follow import Looker
 
 _SDPA = torch.nn.functional.scaled_dot_product_attention
 _here = threading.local()  # .looker: whose nn.MultiheadAttention this thread is in

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import torch
 from torch import Tensor
 
-from . import torch as rootdk_torch
-from ._masks import hidden_below, hidden_scores, hides_surely
-from ._problem import StatsOptions
-from ._rows import sampled, stats_of_scores
+from .. import torch as rootdk_torch
+from .._problem import StatsOptions
+from .masks import hidden_below, hidden_scores, hides_surely
+from .rows import sampled, stats_of_scores
 
 if TYPE_CHECKING:
-    from ._eyes import Call
-    from ._follow import Written
+    from .eyes import Call
+    from .follow import Written
 
 
 @dataclasses.dataclass(frozen=True)

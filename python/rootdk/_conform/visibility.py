@@ -7,9 +7,9 @@ from typing import Sequence
 
 import numpy as np
 
-from ._probe import Array, Probe, Refused
-from ._promise import Finding, Window, compare, listed
-from ._score_law import Position
+from .probe import Array, Probe, Refused
+from .promise import Finding, Window, compare, listed
+from .score_law import Position
 
 
 @dataclasses.dataclass(frozen=True)

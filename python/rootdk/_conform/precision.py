@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from ._probe import BITS, Array, Probe, Refused, keep_bits, log_ratio
-from ._promise import Finding, compare
+from .probe import BITS, Array, Probe, Refused, keep_bits, log_ratio
+from .promise import Finding, compare
 
 NAMES = {8: "bfloat16", 11: "float16 or TF32", 24: "float32"}
 

@@ -6,8 +6,8 @@ from typing import Any, Optional, Sequence, Union
 
 from torch import Tensor
 
-from . import _einsum
-from ._products import Lost, Memory, Note, Scaled, Written
+from . import einsum
+from .products import Lost, Memory, Note, Scaled, Written
 
 Found = Union[Written, tuple[str, str], None]  #: attention, or what looks like it and why it was not followed
 
@@ -73,7 +73,7 @@ class Shapes:
 
     def _permuted_by(self, equation: str, x: Tensor, out: Any) -> None:
         """einsum of one tensor, which is how some write permute."""
-        read = _einsum.letters(equation, (x.ndim,))
+        read = einsum.letters(equation, (x.ndim,))
         if read is not None and sorted(read[0][0]) == sorted(read[1]):
             self._permuted(x, [read[0][0].index(name) for name in read[1]], out)
 

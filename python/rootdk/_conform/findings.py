@@ -11,15 +11,15 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ._diagnosis import diagnose
-from ._law import Law
-from ._precision import kept_bits, precision
-from ._probe import Array, Probe, Refused
-from ._promise import Finding, Promise, compare
-from ._random_batches import Taken, draw, misses
-from ._reads import ITEMS, Reader, gqa_finding, masks, own_finding
-from ._score_law import (Position, components, dims_finding, large_scores, position, scale, scale_finding, scale_tolerance, softcap)
-from ._visibility import Sight, masked_rows, sight, sink, window_finding
+from .diagnosis import diagnose
+from .law import Law
+from .precision import kept_bits, precision
+from .probe import Array, Probe, Refused
+from .promise import Finding, Promise, compare
+from .random_batches import Taken, draw, misses
+from .reads import ITEMS, Reader, gqa_finding, masks, own_finding
+from .score_law import (Position, components, dims_finding, large_scores, position, scale, scale_finding, scale_tolerance, softcap)
+from .visibility import Sight, masked_rows, sight, sink, window_finding
 
 __all__ = ["Finding", "Promise", "findings"]
 

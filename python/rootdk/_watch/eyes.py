@@ -13,13 +13,13 @@ from typing import Any, Callable, Iterator, Optional, Protocol, Sequence, Union
 import torch
 from torch import Tensor
 
-from . import torch as rootdk_torch
-from ._follow import Follow, Written
-from ._history import Record
-from ._look import Settings, beside, computable, computed_here, hidden_by_numbers, of_written
-from ._places import in_backward
-from ._problem import StatsOptions
-from ._stats import GradientStats, Stats
+from .. import torch as rootdk_torch
+from .._problem import StatsOptions
+from .._stats import GradientStats, Stats
+from .follow import Follow, Written
+from .history import Record
+from .look import Settings, beside, computable, computed_here, hidden_by_numbers, of_written
+from .places import in_backward
 
 _open: list[Looking] = []  # the innermost last
 _open_lock = threading.Lock()

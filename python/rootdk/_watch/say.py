@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ._history import COLUMNS, Record
+from .history import COLUMNS, Record
 
 
 def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:

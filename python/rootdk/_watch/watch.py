@@ -2,8 +2,8 @@
 
 Three ways in, none of which changes the model: calls of `F.scaled_dot_product_attention` are seen by a TorchFunctionMode, which
 also follows attention that is written out (a product, a softmax over it, a second product); and transformers can be told to call
-rootdk. `_places.py` knows where in the model a thread is, `_eyes.py` and `_look.py` look at calls, `_history.py` remembers, `_alarm.py`
-judges, `_say.py` and `_report.py` speak, `_clip.py` mends.
+rootdk. `places.py` knows where in the model a thread is, `eyes.py` and `look.py` look at calls, `history.py` remembers, `alarm.py`
+judges, `say.py` and `report.py` speak, `clip.py` mends.
 """
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 import torch
 from torch import Tensor
 
-from ._alarm import Alarm, Event, Watchdog
-from ._cause import facts_of
-from ._clip import Clipper, Projections
-from ._eyes import Call, Spot, close_eyes, enter, leave, open_eyes
-from ._files import write_whole
-from ._history import COLUMNS, FORWARD, History, Record
-from ._later import Later
-from ._look import Settings
-from ._places import Modules, Place, compiled_parts, in_backward, label_of
-from ._say import TensorBoard, hidden_words, prometheus, table, unseen_words
-from ._stats import GradientStats, Stats
-from ._transformers import register_with_transformers
+from .._files import write_whole
+from .._stats import GradientStats, Stats
+from .alarm import Alarm, Event, Watchdog
+from .cause import facts_of
+from .clip import Clipper, Projections
+from .eyes import Call, Spot, close_eyes, enter, leave, open_eyes
+from .history import COLUMNS, FORWARD, History, Record
+from .later import Later
+from .look import Settings
+from .places import Modules, Place, compiled_parts, in_backward, label_of
+from .say import TensorBoard, hidden_words, prometheus, table, unseen_words
+from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
 
@@ -346,7 +346,7 @@ class Watch:
 
     def report(self, path: Union[str, "os.PathLike[str]"]) -> pathlib.Path:
         """One HTML file that needs nothing else: layer × head over time, the alarms, and what was not seen."""
-        from ._report import page
+        from .report import page
 
         return write_whole(path, page(self._seen, self.alarms, self._notes(), self.unseen))
 

@@ -7,9 +7,9 @@ from typing import Iterator
 
 import numpy as np
 
-from ._law import Batch, Law, attend, probabilities_of, scores_of, values_of
-from ._probe import BITS, Array, Probe, Refused, keep_bits, rounded
-from ._reads import ITEMS
+from .law import Batch, Law, attend, probabilities_of, scores_of, values_of
+from .probe import BITS, Array, Probe, Refused, keep_bits, rounded
+from .reads import ITEMS
 
 
 @dataclasses.dataclass(frozen=True)

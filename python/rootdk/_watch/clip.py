@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._projections import Edit, Found, Projections, find, given
-from ._ranks import Heads, Ranks, is_fsdp, local, reaches, rows_here
+from .projections import Edit, Found, Projections, find, given
+from .ranks import Heads, Ranks, is_fsdp, local, reaches, rows_here
 
 __all__ = ["Clipper", "Projections"]
 

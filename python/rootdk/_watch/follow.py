@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import _inside_mha
-from ._products import Written, plain_data
-from ._steps import Trail
-from ._torch_names import STARTS, STEPS
-from ._walk import walk
+from . import inside_mha
+from .products import Written, plain_data
+from .steps import Trail
+from .torch_names import STARTS, STEPS
+from .walk import walk
 
 __all__ = ["Follow", "Looker", "Written"]
 
@@ -78,7 +78,7 @@ class Follow(TorchFunctionMode):
             return walk(trail, self.looker, step, func, args, kwargs)
         if func is _SDPA:
             return self._sdpa(args, kwargs)
-        return _inside_mha.call(self.looker, func, args, kwargs)
+        return inside_mha.call(self.looker, func, args, kwargs)
 
     def _sdpa(self, args: Any, kwargs: Any) -> Any:
         sides = [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(("query", "key", "value"))]

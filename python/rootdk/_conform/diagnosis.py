@@ -6,11 +6,11 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from ._law import Batch, Law, attend, probabilities_of, scores_of, values_of, visible_of
-from ._precision import NAMES
-from ._probe import Array, Probe, Refused, keep_bits
-from ._promise import Promise
-from ._random_batches import Miss, room_of
+from .law import Batch, Law, attend, probabilities_of, scores_of, values_of, visible_of
+from .precision import NAMES
+from .probe import Array, Probe, Refused, keep_bits
+from .promise import Promise
+from .random_batches import Miss, room_of
 
 
 def diagnose(probe: Probe, law: Law, missed: list[Miss], promise: Promise, count: int) -> tuple[str, str]:

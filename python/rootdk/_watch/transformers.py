@@ -13,9 +13,9 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from . import torch as rootdk_torch
-from ._eyes import Call, call_here, scaled_before
-from ._look import beside, hidden_by_numbers
+from .. import torch as rootdk_torch
+from .eyes import Call, call_here, scaled_before
+from .look import beside, hidden_by_numbers
 
 NAME = "rootdk"
 

@@ -1,0 +1,1 @@
+"""What an attention function really computes. `conform.py` is the way in."""
