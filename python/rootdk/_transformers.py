@@ -103,15 +103,12 @@ def _has_table(kind: type) -> bool:
 
 
 # Masks ----------------------------------------------------------------------------------------------------------------
-def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, *args: Any, config: Any = None, **kwargs: Any) -> Optional[Tensor]:
+def _mask(*args: Any, config: Any = None, **kwargs: Any) -> Optional[Tensor]:
     """sdpa's: boolean, or none where the attention itself is causal or sees all."""
     assert _mask_of_sdpa is not None
     if config is not None and not torch.compiler.is_compiling():
         _refuse_config(type(config))
-    if q_length == 1 and isinstance(q_offset, Tensor):
-        # Without a mask, a single query stands at the end of its keys. A static cache goes on behind it.
-        kwargs["allow_is_causal_skip"] = False
-    return _mask_of_sdpa(batch_size, q_length, kv_length, q_offset, *args, config=config, **kwargs)
+    return _mask_of_sdpa(*args, config=config, **kwargs)
 
 
 def _refuse_config(kind: type) -> None:
