@@ -1,7 +1,7 @@
 """rootdk as an attention implementation of Hugging Face transformers: `attn_implementation="rootdk"`.
 
-A class that does not hand its attention over as transformers' own backends want it is refused when it is made, and an argument that would change
-the result and is not computed here is refused when it comes.
+A class that does not hand its attention over as transformers' own backends want it is refused when it is made, and an
+argument that would change the result and is not computed here is refused when it comes.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register_with_transformers() -> bool:
     with _registering:
         if _mask_of_sdpa is None:
             _mask_of_sdpa = sdpa_mask
-            # transformers asks these two whether a class takes an implementation, and knows of none but its own that it might not.
+            # transformers asks these two whether a class takes an implementation, and has doubts about its own only.
             models: Any = PreTrainedModel
             models.get_correct_attn_implementation = _checked(models.get_correct_attn_implementation)
             models.set_attn_implementation = _set_checked(models.set_attn_implementation)
@@ -47,7 +47,7 @@ def register_with_transformers() -> bool:
 # Which classes can be computed ----------------------------------------------------------------------------------------
 def _checked(method: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(method)
-    def get_correct_attn_implementation(self: Any, requested_attention: Optional[str], *args: Any, **kwargs: Any) -> str:
+    def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **kwargs: Any) -> str:
         if requested_attention == NAME:
             _refuse(type(self))
         return method(self, requested_attention, *args, **kwargs)
@@ -58,7 +58,8 @@ def _checked(method: Callable[..., str]) -> Callable[..., str]:
 def _set_checked(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that all changes or nothing."""
+        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that all
+        changes or nothing."""
         wanted = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
         if wanted == NAME:
             _refuse(type(self))
@@ -80,19 +81,21 @@ def _refuse(kind: type) -> None:
 
 
 def _why_not(kind: Any) -> Optional[str]:
-    """For a class of models: `_supports_sdpa` says that its masks and arguments are those of scaled_dot_product_attention,
+    """For a class of models: `_supports_sdpa` says that its masks and arguments are scaled_dot_product_attention's,
     `_supports_attention_backend` that it hands over all there is, soft-caps and sinks with it."""
     sdpa = bool(getattr(kind, "_supports_sdpa", False))
     other = f'"{"sdpa" if sdpa else "eager"}", which can be watched as well'
     if not sdpa and not getattr(kind, "_supports_attention_backend", False):
-        return f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than its own; use {other}'
+        return (f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than '
+                f"its own; use {other}")
     from transformers import PreTrainedModel
 
     # A class of the user's own is as its bases are: its source may not be there to be looked at.
     bases = [base for base in kind.__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
-    if not any(base._can_set_attn_implementation() for base in reversed(bases)) or any(_has_table(base) for base in bases):
-        return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through transformers\' AttentionInterface; '
-                f"use {other}")
+    hands_over = any(base._can_set_attn_implementation() for base in reversed(bases))
+    if not hands_over or any(_has_table(base) for base in bases):
+        return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through '
+                f"transformers' AttentionInterface; use {other}")
     return None
 
 
@@ -112,7 +115,7 @@ def _mask(*args: Any, config: Any = None, **kwargs: Any) -> Optional[Tensor]:
 
 
 def _refuse_config(kind: type) -> None:
-    """A class that was refused can still be told by its config after it was made; it would take a mask for what it is not."""
+    """A class that was refused can still be told by its config after it was made; it would misread the mask."""
     if kind not in _refused:
         from transformers import MODEL_MAPPING
 
@@ -127,8 +130,8 @@ def _refuse_config(kind: type) -> None:
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
-def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
-                            dropout: float = 0.0, scaling: Any = None, is_causal: Optional[bool] = None,
+def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                            attention_mask: Optional[Tensor], dropout: float = 0.0, scaling: Any = None, is_causal: Optional[bool] = None,
                             softcap: Optional[float] = None, s_aux: Optional[Tensor] = None,
                             position_bias: Optional[Tensor] = None, **more: Any) -> tuple[Tensor, None]:
     _check(module, query, key, attention_mask, more)
@@ -149,15 +152,16 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     tag = _collector(module, query)
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
     started = time.perf_counter() if tag else 0.0
-    out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
-                                           "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
+    out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap,
+                                           causal, "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
     if tag:
         watching[-1]._watched_s += time.perf_counter() - started
     return out.transpose(1, 2).contiguous(), None
 
 
 def _collector(module: torch.nn.Module, query: Tensor) -> int:
-    """The number under which the operator finds who wants to know of this call; 0 is nobody. A graph that is being made outlives the watch."""
+    """The number under which the operator finds who wants to know of this call; 0 is nobody. A graph that is being made
+    outlives the watch."""
     if torch.compiler.is_compiling():
         return 0
     watch = watching[-1] if watching and watching[-1].looking else None
@@ -169,11 +173,11 @@ def _collector(module: torch.nn.Module, query: Tensor) -> int:
 
 
 def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[Tensor], more: dict[str, Any]) -> None:
-    """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks (`sliding_window`,
-    `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
+    """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks
+    (`sliding_window`, `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
     if query.device.type not in ("cpu", "cuda"):
-        raise ValueError(f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on CUDA devices; '
-                         '"sdpa" can be watched as well')
+        raise ValueError(f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on '
+                         'CUDA devices; "sdpa" can be watched as well')
     for name, meaning in _UNKNOWN.items():
         given = more.get(name)
         if given is not None and given is not False:
@@ -181,15 +185,16 @@ def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[T
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.ndim != 4:
             came = f"{mask.ndim} axes" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, len_kv] is wanted')
+            raise ValueError(f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, '
+                             "len_kv] is wanted")
         return
     starts, window = more.get("cu_seq_lens_q"), more.get("sliding_window")
     if starts is not None and len(starts) > 2:
-        raise ValueError(f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came with it; '
-                         "give position_ids that start again at 0, and no attention_mask")
+        raise ValueError(f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came '
+                         "with it; give position_ids that start again at 0, and no attention_mask")
     if isinstance(window, int) and 0 < window < key.shape[2]:
-        raise ValueError(f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives no mask for '
-                         f'{key.shape[2]} keys; use "eager" or "sdpa"')
+        raise ValueError(f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
+                         f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"')
 
 
 _UNKNOWN = {
