@@ -50,14 +50,16 @@ SIZES: list[tuple[str, int]] = [
 OPEN = ("head_dim", "vocab_size", "num_key_value_heads", "n_routed_experts", "n_group", "topk_group", "num_experts_per_tok")
 #: What names do not say, by architecture (and, inside, by sub-config).
 _MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8)
+_SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1])
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": dict(_MAMBA, attn_layer_indices=[1]),
     "canine": dict(local_transformer_stride=8),
     "data2vec-vision": dict(num_hidden_layers=4, out_indices=[0, 1, 2, 3]),
     "deepseek_v2": dict(n_group=1, topk_group=1, num_experts_per_tok=2, n_routed_experts=4),
+    "dots1": dict(n_shared_experts=1),
     "falcon_h1": dict(_MAMBA, mamba_d_ssm=64),
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]], window_size=5),
-    "granitemoehybrid": dict(_MAMBA, layer_types=["mamba", "attention"]),
+    "granitemoehybrid": dict(_MAMBA, layer_types=["mamba", "attention"], num_hidden_layers=2),
     "jamba": dict(attn_layer_offset=1, attn_layer_period=2, expert_layer_offset=0, expert_layer_period=2),
     "layoutlmv3": dict(coordinate_size=6, shape_size=4, visual_embed=False),
     "lfm2_moe": dict(layer_types=["conv", "full_attention"]),
@@ -66,6 +68,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mistral4": dict(qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16),
     "mobilebert": dict(embedding_size=WIDTH, true_hidden_size=WIDTH, intra_bottleneck_size=WIDTH),
     "moonshine": dict(encoder_num_key_value_heads=HEADS, decoder_num_key_value_heads=HEADS),
+    "glm4v_text": dict(rope_parameters=_SECTIONS),
+    "glm_ocr_text": dict(rope_parameters=_SECTIONS),
+    "qwen2_5_vl_text": dict(rope_parameters=_SECTIONS),
+    "qwen2_vl_text": dict(rope_parameters=_SECTIONS),
+    "reformer": dict(is_decoder=True, attn_layers=["local", "local"], axial_pos_embds=False, local_attn_chunk_length=17),
+    "swin": dict(window_size=2, patch_size=4),
+    "swinv2": dict(window_size=2, patch_size=4),
     "xmod": dict(languages=["en_XX"], default_language="en_XX"),
 }
 #: Inputs that forward wants beside, or instead of, what `batch` finds by name.

@@ -54,7 +54,7 @@ def case(name: str) -> matrix.Case:
     return matrix.Case(name)
 
 
-@pytest.mark.parametrize("name, check", cases())
+@pytest.mark.parametrize("name, check", list(cases()))
 def test_a_watched_model(name, check):
     """The same output as unwatched, statistics as in eager, and what was not seen is named."""
     assert matrix.CHECKS[check](case(name)) == []

@@ -223,6 +223,11 @@ def scaled_before(query: Tensor, key: Tensor) -> float:
     return _thread.mode.trail.scaled(query, key)
 
 
+def forget() -> None:
+    """Lets go of what this thread's mode was following: a step is over."""
+    _thread.mode.forget()
+
+
 def enter() -> bool:
     """Puts the mode onto this thread's stack, unless it is there; where backward computes again for a checkpoint, stacks are empty."""
     if _thread.depth and torch._C._len_torch_function_stack() > 0:

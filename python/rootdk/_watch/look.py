@@ -186,12 +186,10 @@ def of_written(call: Call, found: Written) -> None:
             _give(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2),
                   math.nan if found.factor is None else found.factor)
     if call.settings.backward and found.hooked.requires_grad:
-        heads = found.scores.shape[1]
-        batch = found.scores.shape[0]
+        per_head = found.per_head  # not what it is of: the hook belongs to a tensor, and must not keep others
 
         def hook(gradient: Tensor) -> None:
-            wide = gradient.detach().float().square()
-            call.set("d_scores", wide.reshape(batch, heads, -1).sum((0, 2)).cpu().numpy())
+            call.set("d_scores", per_head(gradient.detach()).float().square().sum((0, 2, 3)).cpu().numpy())
 
         found.hooked.register_hook(hook)
 

@@ -1,7 +1,7 @@
 """rootdk as an attention implementation of Hugging Face transformers: `attn_implementation="rootdk"`.
 
-A class that does not hand its attention over as transformers' own backends want it is refused when it is made, and an argument that would change
-the result and is not computed here is refused when it comes.
+A class that does not hand its attention over as transformers' own backends want it is refused when it is made, and an
+argument that would change the result and is not computed here is refused when it comes.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register_with_transformers() -> bool:
     with _registering:
         if _mask_of_sdpa is None:
             _mask_of_sdpa = sdpa_mask
-            # transformers asks these two whether a class takes an implementation, and knows of none but its own that it might not.
+            # transformers asks these two whether a class takes an implementation, and has doubts about its own only.
             models: Any = PreTrainedModel
             models.get_correct_attn_implementation = _checked(models.get_correct_attn_implementation)
             models.set_attn_implementation = _set_checked(models.set_attn_implementation)
@@ -47,7 +47,7 @@ def register_with_transformers() -> bool:
 # Which classes can be computed ----------------------------------------------------------------------------------------
 def _checked(method: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(method)
-    def get_correct_attn_implementation(self: Any, requested_attention: Optional[str], *args: Any, **kwargs: Any) -> str:
+    def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **kwargs: Any) -> str:
         if requested_attention == NAME:
             _refuse(type(self))
         return method(self, requested_attention, *args, **kwargs)
@@ -58,7 +58,8 @@ def _checked(method: Callable[..., str]) -> Callable[..., str]:
 def _set_checked(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that all changes or nothing."""
+        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that all
+        changes or nothing."""
         wanted = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
         if wanted == NAME:
             _refuse(type(self))
@@ -80,19 +81,21 @@ def _refuse(kind: type) -> None:
 
 
 def _why_not(kind: Any) -> Optional[str]:
-    """For a class of models: `_supports_sdpa` says that its masks and arguments are those of scaled_dot_product_attention,
+    """For a class of models: `_supports_sdpa` says that its masks and arguments are scaled_dot_product_attention's,
     `_supports_attention_backend` that it hands over all there is, soft-caps and sinks with it."""
     sdpa = bool(getattr(kind, "_supports_sdpa", False))
     other = f'"{"sdpa" if sdpa else "eager"}", which can be watched as well'
     if not sdpa and not getattr(kind, "_supports_attention_backend", False):
-        return f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than its own; use {other}'
+        return (f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than '
+                f"its own; use {other}")
     from transformers import PreTrainedModel
 
     # A class of the user's own is as its bases are: its source may not be there to be looked at.
     bases = [base for base in kind.__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
-    if not any(base._can_set_attn_implementation() for base in reversed(bases)) or any(_has_table(base) for base in bases):
-        return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through transformers\' AttentionInterface; '
-                f"use {other}")
+    hands_over = any(base._can_set_attn_implementation() for base in reversed(bases))
+    if not hands_over or any(_has_table(base) for base in bases):
+        return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through '
+                f"transformers' AttentionInterface; use {other}")
     return None
 
 
@@ -103,19 +106,16 @@ def _has_table(kind: type) -> bool:
 
 
 # Masks ----------------------------------------------------------------------------------------------------------------
-def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, *args: Any, config: Any = None, **kwargs: Any) -> Optional[Tensor]:
+def _mask(*args: Any, config: Any = None, **kwargs: Any) -> Optional[Tensor]:
     """sdpa's: boolean, or none where the attention itself is causal or sees all."""
     assert _mask_of_sdpa is not None
     if config is not None and not torch.compiler.is_compiling():
         _refuse_config(type(config))
-    if q_length == 1 and isinstance(q_offset, Tensor):
-        # Without a mask, a single query stands at the end of its keys. A static cache goes on behind it.
-        kwargs["allow_is_causal_skip"] = False
-    return _mask_of_sdpa(batch_size, q_length, kv_length, q_offset, *args, config=config, **kwargs)
+    return _mask_of_sdpa(*args, config=config, **kwargs)
 
 
 def _refuse_config(kind: type) -> None:
-    """A class that was refused can still be told by its config after it was made; it would take a mask for what it is not."""
+    """A class that was refused can still be told by its config after it was made; it would misread the mask."""
     if kind not in _refused:
         from transformers import MODEL_MAPPING
 
@@ -130,8 +130,8 @@ def _refuse_config(kind: type) -> None:
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
-def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
-                            dropout: float = 0.0, scaling: Any = None, is_causal: Optional[bool] = None,
+def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                            attention_mask: Optional[Tensor], dropout: float = 0.0, scaling: Any = None, is_causal: Optional[bool] = None,
                             softcap: Optional[float] = None, s_aux: Optional[Tensor] = None,
                             position_bias: Optional[Tensor] = None, **more: Any) -> tuple[Tensor, None]:
     _check(module, query, key, attention_mask, more)
@@ -166,8 +166,8 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
     return _watched(call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and not causal), None
 
 
-def _watched(call: Call, attend: Callable[[Optional[Tensor], int], Tensor], query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor],
-             bias: Optional[Tensor], scaling: Optional[float], plain: bool) -> Tensor:
+def _watched(call: Call, attend: Callable[[Optional[Tensor], int], Tensor], query: Tensor, key: Tensor, value: Tensor,
+             mask: Optional[Tensor], bias: Optional[Tensor], scaling: Optional[float], plain: bool) -> Tensor:
     """With statistics from the same pass; a bias that hides by numbers, but not for certain, is looked at beside it."""
     hidden = hidden_by_numbers(call, query, key, bias, scaling)
     if hidden is not None and not hidden.surely and plain and mask is None:
@@ -181,11 +181,11 @@ def _watched(call: Call, attend: Callable[[Optional[Tensor], int], Tensor], quer
 
 
 def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[Tensor], more: dict[str, Any]) -> None:
-    """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks (`sliding_window`,
-    `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
+    """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks
+    (`sliding_window`, `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
     if query.device.type not in ("cpu", "cuda"):
-        raise ValueError(f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on CUDA devices; '
-                         '"sdpa" can be watched as well')
+        raise ValueError(f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on '
+                         'CUDA devices; "sdpa" can be watched as well')
     for name, meaning in _UNKNOWN.items():
         given = more.get(name)
         if given is not None and given is not False:
@@ -193,15 +193,16 @@ def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[T
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.ndim != 4:
             came = f"{mask.ndim} axes" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, len_kv] is wanted')
+            raise ValueError(f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, '
+                             "len_kv] is wanted")
         return
     starts, window = more.get("cu_seq_lens_q"), more.get("sliding_window")
     if starts is not None and len(starts) > 2:
-        raise ValueError(f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came with it; '
-                         "give position_ids that start again at 0, and no attention_mask")
+        raise ValueError(f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came '
+                         "with it; give position_ids that start again at 0, and no attention_mask")
     if isinstance(window, int) and 0 < window < key.shape[2]:
-        raise ValueError(f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives no mask for '
-                         f'{key.shape[2]} keys; use "eager" or "sdpa"')
+        raise ValueError(f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
+                         f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"')
 
 
 _UNKNOWN = {

@@ -23,7 +23,7 @@ from .._stats import GradientStats, Stats
 from .alarm import Alarm, Event, Watchdog
 from .cause import facts_of
 from .clip import Clipper, Projections
-from .eyes import Call, Spot, close_eyes, enter, leave, open_eyes
+from .eyes import Call, Spot, close_eyes, enter, forget, leave, open_eyes
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
@@ -143,6 +143,7 @@ class Watch:
         if place.mode:
             leave()
             place.mode = False
+        forget()
         if in_backward():
             return
         self._model_s += time.perf_counter() - place.started
