@@ -67,7 +67,8 @@ def main() -> int:
                 print(f"| {cause} | {one['name']} | {one['advice']} | {one['times'] or 'stalled'} |")
     result["runs"] = [dataclasses.asdict(one) for one in outcomes]
     (given.folder / "alarms.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
-    print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1, ensure_ascii=False))
+    said = {key: value for key, value in result.items() if key not in ("runs", "machine")}
+    print(json.dumps(said, indent=1, ensure_ascii=False))
     held = result["floors"]
     enough = held["of these reported within 50 steps"] >= 0.95 * held["stalled by saturation"]
     return 0 if enough and not held["false alarms"] else 1
