@@ -53,7 +53,10 @@ def main() -> int:
     arguments.add_argument("--tuning", action="store_true", help="the runs that thresholds were chosen on, instead of the trial's")
     given = arguments.parse_args()
     name = "tuning" if given.tuning else "trial"
-    found = record(tuning() if given.tuning else trial(), given.folder / name, given.jobs)
+    if given.tuning:  # each set has its own T
+        found = record(tuning(), given.folder / name, given.jobs) + record(trial(100), given.folder / "first", given.jobs)
+    else:
+        found = record(trial(), given.folder / name, given.jobs)
     outcomes = [outcome(one) for one in found]
     print(f"{describe()['cpu']}, {describe()['date']}", *table(outcomes), sep="\n")
     result = {"machine": describe(), "set": name, "floors": floors(outcomes),
