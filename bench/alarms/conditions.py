@@ -41,7 +41,8 @@ class Run:
         return f"{self.condition} {self.architecture} {self.task} d{self.dim} s{self.seed}".replace(" ", "_").replace("/", "per")
 
 
-def some(condition: str, kind: str, seeds: list[int], combinations: list[tuple[str, str]] = COMBINATIONS, **options) -> Iterator[Run]:
+def some(condition: str, kind: str, seeds: list[int], combinations: list[tuple[str, str]] = COMBINATIONS,
+         **options) -> Iterator[Run]:
     for seed in seeds:
         for architecture, task in combinations:
             yield Run(condition, kind, architecture, task, seed, **options)

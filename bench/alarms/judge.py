@@ -95,7 +95,8 @@ def floors(outcomes: list[Outcome]) -> dict[str, Any]:
         "runs": len(outcomes), "stalled by saturation": len(stalled),
         f"of these reported within {SOON} steps": sum(one.found for one in stalled),
         "of these reported at all": sum(bool(one.delays) for one in stalled),
-        "not found or late": [f"{one.name} ({one.delays[0]} steps)" if one.delays else one.name for one in stalled if not one.found],
+        "not found or late": [f"{one.name} ({one.delays[0]} steps)" if one.delays else one.name
+                              for one in stalled if not one.found],
         "control runs": sum(one.kind == "control" for one in outcomes),
         "control runs that learned": sum(one.kind == "control" and not one.stalled for one in outcomes),
         "runs that stall for other reasons": sum(one.kind == "other" and one.stalled for one in outcomes),

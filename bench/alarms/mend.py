@@ -57,7 +57,9 @@ def mended(found: dict[str, Any]) -> dict[str, Any]:
                         attention.scaling = float(re.search(rf"1/√d_k = {NUMBER}", text)[1])
                         advice = f"scale {attention.scaling:g}"
                         continue
-                    prefix, q, k = ("W_", attention.q_proj, attention.k_proj) if cause == "initialisation" else ("", attention.q_norm, attention.k_norm)
+                    of_weights = cause == "initialisation"
+                    prefix = "W_" if of_weights else ""
+                    q, k = (attention.q_proj, attention.k_proj) if of_weights else (attention.q_norm, attention.k_norm)
                     by = [re.search(rf"{prefix}{name} by {NUMBER}", text) for name in "qk"]
                     with torch.no_grad():
                         for part, match in zip((q, k), by):

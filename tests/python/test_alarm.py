@@ -251,6 +251,7 @@ def test_qk_norm_is_seen_by_the_names_of_parts():
     layer.q_norm, layer.k_norm = torch.nn.RMSNorm(16), torch.nn.RMSNorm(16)
     assert facts_of(layer) == {"qk_norm": True}
     layer.q_norm = layer.k_norm = None
+    layer.qk_norm = False  # an option that is off
     assert facts_of(layer) == {"qk_norm": False}
 
 

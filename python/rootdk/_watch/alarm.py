@@ -34,8 +34,8 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-    """What to speak up about; None means off. A layer is reported once, and again after it has been open for a while; a head raises
-    each threshold once, and again after it has been back below.
+    """What to speak up about; None means off. A layer is reported once, and again after it has been open for a while; a head
+    raises each threshold once, and again after it has been back below.
 
     call: what to do with the event: "warn", "raise" (RuntimeError, for tests and debugging), or a function that takes an Event.
     """

@@ -15,14 +15,18 @@ from .frozen import Frozen, median
 
 CAUSES = ("scale", "initialisation", "gain", "alignment", "bias", "growth", "unknown")
 
-_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_norm", "key_norm"), ("q_ln", "k_ln"), ("norm_q", "norm_k"),
-          ("query_layernorm", "key_layernorm"), ("q_layer_norm", "k_layer_norm"))
+_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_norm", "key_norm"), ("q_ln", "k_ln"),
+          ("norm_q", "norm_k"), ("query_layernorm", "key_layernorm"), ("q_layer_norm", "k_layer_norm"))
 
 
 def facts_of(module: Any) -> dict[str, Any]:
     """What a layer's module says of itself by the names of its parts: {"qk_norm": whether it normalises queries and keys}."""
-    normed = any(getattr(module, q, None) is not None and getattr(module, k, None) is not None for q, k in _NORMS)
-    return {"qk_norm": normed or any(getattr(module, name, None) is not None for name in ("qk_norm", "qk_layernorm"))}
+
+    def has(name: str) -> bool:
+        part = getattr(module, name, None)
+        return part is True or hasattr(part, "forward")
+
+    return {"qk_norm": any(has(q) and has(k) for q, k in _NORMS) or has("qk_norm") or has("qk_layernorm")}
 
 
 def explain(frozen: Frozen, values: Mapping[str, Any], stats: Stats | None, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -99,5 +103,6 @@ def _grown(frozen: Frozen, facts: Mapping[str, Any]) -> tuple[str, str, str]:
     where = "the gains of the norms of q and k" if facts.get("qk_norm") else "W_q and W_k"
     fix = f"Go back to before step {since.step} with a lower learning rate (or a longer warm-up) for {where}"
     if before.raw_max > 0:
-        fix += f", or mend it while it runs: w.qk_clip(tau={number(before.raw_max)}) after every optimizer step, the largest score it had when open"
+        fix += (f", or mend it while it runs: w.qk_clip(tau={number(before.raw_max)}) after every optimizer step, "
+                "the largest score it had when open")
     return "growth", why, fix + ("." if facts.get("qk_norm") else "; a QK-norm keeps it from coming back.")

@@ -19,6 +19,7 @@ AT_START = 0.25  #: below it such a layer is reported,
 GROWN = 0.10  #: and one that has been open below this
 OPEN = 0.20  #: above it a layer is open again
 SPREAD_AT_START, SPREAD = 3.0, 5.0  #: σ/σ_c that every head has passed then: a sink takes all probability without it
+UNTOLD = (0.15, 7.0)  #: both for a start of which no loss is known: this may be a model that was trained before
 START_STEPS, GROWN_STEPS, CLEAR_STEPS = 20, 30, 50  #: how long it must have been so
 START_UNTIL = 40  #: steps after which the loss is asked before a start is called bad
 LOOKS, CLEAR_LOOKS = 3, 5  #: and in how many looks, at least
@@ -161,7 +162,8 @@ class Layer:
         self.ringing = True
         loss = losses.at(now.step) if losses.known else math.nan
         if self.never_open:
-            return Frozen(now, self.since, None, AT_START, loss, losses.first if losses.known else math.nan)
+            return Frozen(now, self.since, None, AT_START if losses.known else UNTOLD[0], loss,
+                          losses.first if losses.known else math.nan)
         return Frozen(now, self.since, self.opened, GROWN, loss, self.loss_before)
 
     def _open(self, now: Look) -> None:
@@ -175,7 +177,8 @@ class Layer:
     def _started_closed(self, now: Look, losses: Losses) -> bool:
         assert self.since is not None
         steps = now.step - self.since.step
-        if now.trace_j >= AT_START or now.sigma_ratio <= SPREAD_AT_START or steps < START_STEPS or self.looks < LOOKS:
+        limit, spread = (AT_START, SPREAD_AT_START) if losses.known else UNTOLD
+        if now.trace_j >= limit or now.sigma_ratio <= spread or steps < START_STEPS or self.looks < LOOKS:
             return False
         return steps <= START_UNTIL or self.looks == LOOKS or losses.known and self._learns_nothing(now, losses)
 
