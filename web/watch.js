@@ -235,9 +235,10 @@ function alarm_list() {
     const name = names.includes(alarm.what) ? alarm.what : chosen.name;
     button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, index_of(alarm))}));
     const side = small_is_worse.has(alarm.what) ? " below " : " beyond ";
-    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ref(alarm, "layer"),
-                     ...(alarm.head === null ? [", all heads, "] : [", head ", put(exact, alarm, "head"), ", "]), ref(alarm, "what"), " ", ref(alarm, "value"), side,
-                     put(exact, alarm, "threshold"));
+    const head = alarm.head === null ? [", all heads, "] : [", head ", put(exact, alarm, "head"), ", "];
+    const where = alarm.layer ? [ref(alarm, "layer"), ...head] : [];  // the loss is the whole model's
+    const how_far = alarm.layer ? [" ", ref(alarm, "value"), side, put(exact, alarm, "threshold")] : [" is not finite"];
+    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...where, ref(alarm, "what"), ...how_far);
     return el("li", {}, el("details", {open: i === 0 ? "" : undefined}, title, el("p", {}, ref(alarm, "words"), " ", button)));
   });
   return el("div", {}, alarms.length > most ? el("p", {class: "note"}, `The first ${most} of ${alarms.length}.`) : null,
