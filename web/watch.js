@@ -238,8 +238,8 @@ function alarm_list() {
     const name = names.includes(alarm.what) ? alarm.what : chosen.name;
     button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, head_of(alarm))}));
     const side = small_is_worse.has(alarm.what) ? " below " : " beyond ";
-    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...whose(alarm), ", ", ref(alarm, "what"),
-                     " ", ref(alarm, "value"), side, put(exact, alarm, "threshold"));
+    const how_far = alarm.layer ? [" ", ref(alarm, "value"), side, put(exact, alarm, "threshold")] : [" is not finite"];
+    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...whose(alarm), ", ", ref(alarm, "what"), ...how_far);
     return el("li", {}, el("details", {open: i === 0 ? "" : undefined}, title, el("p", {}, ref(alarm, "words"), " ", button)));
   });
   return el("div", {}, alarms.length > most ? el("p", {class: "note"}, `The first ${most} of ${alarms.length}.`) : null,

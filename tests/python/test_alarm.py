@@ -210,7 +210,7 @@ def seeded():
 
 
 def test_a_saturated_run_warns_by_default_and_a_healthy_one_does_not():
-    with pytest.warns(RuntimeWarning, match=r"layers\.0, all heads.*Frozen") as said:
+    with pytest.warns(RuntimeWarning, match=r"layers\.[01], all heads.*Frozen") as said:
         watch, _ = train(Copier(factor=15.0), 28)
     assert [(event.layer, event.head, event.step) for event in watch.alarms] == [("layers.0", None, 20), ("layers.1", None, 20)]
     assert len(said) == 2 and "QK-norm" in watch.alarms[0].words and "% of the rows" in watch.alarms[0].words
@@ -221,6 +221,17 @@ def test_a_saturated_run_warns_by_default_and_a_healthy_one_does_not():
         for silence in (None, ()):
             assert train(Copier(factor=15.0), 28, on=silence)[0].alarms == []
         assert train(Copier(factor=15.0), 28, resumed=True)[0].alarms == []
+
+
+def test_a_model_whose_loss_begins_low_was_trained_before():
+    class Trained(Copier):
+        def forward(self, row):
+            out = super().forward(row)
+            return {**out, "loss": 0.1 * out["loss"]}  # far below ln 8, that of a model that knows nothing
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert train(Trained(factor=15.0), 28)[0].alarms == []
 
 
 def test_rows_of_one_key_pass_nothing_by_nature():

@@ -29,24 +29,6 @@ PATTERNS = {
     "deberta-v2": "content and position disentangled",
     "vit": "images: no mask at all",
 }
-#: What watch does not yet hold. Strictly: whoever mends it takes the line away.
-WAITING = {
-    "gemma2": "raw scores in eager are off by 1 / cap",
-    "gpt_oss": "a sink in eager is not seen, nor named",
-    "bloom": "baddbmm is not seen, nor named",
-    "falcon": "eager is not seen, nor named",
-    "deberta-v2": "bmm is not seen, nor named",
-    "t5-train": "a learned bias with a finite mask in it poisons the scores' deviation",
-    "t5-train checkpointed": "a learned bias with a finite mask in it poisons the scores' deviation",
-}
-NOT_THERE = {"deberta-v2-generate", "deberta-v2-generate static"}  # checks with nothing to do, which pass
-
-
-def cases():
-    for name in PATTERNS:
-        for check in matrix.CHECKS:
-            reason = None if f"{name}-{check}" in NOT_THERE else WAITING.get(name, WAITING.get(f"{name}-{check}"))
-            yield pytest.param(name, check, id=f"{name}-{check}", marks=[pytest.mark.xfail(reason=reason, strict=True)] if reason else [])
 
 
 @functools.lru_cache(maxsize=1)
@@ -54,13 +36,13 @@ def case(name: str) -> matrix.Case:
     return matrix.Case(name)
 
 
-@pytest.mark.parametrize("name, check", list(cases()))
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("check", matrix.CHECKS)
 def test_a_watched_model(name, check):
     """The same output as unwatched, statistics as in eager, and what was not seen is named."""
     assert matrix.CHECKS[check](case(name)) == []
 
 
-@pytest.mark.xfail(reason="dynamo traces what follows the calls, and fails", strict=True)
 def test_a_compiled_model():
     assert matrix.compiled(case("llama"), "sdpa") == []
 

@@ -107,7 +107,8 @@ class Watch:
             leave()
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
-                self._unseen.setdefault("(root)", "no module of the model was called, unless inside torch.compile")
+                for name in self._modules.attention or {"(root)"}:
+                    self._unseen.setdefault(name, "was not called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
             self._modules = None
