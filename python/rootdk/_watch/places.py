@@ -50,7 +50,7 @@ class Modules:
         self._lock = threading.Lock()
         self._inputs: dict[tuple[str, int], int] = {}  # (module, where its input lies) → step
         self._hooks: list[Any] = []
-        self.attention = {name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__)}
+        self.attention = [name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__)]
         for name, module in model.named_modules():
             self._hooks.append(module.register_forward_pre_hook(Hook(self._enter, name, module), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(self._leave, name, module), always_call=True))

@@ -107,7 +107,7 @@ class Watch:
             leave()
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
-                for name in self._modules.attention or {"(root)"}:
+                for name in self._modules.attention or ["(root)"]:
                     self._unseen.setdefault(name, "was not called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
