@@ -5,7 +5,7 @@ const {steps, heads, alarms, values} = results;
 const numbered = heads.map((h, index) => ({...h, index}));
 const layers = unique(heads.map((h) => h.layer)).map((name) => ({name, heads: numbered.filter((h) => h.layer === name)}));
 const statistics = {
-  sigma_ratio: "σ/σ_c: spread of the scores over √(2 ln n). Beyond 1 softmax freezes and one key takes all.",
+  sigma_ratio: "σ/σ_c: spread of the scores over √(2 ln n). Above 1 rows are sharp, which may be learned; trace_j says whether gradient still passes.",
   raw_max: "Largest c·q·k, before cap and bias. This is what explodes.",
   raw_sigma: "Standard deviation of c·q·k within a row.",
   score_max: "Largest score as softmax sees it.",
@@ -50,7 +50,7 @@ const short_names = (() => {
 })();
 const head_name = (index) => `${heads[index].layer}, head ${heads[index].head}`;
 
-const chosen = {name: names.includes("sigma_ratio") ? "sigma_ratio" : names[0], step: Math.max(0, steps.length - 1), head: 0};
+const chosen = {name: names.includes("trace_j") ? "trace_j" : names[0], step: Math.max(0, steps.length - 1), head: 0};
 const watchers = [];
 const changed = () => watchers.forEach((watch) => watch());
 function choose(what) {
@@ -279,7 +279,7 @@ const page = document.getElementById("watch");
 if (names.length) {
   const first = alarms.length ? head_of(alarms[0]) : -1;
   const last = values[chosen.name][chosen.step];
-  chosen.head = first >= 0 ? first : Math.max(0, d3.scan(last, (a, b) => d3.descending(a, b)) || 0);
+  chosen.head = first >= 0 ? first : Math.max(0, d3.scan(last, small_is_worse.has(chosen.name) ? d3.ascending : d3.descending) || 0);
   page.append(bar(), section("map", "Layer × head", "Which head is it?", live(map_figure)),
               section("time", "Over time", "Since when?", live(time_figure), live(strip)),
               section("alarms", "Alarms", "What was the matter?", alarm_list()),

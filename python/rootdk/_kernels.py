@@ -170,6 +170,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _output(q: Tensor, v: Tensor) -> Tensor:
+    """[batch, heads, length, dim]; on the CPU in q's order of memory, as PyTorch's fused kernel gives it: models that came from
+    [batch, length, heads, dim] join heads by a view."""
+    batch, heads, len_q, _ = q.shape
+    dim_v = v.shape[3] if v.ndim == 4 else 0
+    if q.device.type == "cpu" and q.stride(1) < q.stride(2):
+        return q.new_empty((batch, len_q, heads, dim_v)).transpose(1, 2)
+    return q.new_empty((batch, heads, len_q, dim_v))
+
+
 def attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
                   bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
                   factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False,
@@ -184,7 +194,7 @@ def attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = 
     apply_options(spec, options)
     q, k, v = q.detach(), k.detach(), v.detach()
     batch, heads, len_q, _ = q.shape
-    out = q.new_empty((batch, heads, len_q, v.shape[3] if v.ndim == 4 else 0))
+    out = _output(q, v)
     wide = _wide(q.dtype)
     lse = q.new_empty((batch, heads, len_q), dtype=wide)
     rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
@@ -210,7 +220,7 @@ def _forward(spec: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tenso
 
 def attention_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     batch, heads, len_q, _dim = q.shape
-    return q.new_empty((batch, heads, len_q, v.shape[3])), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
+    return _output(q, v), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
 
 
 def backward_kernel(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,

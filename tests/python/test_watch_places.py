@@ -402,3 +402,160 @@ def test_a_query_that_was_scaled_before_is_scaled(name, implementation):
         # σ² = c²·d·σ_q²·σ_k²·alignment, with whatever scale and queries the two sides agree on
         product = stats.scale**2 * dim * stats.sigma_q**2 * stats.sigma_k**2 * stats.alignment
         np.testing.assert_allclose(product, stats.raw_sigma**2, rtol=2e-2)
+
+
+# Looking must not break what it looks at ------------------------------------------------------------------------------
+class Call(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+@pytest.mark.parametrize("q", [torch.randn(2, 4, 8, 8), torch.randn(2, 8, 4, 8).transpose(1, 2), torch.randn(1, 4, 8, 8).expand(2, 4, 8, 8),
+                               torch.randn(2, 8, 3, 4, 8)[:, :, 0].transpose(1, 2)], ids=["bhld", "blhd", "expanded", "packed"])
+def test_the_output_lies_in_memory_as_pytorch_s_does(q):
+    """Models join heads by a view, where PyTorch lets them."""
+    model = Call(lambda q, k: F.scaled_dot_product_attention(q, k, k))
+    k = torch.randn(2, 4, 5, 8)
+    expected = model(q, k)
+    with rootdk.watch(model) as w:
+        found = model(q, k)
+    assert found.stride() == expected.stride() and w.layers
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_pytorch_differentiates_twice_stays_so():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    bias = torch.randn(5, 5, requires_grad=True)
+
+    def penalty(mask):
+        out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        (slope,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), q)[0]
+
+    expected = penalty(bias)
+    with rootdk.watch() as w:
+        assert torch.equal(penalty(bias), expected)
+        with sdpa_kernel(SDPBackend.MATH):
+            penalty(None)
+            F.scaled_dot_product_attention(q, q, q).mul_(2).sum().backward()
+    assert len(w.layers) == 3 and not w.unseen
+
+
+@pytest.mark.parametrize("output", [lambda x: {"loss": x.sum()}, lambda x: {"loss": x.sum() + 0j}, lambda x: {"loss": [x]},
+                                    lambda x: {"loss": x.flatten()[:2]}, lambda x: None])
+def test_outputs_of_any_kind(output):
+    model = Call(lambda x: output(F.scaled_dot_product_attention(x, x, x)))
+    x = torch.randn(3, 1, 2, 5, 8)
+    with rootdk.watch(model):
+        model(x[0])
+        if isinstance(output(x), dict) and isinstance(output(x)["loss"], torch.Tensor) and output(x)["loss"].ndim == 0:
+            torch.func.vmap(lambda x: model(x)["loss"])(x)
+
+
+def test_a_batch_that_broadcasts_and_dropout():
+    q, k = torch.randn(1, 4, 6, 8), torch.randn(3, 4, 6, 8)
+    model = Call(lambda q, k: F.scaled_dot_product_attention(q, k, k, dropout_p=0.1))
+    with pytest.warns(RuntimeWarning, match="not sampled"), rootdk.watch(model) as w:
+        assert model(q, k).shape == (3, 4, 6, 8)
+    assert "(root)" in w.unseen
+
+
+def test_a_bias_that_raises_one_key_is_no_mask():
+    """It closes the layer, and that must be seen."""
+    bias = torch.randn(16, 16) + 100 * torch.eye(16)
+    x = torch.randn(1, 2, 16, 8)
+    for eager in (False, True):
+        with rootdk.watch(Masked(bias[None, None], eager)) as w:
+            w.model(x)
+        stats = w.stats(w.layers[0])
+        assert (stats.trace_j < 1e-6).all() and (stats.keys == pytest.approx(16)) and (stats.score_sigma > 20).all()
+
+
+def test_a_function_that_somebody_has_put_in_pytorch_s_place_stays():
+    real = F.scaled_dot_product_attention
+    calls = []
+
+    def theirs(*args, **kwargs):
+        calls.append(1)
+        return real(*args, **kwargs)
+
+    model, x = torch.nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(1, 5, 16)
+    F.scaled_dot_product_attention = theirs
+    try:
+        with rootdk.watch(model):
+            model(x, x, x, need_weights=False)
+        assert calls and F.scaled_dot_product_attention is theirs
+    finally:
+        F.scaled_dot_product_attention = real
+
+
+def test_watches_closed_in_any_order():
+    x = torch.randn(1, 2, 5, 8)
+    one, two = rootdk.watch(), rootdk.watch()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    F.scaled_dot_product_attention(x, x, x)
+    with torch.device("cpu"):
+        two.__exit__(None, None, None)
+        assert len(torch.empty(1).shape) == 1 and torch._C._len_torch_function_stack() == 2
+    assert two.layers == ["attention"] and one.layers == []
+    F.scaled_dot_product_attention(x, x, x)
+    assert two.layers == ["attention"]
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+
+
+def test_threads_that_the_model_starts_belong_to_its_step():
+    """As DataParallel does it."""
+
+    class Parallel(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = Attention(causal=False)
+
+        def forward(self, x):
+            threads = [threading.Thread(target=self.module, args=(part,)) for part in x.chunk(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return x
+
+    model = Parallel().eval()
+    with rootdk.watch(model, every=2) as w:
+        for _ in range(4):
+            model(torch.randn(4, 6, 32))
+    assert w.step == 3 and {(r["step"], r["layer"]) for r in w.to_dicts()} == {(s, name) for s in (0, 2) for name in ("module", "module#2")}
+
+
+def test_one_warning_for_a_nan_and_none_clipped():
+    model = Model(layers=2).eval()
+    x = torch.randn(1, 6, 32)
+    x[0, 2, 0] = math.nan
+    with pytest.warns(RuntimeWarning) as said, rootdk.watch(model) as w:
+        model(x)
+        assert w.qk_clip(tau=1e-3) == {}
+    text = [str(s.message) for s in said]
+    assert sum("rows_not_finite" in t for t in text) == 2 and any("not finite" in t and "qk_clip" in t for t in text)
+
+
+def test_it_says_what_it_lacks():
+    model, x = Model(layers=1), torch.randn(1, 6, 32)
+    w = rootdk.watch(model)
+    assert "not opened yet" in w.table() and repr(w) == "Watch(Model, 0 layers, 0 steps, 0 alarms)"
+    with w:
+        model(x)
+        assert "w.loss" not in w.table()  # nothing learns yet
+        model(x).sum().backward()
+        assert "w.loss(loss)" in w.table()
+        w.loss(0.5)
+        assert "w.loss(loss)" not in w.table()
+    with pytest.raises(TypeError, match="on: type"):
+        rootdk.watch(model, on=rootdk.Alarm)

@@ -7,6 +7,7 @@ whatever else the function does. Random batches, held against double, then show 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from typing import Any, Callable, Sequence
 
@@ -77,7 +78,11 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
     >>> rootdk.conform(mine, heads_kv=None)["scale"].found
     '1/d_k'
     """
+    if promise is not None and not isinstance(promise, Promise):
+        raise TypeError(f"promise: {type(promise).__name__}, but a Promise is wanted")
     promise = promise or Promise()
+    if mask is not None and (names := _arguments(function)) is not None and mask not in names:
+        raise ValueError(f'mask: the function has no argument called "{mask}"; it has {", ".join(names)}')
     if framework is None:
         guesses = ["numpy"] if "torch" not in sys.modules else ["torch", "numpy"] if _from_torch(function) else ["numpy", "torch"]
         for guess in guesses:
@@ -103,6 +108,15 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
         raise ValueError(f"heads_kv: {heads_kv}, but a divisor of heads, {heads}, is wanted")
     probe = Probe(function, framework, dtype, layout, mask, heads)
     return Conformance(tuple(findings(probe, promise, list(dims), heads_kv, longest, seed)))
+
+
+def _arguments(function: Callable[..., Any]) -> list[str] | None:
+    """None where it does not say, or takes any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
 
 
 def _from_torch(function: Any) -> bool:

@@ -89,6 +89,9 @@ class Watchdog:
             for what, threshold, sign in alarm.checks():
                 if what not in values:
                     continue
+                if what == "rows_not_finite":
+                    events += [(alarm, event) for event in self._not_finite(number, step, layer, values[what], stats, dtype)]
+                    continue
                 for head, value in enumerate(values[what]):
                     key = (number, layer, head, what)
                     if not (math.isfinite(value) and sign * (value - threshold) > 0 or math.isinf(value) and sign * value > 0):
@@ -107,6 +110,23 @@ class Watchdog:
                 event = Event(step, layer, None, "trace_j", now.trace_j, found.limit, words, cause)
                 events += [(alarm, event) for alarm in listening]
         return events
+
+    @property
+    def waits_for_loss(self) -> bool:
+        """Whether somebody listens for layers that stop learning, and half of what tells them is missing."""
+        return any(alarm.frozen for alarm in self.alarms) and not self.losses.known
+
+    def _not_finite(self, number: int, step: int, layer: str, rows: Any, stats: Stats | None, dtype: str) -> list[Event]:
+        """One event a layer: a NaN is in all heads sooner or later."""
+        heads = [head for head, count in enumerate(rows) if count > 0]
+        key = (number, layer, -1, "rows_not_finite")
+        if not heads or key in self.ringing:
+            if not heads:
+                self.ringing.discard(key)
+            return []
+        self.ringing.add(key)
+        return [Event(step, layer, heads[0] if len(heads) == 1 else None, "rows_not_finite", float(max(rows)), 0.0,
+                      _words(stats, heads[0], dtype))]
 
     def loss(self, step: int, value: Any, classes: int | None = None) -> list[tuple[Alarm, Event]]:
         """`value`: a number, or a detached tensor of one on a device, which is read when that is needed. `classes`: among how many

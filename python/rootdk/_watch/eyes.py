@@ -97,7 +97,7 @@ class Call:
 
     def take(self, number: int, stats: Stats) -> None:
         """Of one batch item that stands for all."""
-        if self.prescale != 1.0 and self.dim:  # what scaled q belongs to the scale
+        if self.prescale not in (0.0, 1.0) and self.dim:  # what scaled q belongs to the scale
             stats = stats.with_causes(self.dim, stats.sigma_q[0] / abs(self.prescale), stats.sigma_k[0], stats.key_mean_norm[0],
                                       stats["scale"][0] * abs(self.prescale))
         spot = self.spots[number]
@@ -213,6 +213,8 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.mode = Follow(_Eyes())
         self.depth = 0
+        self.open = 0  #: watches that were opened here
+        self.pushed = False  #: whether the first of them put the mode onto the stack
 
 
 _thread = _Thread()
@@ -238,16 +240,28 @@ def enter() -> bool:
 
 
 def leave() -> None:
+    """Takes it off again, if it lies on top: others may have left theirs there. One that stays looks at nothing while no watch is open."""
     _thread.depth -= 1
-    _thread.mode.__exit__(None, None, None)
+    size = torch._C._len_torch_function_stack()
+    if size and torch._C._get_function_stack_at(size - 1) is _thread.mode:
+        _thread.mode.__exit__(None, None, None)
 
 
 def open_eyes(watch: Looking) -> None:
+    if _thread.open == 0:
+        _thread.pushed = enter()
+    _thread.open += 1
     with _open_lock:
         _open.append(watch)
 
 
 def close_eyes(watch: Looking) -> None:
+    """In whatever order watches are closed, the last one takes the mode away."""
     with _open_lock:
         if watch in _open:
             _open.remove(watch)
+    if _thread.open:  # 0 in a thread that opened none
+        _thread.open -= 1
+        if _thread.open == 0 and _thread.pushed:
+            leave()
+    forget()

@@ -17,7 +17,7 @@ from .walk import walk
 
 __all__ = ["Follow", "Looker", "Written"]
 
-_SDPA = torch.nn.functional.scaled_dot_product_attention
+_SDPA = torch._C._nn.scaled_dot_product_attention  # what a mode is given, whatever goes by its public name
 _MHA = torch.nn.functional.multi_head_attention_forward
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _ATTENTION = re.compile(r"attention|attn|fmha")

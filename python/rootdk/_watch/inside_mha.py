@@ -19,14 +19,18 @@ from .walk import walk
 if TYPE_CHECKING:
     from .follow import Looker
 
-_SDPA = torch.nn.functional.scaled_dot_product_attention
 _here = threading.local()  # .looker: whose nn.MultiheadAttention this thread is in
 _lock, _count = threading.Lock(), [0]
+_before: list[Any] = []  # what went by that name: PyTorch's function, or what somebody has put there
 
 
 def _seen(*args: Any, **kwargs: Any) -> Tensor:
     looker: Optional[Looker] = getattr(_here, "looker", None)
-    return _SDPA(*args, **kwargs) if looker is None else looker.sdpa(_SDPA, *args, **kwargs)
+    function = _before[0]
+    # What is not PyTorch's own is left to do what it does.
+    if looker is None or function is not torch._C._nn.scaled_dot_product_attention:
+        return function(*args, **kwargs)  # type: ignore[no-any-return]
+    return looker.sdpa(function, *args, **kwargs)
 
 
 def call(looker: Looker, func: Any, args: Any, kwargs: Any) -> Any:
@@ -38,7 +42,9 @@ def call(looker: Looker, func: Any, args: Any, kwargs: Any) -> Any:
     outer = getattr(_here, "looker", None)
     with _lock:  # other threads call by that name, too
         _count[0] += 1
-        torch.nn.functional.scaled_dot_product_attention = _seen
+        if _count[0] == 1:
+            _before[:] = [torch.nn.functional.scaled_dot_product_attention]
+            torch.nn.functional.scaled_dot_product_attention = _seen
     _here.looker = looker
     try:
         return func(*args, **kwargs)
@@ -47,7 +53,7 @@ def call(looker: Looker, func: Any, args: Any, kwargs: Any) -> Any:
         with _lock:
             _count[0] -= 1
             if _count[0] == 0:
-                torch.nn.functional.scaled_dot_product_attention = _SDPA
+                torch.nn.functional.scaled_dot_product_attention = _before[0]
 
 
 class Operators(TorchDispatchMode):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import torch as rootdk_torch
 from .._problem import StatsOptions
+from .._stats import Stats
 from .masks import hidden_below, hidden_scores, hides_surely
 from .rows import sampled, stats_of_scores
 
@@ -107,7 +108,10 @@ def computable(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask:
     # f64 runs in the reference kernel, which is no match for anybody's.
     if call.settings.beside or dropout_p != 0 or query.device.type not in ("cpu", "cuda") or query.dtype == torch.float64:
         return None
-    if hidden is not None and not hidden.surely:
+    if hidden is not None and not hidden.surely or scale is not None and not math.isfinite(scale):
+        return None
+    # Where PyTorch would write attention out, its gradient can be differentiated again and its output changed in place.
+    if not torch.backends.cuda.flash_sdp_enabled() or attn_mask is not None and attn_mask.requires_grad:
         return None
     if rootdk_torch._why_not(q, k, v, table, dropout_p, is_causal, scale, enable_gqa) is not None:
         return None
@@ -157,9 +161,13 @@ def beside(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Opt
         return
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     if not call.again:
-        stats = sampled(query, key, attn_mask, is_causal, scale, call.settings.rows, 17 * call.step,
-                        None if hidden is None else hidden.below)
-        _give(call, stats, query, key, factor)
+        try:
+            stats = sampled(query, key, attn_mask, is_causal, scale, call.settings.rows, 17 * call.step,
+                            None if hidden is None else hidden.below)
+            stats = _with_causes(call, stats, query, key, factor)
+        except Exception as error:
+            return _failed(call, "scaled_dot_product_attention", error)
+        call.on_forward(stats)
     if call.settings.backward:
         _hook_inputs(call, query, key, value)
 
@@ -169,22 +177,11 @@ def of_written(call: Call, found: Written) -> None:
     call.dtype = rootdk_torch._NAMES.get(found.q.dtype, "f32")
     call.prescale = found.prescale
     if not call.again:
-        with torch.no_grad():
-            score = found.scores.detach().float()
-            if found.factor is None:  # times something that is no number: what came before masks is not known
-                raw, before = score, torch.zeros_like(score)
-            else:
-                raw = before = (found.q.detach().float() @ found.k.detach().float()) * found.factor
-                before = before if found.cap is None else found.cap * torch.tanh(raw / found.cap)
-            visible = ~torch.isneginf(score)
-            hidden, count = hidden_scores(score, before)
-            if hidden is not None:
-                visible &= ~hidden
-                for spot in call.spots:
-                    spot.watch.hides(float((score - before)[hidden].max()), count)
-            sink = None if found.sink is None else found.sink.detach()
-            _give(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2),
-                  math.nan if found.factor is None else found.factor)
+        try:
+            stats = _stats_of_written(call, found)
+        except Exception as error:
+            return _failed(call, "attention that is written out", error)
+        call.on_forward(stats)
     if call.settings.backward and found.hooked.requires_grad:
         per_head = found.per_head  # not what it is of: the hook belongs to a tensor, and must not keep others
 
@@ -194,17 +191,42 @@ def of_written(call: Call, found: Written) -> None:
         found.hooked.register_hook(hook)
 
 
-def _give(call: Call, stats: Any, query: Tensor, key: Tensor, factor: float) -> None:
-    """With causes: σ_q, σ_k and the mean key per query head, the batch being one. What scaled q before belongs to the scale."""
-    with torch.no_grad():
-        q, k = query.detach().float(), key.detach().float()
-        group = q.shape[1] // k.shape[1]
-        mean = k.mean(2, keepdim=True)
-        table = torch.stack([q.square().mean((0, 2, 3)).sqrt() / abs(call.prescale),
-                             (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
-                             mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group)]).cpu().numpy()
+@torch.no_grad()
+def _stats_of_written(call: Call, found: Written) -> Stats:
+    score = found.scores.detach().float()
+    raw, before = score, None
+    if found.factor is not None:  # else times something that is no number: what came before masks is not known
+        raw = before = (found.q.detach().float() @ found.k.detach().float()) * found.factor
+        before = raw if found.cap is None else found.cap * torch.tanh(raw / found.cap)
+    visible = ~torch.isneginf(score)
+    hidden, count = hidden_scores(score, before)
+    if hidden is not None:
+        visible &= ~hidden
+        added = score if before is None else score - before
+        for spot in call.spots:
+            spot.watch.hides(float(added[hidden].max()), count)
+    sink = None if found.sink is None else found.sink.detach()
+    return _with_causes(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2),
+                        math.nan if found.factor is None else found.factor)
+
+
+def _failed(call: Call, what: str, error: Exception) -> None:
+    """Looking must not break what it looks at."""
+    for spot in call.spots:
+        spot.watch.missed(what, f"looking at it failed ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
+
+
+@torch.no_grad()
+def _with_causes(call: Call, stats: Stats, query: Tensor, key: Tensor, factor: float) -> Stats:
+    """σ_q, σ_k and the mean key per query head, the batch being one. What scaled q before belongs to the scale."""
+    q, k = query.detach().float(), key.detach().float()
+    group = q.shape[1] // k.shape[1]
+    mean = k.mean(2, keepdim=True)
+    table = torch.stack([q.square().mean((0, 2, 3)).sqrt() / (abs(call.prescale) or 1.0),
+                         (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
+                         mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group)]).cpu().numpy()
     call.prescale, scale = 1.0, abs(factor * call.prescale)
-    call.on_forward(stats.over_batch().with_causes(query.shape[-1], *table, scale))
+    return stats.over_batch().with_causes(query.shape[-1], *table, scale)
 
 
 def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -225,4 +247,4 @@ def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
 def _can_be_sampled(query: Tensor, key: Tensor) -> bool:
     if query.is_nested or query.ndim != 4 or key.ndim != 4 or not query.numel() or not key.numel():
         return False
-    return query.shape[1] % key.shape[1] == 0
+    return query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0

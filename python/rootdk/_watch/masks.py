@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 _GAP = 64.0  # e^−64: nothing, beside scores that differ by less than this
+_HIDES = -50.0  # a bias may raise one key far above the others; what hides is far below 0
+_NO_SCORE = -5000.0
 _NOTHING = 30.0  # e^−30 of each of a million keys is still below a unit in f32's last place
 
 
-def hidden_below(bias: Tensor) -> Optional[float]:
+def hidden_below(bias: Tensor, highest: float = _HIDES) -> Optional[float]:
     """The largest of the numbers that hide in a mask of any shape; None where all are added (or are −inf). Numbers are split at the
     middle of their range, as long as a gap of at least half of it lies there: masks that were added to each other hide by sums."""
     if not bias.is_floating_point() or not bias.numel():
@@ -33,7 +35,7 @@ def hidden_below(bias: Tensor) -> Optional[float]:
         upper = values > middle
         top = float(torch.where(upper, -math.inf, values).nan_to_num(-math.inf).max())
         bottom = float(torch.where(upper, values, math.inf).min())
-        if bottom - top < max(_GAP, (high - low) / 2):
+        if bottom - top < max(_GAP, (high - low) / 2) or top > highest:
             return found
         found = top
         values = torch.where(upper, values, math.nan)
@@ -52,11 +54,12 @@ def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: 
     return least - below - 2 * abs(scale) * largest[0] * largest[1] > _NOTHING
 
 
-def hidden_scores(scores: Tensor, before: Tensor) -> tuple[Optional[Tensor], int]:
+def hidden_scores(scores: Tensor, before: Optional[Tensor]) -> tuple[Optional[Tensor], int]:
     """Of scores that were written out, with what they were before masks and biases: which are hidden by a number, None if none is, and how
-    many. A key counts as hidden only if it is that far below its row's maximum as well, or its whole row is."""
-    added = scores.detach() - before.detach()
-    below = hidden_below(added)
+    many. A key counts as hidden only if it is that far below its row's maximum as well, or its whole row is. Where nobody knows what they
+    were before, only what no score is counts."""
+    added = scores.detach() if before is None else scores.detach() - before.detach()
+    below = hidden_below(added, _HIDES if before is not None else _NO_SCORE)
     if below is None:
         return None, 0
     hidden = added <= below

@@ -48,9 +48,11 @@ class Modules:
         self.step = -1
         self._begin, self._end, self._unseen = begin, end, unseen
         self._lock = threading.Lock()
+        self._running: dict[int, tuple[int, dict[str, int]]] = {}  # thread → step and calls, while the model itself runs there
         self._inputs: dict[tuple[str, int], int] = {}  # (module, where its input lies) → step
         self._hooks: list[Any] = []
-        self.attention = [name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__)]
+        attention = (name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__))
+        self.attention = dict.fromkeys(attention)  #: names, in their order
         for name, module in model.named_modules():
             self._hooks.append(module.register_forward_pre_hook(Hook(self._enter, name, module), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(self._leave, name, module), always_call=True))
@@ -84,6 +86,7 @@ class Modules:
                     self._unseen(name, f"{type(module).__name__} computed no attention that could be followed")
                 break
         if not place.stack:
+            self._running.pop(threading.get_ident(), None)
             self._end(name, module, output)
 
     def _outermost(self, name: str, tensors: Sequence[Tensor]) -> None:
@@ -94,12 +97,18 @@ class Modules:
             place.step = self.step if step is None else step
             return
         place.known = True
+        if name != "" and len(self._running) == 1:  # a thread that the model has started: a replica, a part
+            (place.step, place.calls), = self._running.values()
+            place.parts = set()
+            return
         if name == "" or name in place.parts or not place.parts:
             with self._lock:
                 self.step += 1
                 place.step = self.step
             place.parts, place.calls = set(), {}
         place.parts.add(name)
+        if name == "":
+            self._running[threading.get_ident()] = place.step, place.calls
 
     def _remember(self, name: str, x: Tensor) -> None:
         try:

@@ -9,6 +9,9 @@ import numpy as np
 
 from .history import COLUMNS, Record
 
+NO_LOSS = ("No loss was given, so of layers that stop learning only those that are frozen from the start are reported: call w.loss(loss) "
+           "after each step.")
+
 
 def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:
     """Aligned text; with `worst`, only so many heads, those nearest to freezing first."""
@@ -55,7 +58,7 @@ def unseen_words(unseen: Mapping[str, str], most: int = 8) -> str:
         return ""
     lines = [f"  {name}: {why}" for name, why in list(unseen.items())[:most]]
     more = [f"  and {len(unseen) - most} more (w.unseen)"] if len(unseen) > most else []
-    return "\n".join(["Not seen, and so in none of these numbers:", *lines, *more])
+    return "\n".join(["Not seen, and so in no statistic:", *lines, *more])
 
 
 def hidden_words(hidden: Mapping[float, int]) -> str:

@@ -15,10 +15,12 @@ import time
 import warnings
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .._files import write_whole
+from ..torch import transformed
 from .._stats import GradientStats, Stats
 from .alarm import Alarm, Event, Watchdog
 from .cause import facts_of
@@ -27,15 +29,17 @@ from .eyes import Call, Spot, close_eyes, enter, forget, leave, open_eyes
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
+from .products import plain_data
 from .places import Modules, Place, compiled_parts, in_backward, label_of
-from .say import TensorBoard, hidden_words, prometheus, table, unseen_words
+from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, table, unseen_words
 from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
 
 
 class Watch:
-    """Looks at every attention a torch model computes while the context is open, in whatever thread it runs.
+    """Looks at every attention a torch model computes while the context is open, in whatever thread it runs; without a model, at what the
+    thread that opened it computes.
 
     every     look at every k-th call of the model
     on        Alarm, a function that takes an Event, or a list of both; by default a layer that has stopped learning and scores that are
@@ -60,8 +64,10 @@ class Watch:
                 raise ValueError(f"{name}: {value!r}, but a whole number from 1 is wanted")
         given = [on] if isinstance(on, Alarm) or callable(on) else list(on or ())
         for alarm in given:
-            if not isinstance(alarm, Alarm) and not callable(alarm):
+            if not isinstance(alarm, Alarm) and (not callable(alarm) or isinstance(alarm, type)):
                 raise TypeError(f"on: {type(alarm).__name__}, but Alarm or a function that takes an Event is wanted")
+        if "transformers" in sys.modules:
+            register_with_transformers()
         self.model = model
         self.settings = Settings(sample, rows, beside, backward)
         self._every = every
@@ -92,19 +98,14 @@ class Watch:
             self._place = self._modules.place
         elif self._step < 0:
             self._step = 0
-        if "transformers" in sys.modules:
-            register_with_transformers()
         self._is_open = self._place.opened = True
         self._place.step = self._step
-        self._entered = enter()
         open_eyes(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         close_eyes(self)
         self._is_open = self._place.opened = False
-        if self._entered:
-            leave()
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
                 for name in self._modules.attention or ["(root)"]:
@@ -118,6 +119,10 @@ class Watch:
             self._later.close()
             self._warn_of_unseen()
 
+    def __repr__(self) -> str:
+        what = "" if self.model is None else f"{type(self.model).__name__}, "
+        return f"Watch({what}{len(self._history.layers)} layers, {self._history.number + 1} steps, {len(self._events)} alarms)"
+
     @property
     def step(self) -> int:
         """Of the model's newest call."""
@@ -130,6 +135,7 @@ class Watch:
         self.settle(before=self._step)
         self._step += 1
         self._place.step, self._place.calls = self._step, {}
+        forget()
 
     def _begin(self, name: str, module: torch.nn.Module) -> None:
         """A thread enters the model."""
@@ -160,8 +166,11 @@ class Watch:
 
     def _own_loss(self, output: Any) -> None:
         """Of a transformers model that was given labels, or of a dictionary."""
-        found, logits = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in ("loss", "logits"))
-        if isinstance(found, Tensor) and found.numel() == 1:
+        try:
+            found, logits = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in ("loss", "logits"))
+        except Exception:  # an output that cannot say it has none
+            return
+        if isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point() and plain_data(found) and not transformed(found):
             self._lost(found, logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 1 else None)
 
     def _lost(self, value: Union[float, Tensor], classes: Optional[int]) -> None:
@@ -275,7 +284,9 @@ class Watch:
         with self._lock:
             self._looked += 1
             self._history.add(record, stats)
-            self._clipper.observe(spot.step, spot.label, self._called[spot.label], record["raw_max"].tolist())
+            # A maximum over finite rows says nothing of those that are not.
+            peak = np.where(record["rows_not_finite"] > 0, np.nan, record["raw_max"])
+            self._clipper.observe(spot.step, spot.label, self._called[spot.label], peak.tolist())
             values = {name: record[name] for name in FORWARD}
             found = self._dog.look(spot.step, spot.label, values, stats, dtype, self._facts(spot.label))
         self._tell(found)
@@ -326,13 +337,15 @@ class Watch:
         return "\n".join(part for part in (text, *self._notes(), unseen_words(self._unseen)) if part)
 
     def _notes(self) -> list[str]:
-        return [part for part in (self.cost(), hidden_words(self._hidden)) if part]
+        blind = self._dog.waits_for_loss and any(np.isfinite([record["d_q"], record["d_scores"]]).any() for record in self._seen.newest())
+        return [part for part in (self.cost(), hidden_words(self._hidden), NO_LOSS if blind else "") if part]
 
     def cost(self) -> str:
         """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same pass."""
         self.settle()
         if not self._looked:
-            return "No attention was seen yet."
+            never = "This watch was not opened yet: with rootdk.watch(model) as w: …"
+            return "No attention was seen yet." if self._is_open or self._step >= 0 or self._unseen else never
         share = f", {100 * self._watched_s / self._model_s:.0f} % of the model's {self._model_s:.3g} s" if self._model_s else ""
         return f"{self._looked} attention calls were watched in {self._watched_s:.3g} s{share}."
 
