@@ -161,8 +161,10 @@ def beside(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Opt
         return
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     if not call.again:
+        # For a mask that learns PyTorch writes all scores out itself.
+        rows = query.shape[-2] if attn_mask is not None and attn_mask.requires_grad else call.settings.rows
         try:
-            stats = sampled(query, key, attn_mask, is_causal, scale, call.settings.rows, 17 * call.step,
+            stats = sampled(query, key, attn_mask, is_causal, scale, rows, 17 * call.step,
                             None if hidden is None else hidden.below)
             stats = _with_causes(call, stats, query, key, factor)
         except Exception as error:
