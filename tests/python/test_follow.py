@@ -370,7 +370,7 @@ def test_what_was_not_followed_is_named(what):
     with Follow(looker):
         MISSED[what](*qkv())
     assert not looker.written and len(looker.unseen) == 1
-    assert looker.unseen[0] == (f"softmax over [{B}, {H}, {T}, {S}]", "whose scores were not followed from a product")
+    assert looker.unseen[0] == (f"softmax over [{B}, {H}, {T}, {S}]", "its scores were not followed from a product")
 
 
 def test_operators_that_are_attention_as_a_whole_are_named():

@@ -119,7 +119,7 @@ class Trail(Shapes):
             elif isinstance(note, Lost) and (note.key is None or note.key in summed) and all(y.ndim > 2 for y in sides):
                 self.memory.pop(x)
                 if own is None or own(x):
-                    return f"softmax over {list(note.shape)}", "whose scores were not followed from a product"
+                    return f"softmax over {list(note.shape)}", "its scores were not followed from a product"
         return None
 
     def _report(self, note: Note) -> Found:
