@@ -326,7 +326,9 @@ def test_tables_and_files(tmp_path):
     with rootdk.watch(model, on=Alarm(max_score=0.01, call=lambda e: None)) as w:
         assert "No attention" in w.table()
         for _ in range(3):
-            model(torch.randn(2, 9, 32)).sum().backward()
+            loss = model(torch.randn(2, 9, 32)).sum()
+            loss.backward()
+            w.loss(loss)
     text = w.table()
     assert "layers.1" in text and "entropy" in text and "watched" in text
     assert len(w.table(worst=2).splitlines()) == 4

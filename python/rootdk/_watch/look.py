@@ -228,7 +228,7 @@ def _with_causes(call: Call, stats: Stats, query: Tensor, key: Tensor, factor: f
                          (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
                          mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group)]).cpu().numpy()
     call.prescale, scale = 1.0, abs(factor * call.prescale)
-    return stats.over_batch().with_causes(query.shape[-1], *table, scale)
+    return stats.over_batch().with_causes(query.shape[-1], table[0], table[1], table[2], scale)
 
 
 def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
