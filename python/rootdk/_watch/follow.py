@@ -100,3 +100,11 @@ class Follow(TorchFunctionMode):
 def _elsewhere() -> bool:
     """Whether tensors are not what they seem: inside of torch.func's transforms, or while torch.jit records."""
     return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+
+
+# Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own, which it does with what
+# runs between two graphs: it takes one property's getter for another's there, and reads a dtype as a shape.
+_frames = torch._C._dynamo.eval_frame
+if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
+    _frames.set_code_exec_strategy(Follow.__torch_function__.__code__, _frames._FrameExecStrategy(
+        _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT))

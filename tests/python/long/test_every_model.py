@@ -16,9 +16,6 @@ starcoder2 stablelm cohere cohere2 olmo olmo2 granite deepseek_v2 deepseek_v3 gp
 bert roberta distilbert albert electra deberta deberta-v2 mpnet xlm xlnet longformer big_bird funnel modernbert vit deit dinov2 clip siglip
 wav2vec2 hubert whisper t5 mt5 bart mbart pegasus m2m_100 blenderbot""".split()
 
-#: What torch 2.13's compiler gets wrong under any mode for functions, also one that does nothing.
-DYNAMO = {"switch_transformers": "after a graph break a tensor's dtype is read as its shape"}
-
 
 @functools.lru_cache(maxsize=1)
 def case(name: str) -> matrix.Case:
@@ -38,8 +35,6 @@ def test_a_watched_model(name, check):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_model(name):
     """As one graph where the model is one. By the implementation that transformers would take."""
-    if name in DYNAMO:
-        pytest.xfail(DYNAMO[name])
     found = case(name)
     implementation = "sdpa" if "sdpa" in found.by else "eager"
     assert matrix.compiled(found, implementation, fullgraph=True) == []
