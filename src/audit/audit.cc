@@ -241,6 +241,7 @@ theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, 
     return theory::judge(e, thresholds);
   }
   e = theory::evidence_of(draft.theory, keys, static_cast<double>(head.d_k), head.scale);
+  e.ground = head.ground();
   e.sigma = draft.sigma;
   e.predicted_entropy = entropy;
   if (head.measured) {

@@ -7,17 +7,22 @@ const char* const kFamilies = R"JSON({"families": [
 
 {"name": "bert", "model_type": ["bert", "roberta", "xlm-roberta", "camembert", "electra"],
  "prefixes": ["", "bert.", "roberta.", "electra.", "model.", "0.auto_model."],
+ "embedding": {"tokens": "embeddings.word_embeddings", "positions": "embeddings.position_embeddings",
+  "token_types": "embeddings.token_type_embeddings", "norm": "embeddings.LayerNorm",
+  "first_position": 2, "first_position_types": ["roberta", "xlm-roberta", "camembert"]},
  "q": "encoder.layer.{layer}.attention.self.query", "k": "encoder.layer.{layer}.attention.self.key",
  "norm": "encoder.layer.{previous}.output.LayerNorm", "first_norm": "embeddings.LayerNorm", "norm_kind": "layer",
  "causal": false,
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "context": ["max_position_embeddings", 512]},
 
 {"name": "gpt2", "model_type": ["gpt2"], "prefixes": ["transformer.", ""],
+ "embedding": {"tokens": "wte", "positions": "wpe"},
  "qkv": "h.{layer}.attn.c_attn", "transposed": true, "norm": "h.{layer}.ln_1", "norm_kind": "layer",
  "layers": ["n_layer", "num_hidden_layers"], "heads": ["n_head", "num_attention_heads"],
  "context": ["n_positions", "n_ctx", 1024], "scale_by_layer": "scale_attn_by_inverse_layer_idx"},
 
 {"name": "gpt_neox", "model_type": ["gpt_neox"], "prefixes": ["gpt_neox.", ""],
+ "embedding": {"tokens": "embed_in"},
  "qkv": "layers.{layer}.attention.query_key_value", "order": "heads",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "layer",
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "context": ["max_position_embeddings", 2048],
@@ -26,6 +31,7 @@ const char* const kFamilies = R"JSON({"families": [
 
 {"name": "llama", "model_type": ["llama", "mistral", "qwen2"],
  "prefixes": ["model.", "", "language_model.model.", "model.language_model."],
+ "embedding": {"tokens": "embed_tokens"},
  "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
@@ -35,6 +41,7 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary_share": ["partial_rotary_factor", "rope_parameters.partial_rotary_factor", 1]},
 
 {"name": "qwen3", "model_type": ["qwen3", "qwen3_moe"], "prefixes": ["model.", ""],
+ "embedding": {"tokens": "embed_tokens"},
  "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
  "q_norm": "layers.{layer}.self_attn.q_norm", "k_norm": "layers.{layer}.self_attn.k_norm",
@@ -44,6 +51,7 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 1000000]},
 
 {"name": "gemma", "model_type": ["gemma"], "prefixes": ["model.", ""],
+ "embedding": {"tokens": "embed_tokens", "times_root_width": true},
  "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": ["head_dim", 256],
@@ -51,6 +59,7 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000]},
 
 {"name": "gemma2", "model_type": ["gemma2"], "prefixes": ["model.", ""],
+ "embedding": {"tokens": "embed_tokens", "times_root_width": true},
  "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": ["head_dim", 256],
@@ -60,6 +69,7 @@ const char* const kFamilies = R"JSON({"families": [
 
 {"name": "gemma3", "model_type": ["gemma3", "gemma3_text"],
  "prefixes": ["model.", "", "language_model.model.", "model.language_model."],
+ "embedding": {"tokens": "embed_tokens", "times_root_width": true},
  "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj",
  "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms", "gain_offset": 1,
  "q_norm": "layers.{layer}.self_attn.q_norm", "k_norm": "layers.{layer}.self_attn.k_norm",
@@ -71,6 +81,7 @@ const char* const kFamilies = R"JSON({"families": [
  "local_rotary_base": ["rope_local_base_freq", "rope_parameters.sliding_attention.rope_theta", 10000]},
 
 {"name": "phi3", "model_type": ["phi3"], "prefixes": ["model.", ""],
+ "embedding": {"tokens": "embed_tokens"},
  "qkv": "layers.{layer}.self_attn.qkv_proj", "norm": "layers.{layer}.input_layernorm", "norm_kind": "rms",
  "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
  "context": ["max_position_embeddings", 4096], "window": "sliding_window",
@@ -98,6 +109,7 @@ const char* const kFamilies = R"JSON({"families": [
    "layers": "decoder_layers", "heads": "decoder_attention_heads", "context": ["max_source_positions", 1500]}]},
 
 {"name": "t5", "model_type": ["t5", "mt5", "umt5"], "prefixes": ["", "transformer."], "norm_kind": "rms", "scale": "none",
+ "embedding": {"tokens": "shared"},
  "heads": "num_heads", "head_dim": "d_kv", "context": ["n_positions", 512],
  "attention": [
   {"kind": "encoder", "causal": false,
@@ -112,6 +124,7 @@ const char* const kFamilies = R"JSON({"families": [
    "layers": ["num_decoder_layers", "num_layers"]}]},
 
 {"name": "deepseek", "model_type": ["deepseek_v2", "deepseek_v3"], "prefixes": ["model.", ""],
+ "embedding": {"tokens": "embed_tokens"},
  "q": "layers.{layer}.self_attn.q_proj", "q_latent": "layers.{layer}.self_attn.q_b_proj",
  "q_latent_norm": "layers.{layer}.self_attn.q_a_layernorm",
  "kv_latent": "layers.{layer}.self_attn.kv_a_proj_with_mqa", "kv_latent_norm": "layers.{layer}.self_attn.kv_a_layernorm",
@@ -122,12 +135,14 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "pairing": "interleaved", "rotary_base": ["rope_theta", "rope_parameters.rope_theta", 10000]},
 
 {"name": "gguf-llama", "gguf": true, "model_type": ["llama", "mistral3"],
+ "embedding": {"tokens": "token_embd"},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
  "context": ["context_length", 4096], "window": "attention.sliding_window",
  "rotary": true, "pairing": "interleaved", "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-qwen", "gguf": true, "model_type": ["qwen2", "qwen3", "qwen3moe", "qwen2moe"],
+ "embedding": {"tokens": "token_embd"},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "q_norm": "blk.{layer}.attn_q_norm", "k_norm": "blk.{layer}.attn_k_norm",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
@@ -135,12 +150,14 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "rotary_base": ["rope.freq_base", 1000000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-gemma", "gguf": true, "model_type": ["gemma"],
+ "embedding": {"tokens": "token_embd", "times_root_width": true},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
  "context": ["context_length", 8192],
  "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-gemma2", "gguf": true, "model_type": ["gemma2"],
+ "embedding": {"tokens": "token_embd", "times_root_width": true},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
  "context": ["context_length", 8192], "window": ["attention.sliding_window", 4096], "full_every": 2,
@@ -148,6 +165,7 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-gemma3", "gguf": true, "model_type": ["gemma3"],
+ "embedding": {"tokens": "token_embd", "times_root_width": true},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "q_norm": "blk.{layer}.attn_q_norm", "k_norm": "blk.{layer}.attn_k_norm",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
@@ -156,26 +174,31 @@ const char* const kFamilies = R"JSON({"families": [
  "rotary": true, "rotary_base": ["rope.freq_base", 1000000], "local_rotary_base": 10000, "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-phi3", "gguf": true, "model_type": ["phi3"],
+ "embedding": {"tokens": "token_embd"},
  "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",
  "layers": "block_count", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
  "context": ["context_length", 4096], "window": "attention.sliding_window",
  "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-gptneox", "gguf": true, "model_type": ["gptneox"],
+ "embedding": {"tokens": "token_embd"},
  "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "layer",
  "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 2048],
  "rotary": true, "rotary_base": ["rope.freq_base", 10000], "rotary_dims": "rope.dimension_count"},
 
 {"name": "gguf-gpt2", "gguf": true, "model_type": ["gpt2"],
+ "embedding": {"tokens": "token_embd", "positions": "position_embd"},
  "qkv": "blk.{layer}.attn_qkv", "norm": "blk.{layer}.attn_norm", "norm_kind": "layer",
  "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 1024]},
 
 {"name": "gguf-bert", "gguf": true, "model_type": ["bert"], "causal": false,
+ "embedding": {"tokens": "token_embd", "positions": "position_embd", "token_types": "token_types", "norm": "token_embd_norm"},
  "q": "blk.{layer}.attn_q", "k": "blk.{layer}.attn_k",
  "norm": "blk.{previous}.layer_output_norm", "first_norm": "token_embd_norm", "norm_kind": "layer",
  "layers": "block_count", "heads": "attention.head_count", "context": ["context_length", 512]},
 
 {"name": "gguf-t5", "gguf": true, "model_type": ["t5", "t5encoder"], "norm_kind": "rms", "scale": "none",
+ "embedding": {"tokens": "token_embd"},
  "heads": "attention.head_count", "head_dim": "attention.key_length", "context": ["context_length", 512], "layers": "block_count",
  "attention": [
   {"kind": "encoder", "causal": false, "q": "enc.blk.{layer}.attn_q", "k": "enc.blk.{layer}.attn_k", "norm": "enc.blk.{layer}.attn_norm"},
@@ -185,6 +208,7 @@ const char* const kFamilies = R"JSON({"families": [
    "norm": "dec.blk.{layer}.cross_attn_norm", "keys_norm": "enc.output_norm", "layers": ["decoder_block_count", "block_count"]}]},
 
 {"name": "gguf-deepseek", "gguf": true, "model_type": ["deepseek2"],
+ "embedding": {"tokens": "token_embd"},
  "q": "blk.{layer}.attn_q", "q_latent": "blk.{layer}.attn_q_b", "q_latent_norm": "blk.{layer}.attn_q_a_norm",
  "kv_latent": "blk.{layer}.attn_kv_a_mqa", "kv_latent_norm": "blk.{layer}.attn_kv_a_norm", "kv": "blk.{layer}.attn_kv_b",
  "norm": "blk.{layer}.attn_norm", "norm_kind": "rms",

@@ -167,6 +167,24 @@ void check(const Pattern& p, const std::string& where) {
   if (!p.qkv.empty() && (!p.q.empty() || !p.k.empty() || latent)) refuse("{}: qkv came with others that say the same", where);
 }
 
+EmbeddingPattern embedding_of(const std::string& where, const Json& node) {
+  if (!node.is_object()) refuse_value(where, node, "an object");
+  EmbeddingPattern out;
+  for (const auto& [key, value] : node.items()) {
+    const std::string at = where + "." + key;
+    if (key == "tokens") out.tokens = text_of(at, value);
+    else if (key == "positions") out.positions = text_of(at, value);
+    else if (key == "token_types") out.token_types = text_of(at, value);
+    else if (key == "norm") out.norm = text_of(at, value);
+    else if (key == "first_position") out.first_position = setting_of(at, value);
+    else if (key == "first_position_types") out.first_position_types = texts_of(at, value);
+    else if (key == "times_root_width") out.times_root_width = flag_of(at, value);
+    else refuse("{}: the field {} is not known", where, in_quotes(key));
+  }
+  if (out.tokens.empty()) refuse("{}: the field \"tokens\" is wanted", where);
+  return out;
+}
+
 Family family_of(const Json& node, const std::string& where) {
   if (!node.is_object()) refuse_value(where, node, "an object");
   Family family;
@@ -177,6 +195,7 @@ Family family_of(const Json& node, const std::string& where) {
     else if (key == "model_type") family.model_types = texts_of(where + ".model_type", value);
     else if (key == "gguf") family.gguf = flag_of(where + ".gguf", value);
     else if (key == "prefixes") family.prefixes = texts_of(where + ".prefixes", value);
+    else if (key == "embedding") family.embedding = embedding_of(where + ".embedding", value);
     else if (key == "attention") attention = &value;
     else if (!set_field(common, where, key, value)) refuse("{}: the field {} is not known", where, in_quotes(key));
   }

@@ -55,11 +55,20 @@ struct Pattern {
   std::string window_switch;       // a setting that must not be false
 };
 
+/// Names of tensors, as in Pattern; empty: the family has none.
+struct EmbeddingPattern {
+  std::string tokens, positions, token_types, norm;
+  Number first_position;
+  std::vector<std::string> first_position_types;  // model types that first_position is for; empty: all
+  bool times_root_width = false;
+};
+
 struct Family {
   std::string name;
   std::vector<std::string> model_types;  // of config.json, or GGUF's architectures
   bool gguf = false;
   std::vector<std::string> prefixes;     // that names may begin with
+  EmbeddingPattern embedding;
   std::vector<Pattern> attention;
 };
 

@@ -51,6 +51,7 @@ class Recogniser {
       : file_(file), settings_(settings), hints_(hints), family_(family), prefix_(std::move(prefix)), notes_(notes) {}
 
   std::vector<Attention> layers_of(const Pattern& pattern);
+  Embedding embedding_of(const EmbeddingPattern& pattern) const;
   const std::string& scale_rule() const { return scale_rule_; }
 
  private:
@@ -376,6 +377,36 @@ std::vector<Attention> Recogniser::layers_of(const Pattern& pattern) {
   return out;
 }
 
+// Absent tensors leave it unknown: a checkpoint of the layers alone can still be looked at.
+Embedding Recogniser::embedding_of(const EmbeddingPattern& p) const {
+  Embedding out;
+  const TensorInfo* tokens = p.tokens.empty() ? nullptr : weight_in(file_, prefix_ + p.tokens);
+  if (tokens == nullptr || tokens->shape.size() != 2 || !checkpoint::traits(tokens->encoding).readable) return out;
+  out.vocabulary = tokens->shape[0];
+  out.width = tokens->shape[1];
+  if (out.vocabulary < 1 || out.width < 1) return out;
+  const auto table = [&](const std::string& pattern) -> std::string {
+    const TensorInfo* found = pattern.empty() ? nullptr : weight_in(file_, prefix_ + pattern);
+    if (found == nullptr) return {};
+    if (found->shape.size() != 2 || found->shape[1] != out.width)
+      refuse("{}: its shape is [{}], but rows of {} are wanted, as the tokens have", in_quotes(found->name),
+             fmt::join(found->shape, ", "), out.width);
+    if (!checkpoint::traits(found->encoding).readable)
+      refuse("{}: {} numbers, which cannot be read", in_quotes(found->name), checkpoint::traits(found->encoding).name);
+    return found->name;
+  };
+  out.tokens = tokens->name;
+  out.positions = table(p.positions);
+  out.token_types = table(p.token_types);
+  const std::vector<std::string>& types = p.first_position_types;
+  if (types.empty() || std::find(types.begin(), types.end(), settings_.model_type()) != types.end())
+    out.first_position = whole(settings_, p.first_position, 0, 0);
+  if (p.times_root_width) out.factor = std::sqrt(static_cast<double>(out.width));
+  if (!p.norm.empty() && weight_in(file_, prefix_ + p.norm) != nullptr)
+    out.norm = norm_at(prefix_ + p.norm, hints_.norm.value_or(family_.attention.front().norm_kind), 0, out.width);
+  return out;
+}
+
 // Which family ----------------------------------------------------------------------------------------------------------
 
 struct Match {
@@ -462,6 +493,7 @@ Model recognise(const Checkpoint& checkpoint, const Hints& hints) {
       model.layers.insert(model.layers.end(), std::make_move_iterator(layers.begin()), std::make_move_iterator(layers.end()));
     }
     model.scale_rule = recogniser.scale_rule();
+    model.embedding = recogniser.embedding_of(match.family->embedding);
     return model;
   });
 }

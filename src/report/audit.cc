@@ -46,13 +46,11 @@ const AtContext* at_judged(const audit::Audit& audit, const Head& head) {
   return head.contexts.empty() ? nullptr : &head.contexts.back();
 }
 
-double sigma_of(const Head& head) { return head.measured ? head.measured->sigma : head.sigma; }
-
 // The most serious first; of the same verdict, those furthest from a spread of 1.
 std::vector<HeadPlace> worst_first(const audit::Audit& audit) {
   std::vector<HeadPlace> out = all_heads(audit);
   const auto distance = [](const Head& head) {
-    const double x = std::fabs(std::log(sigma_of(head)));
+    const double x = std::fabs(std::log(head.surest_sigma()));
     return std::isnan(x) ? HUGE_VAL : x;
   };
   std::stable_sort(out.begin(), out.end(), [&](const HeadPlace& a, const HeadPlace& b) {
@@ -212,7 +210,7 @@ std::string conclusion_of(const audit::Audit& audit) {
   std::vector<double> ratios;
   std::size_t near = 0;
   for (const HeadPlace& place : all_heads(audit)) {
-    const double ratio = place.head->measured ? place.head->measured->ratio : place.head->ratio;
+    const double ratio = place.head->surest_ratio();
     if (!std::isfinite(ratio)) continue;
     ratios.push_back(ratio);
     near += ratio > 0.8 && ratio < 1.25;
@@ -237,8 +235,8 @@ std::string text_of(const audit::Audit& audit, const AuditText& options) {
   for (const HeadPlace& place : worst) {
     const Head& head = *place.head;
     const AtContext* at = at_judged(audit, head);
-    table.add({head_name(audit, place), number(sigma_of(head)), number(head.measured ? head.measured->unit_divisor : head.unit_divisor),
-               number(head.measured ? head.measured->ratio : head.ratio), at != nullptr ? number(at->sigma_over_critical) : "–",
+    table.add({head_name(audit, place), number(head.surest_sigma()), number(head.surest_divisor()),
+               number(head.surest_ratio()), at != nullptr ? number(at->sigma_over_critical) : "–",
                at != nullptr ? fixed(at->entropy, 2) : "–", at != nullptr ? fixed(std::log(at->keys), 2) : "–", at != nullptr ? number(at->p_max) : "–",
                number(head.bound), theory::name_of(head.judgement.verdict)});
   }
@@ -270,7 +268,7 @@ std::string csv_of(const audit::Audit& audit) {
       for (const double x : {at.sigma_over_critical, at.entropy, at.effective_keys, at.p_max}) put(x);
     }
     if (measured) {
-      const audit::Measured m = h.measured.value_or(audit::Measured{NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN});
+      const audit::Measured m = h.measured.value_or(audit::Measured{{NAN, NAN, NAN, NAN, NAN}, NAN, NAN, NAN});
       for (const double x : {m.sigma, m.unit_divisor, m.largest_raw, m.clip_factor}) put(x);
     }
     out += "\n";

@@ -67,6 +67,7 @@ template ROOTDK_API Evidence evidence_of(const HeadStatsOf<double>&, const Setti
 
 Evidence evidence_of(const HeadTheory& head, double keys, double dim_qk, double scale) {
   Evidence e;
+  e.ground = Ground::kWeights;
   e.keys = keys;
   e.sigma = e.raw_sigma = head.sigma;
   e.dim_qk = dim_qk;

@@ -109,6 +109,15 @@ const char* name_of(Verdict verdict) {
   return "unknown";
 }
 
+const char* name_of(Ground ground) {
+  switch (ground) {
+    case Ground::kMeasured: return "measured";
+    case Ground::kEmbeddings: return "embeddings";
+    case Ground::kWeights: return "weights";
+  }
+  return "measured";
+}
+
 double unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::kBF16: return 0x1p-9;
@@ -124,6 +133,7 @@ Judgement judge(const Evidence& e, const Thresholds& t) {
   check(e);
   check(t);
   Judgement j;
+  j.ground = e.ground;
   j.keys = e.keys;
   j.sigma = e.sigma;
   j.entropy = e.entropy;

@@ -1,7 +1,8 @@
 // What the weights let one expect of every head.
 //
 // Inputs are taken as isotropic: after a norm each component has variance 1 and they do not correlate; without a norm x ~ N(0, I).
-// Queries and keys come from independent inputs. Real tokens are neither; `inputs` replaces the assumption by a measurement.
+// Queries and keys come from independent inputs. Real tokens are neither. Where the checkpoint has embeddings, they stand in for
+// the inputs of every layer; `inputs` replaces the assumption by a measurement.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,15 @@ struct AtContext {
   theory::Verdict verdict = theory::Verdict::kUnknown;
 };
 
-/// The same head with measured inputs.
-struct Measured {
+/// The same head on inputs that are not isotropic.
+struct OnInputs {
   double variance = 0, sigma = 0, unit_divisor = 0;
   double ratio = 0;              ///< of the unit divisor to √d_k
   double sigma_over_isotropic = 0;
+};
+
+/// On inputs that were recorded.
+struct Measured : OnInputs {
   double largest_score = 0;      ///< the largest |scale·q·k| over the pairs of tokens that were given
   double largest_raw = 0;        ///< the largest scale·q·k, with its sign: what QK-clip looks at
   double clip_factor = 1;        ///< QK-clip's γ for Options::clip_threshold
@@ -67,7 +72,19 @@ struct Head {
   std::vector<theory::AtDistance> curve;     ///< over distance, where there is rotary
   std::vector<AtContext> contexts;
   theory::Judgement judgement;               ///< at Options::judge_at
+  /// Were every layer's inputs like the model's own normalised embeddings; absent where these are not known.
+  std::optional<OnInputs> on_embeddings;
   std::optional<Measured> measured;
+
+  /// The surest of what is known: measured, on embeddings, from the weights alone. Verdicts and `contexts` stand on it.
+  theory::Ground ground() const {
+    return measured ? theory::Ground::kMeasured : on_embeddings ? theory::Ground::kEmbeddings : theory::Ground::kWeights;
+  }
+  double surest_sigma() const { return measured ? measured->sigma : on_embeddings ? on_embeddings->sigma : sigma; }
+  double surest_divisor() const {
+    return measured ? measured->unit_divisor : on_embeddings ? on_embeddings->unit_divisor : unit_divisor;
+  }
+  double surest_ratio() const { return measured ? measured->ratio : on_embeddings ? on_embeddings->ratio : ratio; }
 };
 
 struct Layer {

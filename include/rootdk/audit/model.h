@@ -57,10 +57,24 @@ struct Attention {
   std::int64_t context = 4096;   ///< how many keys there can be
 };
 
+/// What a token is before the first layer: (row of tokens)·factor + row of positions + row 0 of token_types, then the norm.
+struct Embedding {
+  std::string tokens;                ///< tensor [vocabulary, width]; empty: the model begins otherwise (patches, sound)
+  std::string positions;             ///< tensor [positions, width], learned; empty: none
+  std::int64_t first_position = 0;   ///< the row of position 0: 2 in RoBERTa
+  std::string token_types;           ///< tensor [types, width]; empty: none
+  double factor = 1;                 ///< √width in Gemma
+  NormPlace norm = {};               ///< BERT
+  std::int64_t vocabulary = 0, width = 0;
+
+  bool known() const { return !tokens.empty(); }
+};
+
 struct Model {
   std::string name;          ///< the file's or directory's
   std::string family;        ///< "llama"
   std::string scale_rule;    ///< "sqrt_dk": what Scale::parse reads; "constant(…)" where it is a number of the configuration
+  Embedding embedding;
   std::vector<Attention> layers;
   std::vector<std::string> notes;  ///< what was assumed, or left out
 };

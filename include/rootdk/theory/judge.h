@@ -33,6 +33,16 @@ enum class Verdict : std::uint8_t {
 /// "unknown", "soft", "outliers", "sink", "sharp", "uniform", "frozen", "exploding", "not_finite".
 ROOTDK_API const char* name_of(Verdict verdict);
 
+/// What a judgement stands on, from the surest.
+enum class Ground : std::uint8_t {
+  kMeasured,    ///< scores that were computed
+  kEmbeddings,  ///< the weights, if the inputs of every layer were like the model's own normalised embeddings
+  kWeights,     ///< the weights alone, if inputs were isotropic
+};
+
+/// "measured", "embeddings", "weights".
+ROOTDK_API const char* name_of(Ground ground);
+
 /// Where each verdict begins: strictly beyond the number. σ_c = √(2 ln n) is where Gaussian scores freeze.
 struct Thresholds {
   double uniform = 0.01;      ///< uniform: H > ln n − this
@@ -78,6 +88,7 @@ struct Evidence {
   double alignment = kUnknown;       ///< Var(q·k) within rows over dim·σ_q²·σ_k²
   double expected_sigma = kUnknown;  ///< what the weights let one expect sigma to be
   double predicted_entropy = kUnknown;  ///< of Gaussian scores of this spread, for those who have it; unknown: computed
+  Ground ground = Ground::kMeasured;
 };
 
 /// What statistics do not say about themselves.
@@ -98,6 +109,7 @@ ROOTDK_API Evidence evidence_of(const HeadTheory& head, double keys, double dim_
 struct Judgement {
   Verdict verdict = Verdict::kUnknown;
   std::vector<Verdict> codes = {Verdict::kUnknown};  ///< all that hold, the most serious first; never empty
+  Ground ground = Ground::kMeasured;                 ///< of the evidence
 
   double keys = Evidence::kUnknown;
   double sigma = Evidence::kUnknown;
