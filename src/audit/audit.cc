@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "audit/embeddings.h"
 #include "audit/measure.h"
 #include "audit/prediction.h"
 #include "audit/weights.h"
@@ -82,26 +83,35 @@ double capped(double sigma, const std::optional<double>& cap) {
 struct Draft {
   Head* head = nullptr;
   const Attention* attention = nullptr;
-  theory::HeadTheory theory;  // with the variance that is reported in place of that over the context
+  theory::HeadTheory theory;  // of the surest inputs, with the variance that is reported in place of that over the context
   double sigma = 0;           // that softmax sees: after the soft-cap; measured where it was
   std::vector<RowSpread> rows = {};
 };
 
-void set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k, const Options& options, theory::Meeting meeting, Head& head) {
+// From a variance of q·k within rows.
+OnInputs on_inputs(const Attention& a, double variance, double isotropic_sigma) {
+  OnInputs out;
+  out.variance = std::max(0.0, variance);
+  out.unit_divisor = std::sqrt(out.variance);
+  out.ratio = out.unit_divisor / std::sqrt(static_cast<double>(a.dim_qk));
+  out.sigma = out.unit_divisor * std::fabs(a.scale);
+  out.sigma_over_isotropic = isotropic_sigma > 0 ? out.sigma / isotropic_sigma : Head::kUnknown;
+  return out;
+}
+
+theory::HeadTheory set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k, const Options& options,
+                                theory::Meeting meeting, Head& head) {
   meeting.distances = {};
   meeting.context = static_cast<std::int64_t>(q.size()) / a.dim_qk;
-  const theory::HeadTheory found = theory::head_theory(moments_of(q, a.dim_qk), moments_of(k, a.dim_qk), meeting);
+  theory::HeadTheory found = theory::head_theory(moments_of(q, a.dim_qk), moments_of(k, a.dim_qk), meeting);
   Measured m;
-  m.variance = found.within_row_variance;
-  m.unit_divisor = std::sqrt(std::max(0.0, m.variance));
-  m.ratio = m.unit_divisor / std::sqrt(static_cast<double>(a.dim_qk));
-  m.sigma = m.unit_divisor * std::fabs(a.scale);
-  m.sigma_over_isotropic = head.sigma > 0 ? m.sigma / head.sigma : Head::kUnknown;
+  static_cast<OnInputs&>(m) = on_inputs(a, found.within_row_variance, head.sigma);
   const LargestScores largest = largest_scores(a, q, k);
   m.largest_score = largest.magnitude;
   m.largest_raw = largest.raw;
   m.clip_factor = largest.raw > 0 ? std::min(1.0, options.clip_threshold / largest.raw) : 1;
   head.measured = m;
+  return found;
 }
 
 Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::Meeting& meeting, const Options& options, Head& head) {
@@ -133,23 +143,28 @@ Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::M
   if (a.rotary.frequencies.empty()) head.curve.clear();
   if (options.spectra) head.spectrum = spectrum_of(q.projected, k.projected);
   if (!head.spectrum.empty()) head.largest_singular_value = head.spectrum.front();
-  // Means make all rows wider by the same: that part does not vary from row to row.
-  const double without_means = t.phase_average.value_or(t.alignment * static_cast<double>(a.dim_qk) * std::pow(t.sigma_q * t.sigma_k, 2));
-  draft.rows = spread_of_rows(t.effective_rank * (without_means > 0 ? std::pow(head.variance / without_means, 2) : 1));
   return draft;
 }
 
+// Where inputs that are not isotropic come from.
+struct Sources {
+  const Inputs* inputs;  // null: nothing was recorded
+  const Embeddings* embeddings;
+};
+
 // A layer that is being looked at.
 struct Open {
-  Open(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs, const Options& options, Layer& into, Draft* first)
+  Open(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options, Layer& into, Draft* first)
       : layer(into), drafts(first), weights(checkpoint, into.attention), distances(distances_for(into.attention, options)),
-        tokens(inputs != nullptr ? inputs->of(into.attention) : std::nullopt) {
+        tokens(sources.inputs != nullptr ? sources.inputs->of(into.attention) : std::nullopt),
+        embedded(sources.embeddings->of(weights, into.attention)) {
     const Attention& a = layer.attention;
     meeting.scale = a.scale;
     meeting.rotation = {a.rotary.pairing, a.rotary.frequencies};
     meeting.context = a.context;
     meeting.distances = distances;
     keys.resize(static_cast<std::size_t>(a.heads_kv));
+    keys_embedded.resize(keys.size());
     layer.heads.resize(static_cast<std::size_t>(a.heads_q));
   }
 
@@ -159,8 +174,41 @@ struct Open {
   std::vector<double> distances;  // meeting looks at them
   theory::Meeting meeting;
   std::optional<Tokens> tokens;
+  std::optional<EmbeddedInputs> embedded;
   std::vector<Side> keys;  // of its key heads
+  std::vector<theory::Projected> keys_embedded;
 };
+
+void prepare_keys(Open& open, std::int64_t h) {
+  const auto at = static_cast<std::size_t>(h);
+  open.keys[at] = open.weights.side(Which::kKeys, h);
+  if (open.embedded && open.keys[at].not_finite == 0)
+    open.keys_embedded[at] = moments_of(rows_on(open.weights, Which::kKeys, h, open.embedded->keys), open.layer.attention.dim_qk);
+}
+
+bool is_finite(const theory::Projected& p) {
+  const auto all = [](const std::vector<double>& values) { return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); }); };
+  return all(p.mean) && all(p.covariance);
+}
+
+// Absent where the embeddings are so large that q or k leaves f32.
+std::optional<theory::HeadTheory> set_on_embeddings(const Open& open, Head& head) {
+  theory::Meeting meeting = open.meeting;
+  meeting.distances = {};
+  const theory::Projected q = moments_of(rows_on(open.weights, Which::kQueries, head.head, open.embedded->queries), head.d_k);
+  const theory::Projected& k = open.keys_embedded[static_cast<std::size_t>(head.kv_head)];
+  if (!is_finite(q) || !is_finite(k)) return {};
+  theory::HeadTheory found = theory::head_theory(q, k, meeting);
+  if (!std::isfinite(found.within_row_variance)) return {};
+  head.on_embeddings = on_inputs(open.layer.attention, found.within_row_variance, head.sigma);
+  return found;
+}
+
+// How rows of a head differ in spread. Means make all rows wider by the same: that part does not vary from row to row.
+std::vector<RowSpread> rows_of(const theory::HeadTheory& t, std::int64_t dim) {
+  const double without_means = t.phase_average.value_or(t.alignment * static_cast<double>(dim) * std::pow(t.sigma_q * t.sigma_k, 2));
+  return spread_of_rows(t.effective_rank * (without_means > 0 ? std::pow(t.within_row_variance / without_means, 2) : 1));
+}
 
 void audit_head(const Options& options, Open& open, std::int64_t h) {
   const Attention& a = open.layer.attention;
@@ -169,10 +217,13 @@ void audit_head(const Options& options, Open& open, std::int64_t h) {
   head.kv_head = h / (a.heads_q / a.heads_kv);
   Draft& draft = open.drafts[h];
   draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)], open.meeting, options, head);
-  if (open.tokens && head.not_finite == 0)
-    set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens), rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens),
-                 options, open.meeting, head);
-  draft.sigma = capped(head.measured ? head.measured->sigma : head.sigma, a.soft_cap);
+  if (head.not_finite > 0) return;
+  if (open.embedded) draft.theory = set_on_embeddings(open, head).value_or(draft.theory);
+  if (open.tokens)
+    draft.theory = set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens),
+                                rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens), options, open.meeting, head);
+  draft.rows = rows_of(draft.theory, a.dim_qk);
+  draft.sigma = capped(head.surest_sigma(), a.soft_cap);
 }
 
 // Calls task(layer, head) for all of them, on all threads; `heads` says how many a layer has.
@@ -188,7 +239,7 @@ void for_each_head(std::span<const std::unique_ptr<Open>> layers, std::int64_t A
 }
 
 // Layers together, so that threads seldom wait for each other.
-void audit_layers(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs, const Options& options, std::span<Layer> layers, Draft* drafts) {
+void audit_layers(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options, std::span<Layer> layers, Draft* drafts) {
   std::vector<Draft*> firsts;
   for (const Layer& layer : layers) {
     firsts.push_back(drafts);
@@ -197,9 +248,9 @@ void audit_layers(const checkpoint::Checkpoint& checkpoint, const Inputs* inputs
   std::vector<std::unique_ptr<Open>> open(layers.size());
   cpu::parallel_tasks(static_cast<std::int64_t>(open.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
     const auto at = static_cast<std::size_t>(i);
-    open[at] = std::make_unique<Open>(checkpoint, inputs, options, layers[at], firsts[at]);
+    open[at] = std::make_unique<Open>(checkpoint, sources, options, layers[at], firsts[at]);
   });
-  for_each_head(open, &Attention::heads_kv, [](Open& o, std::int64_t h) { o.keys[static_cast<std::size_t>(h)] = o.weights.side(Which::kKeys, h); });
+  for_each_head(open, &Attention::heads_kv, [](Open& o, std::int64_t h) { prepare_keys(o, h); });
   for_each_head(open, &Attention::heads_q, [&](Open& o, std::int64_t h) { audit_head(options, o, h); });
 }
 
@@ -244,10 +295,9 @@ theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, 
   e.ground = head.ground();
   e.sigma = draft.sigma;
   e.predicted_entropy = entropy;
+  if (e.ground != theory::Ground::kWeights) e.expected_sigma = head.sigma;
   if (head.measured) {
-    e.raw_sigma = head.measured->sigma;
     e.raw_max = head.measured->largest_score;
-    e.expected_sigma = head.sigma;
     e.dtype = dtype;
   }
   return theory::judge(e, thresholds);
@@ -322,6 +372,9 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
 
+    const Embeddings embeddings(checkpoint, model);
+    const Sources sources = {inputs.get(), &embeddings};
+
     std::size_t heads = 0;
     for (const Attention& attention : model.layers) {
       out.layers.push_back({attention, {}});
@@ -335,7 +388,7 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
         break;
       }
       const std::size_t end = end_of_group(model.layers, done);
-      audit_layers(checkpoint, inputs.get(), options, std::span(out.layers).subspan(done, end - done), drafts.data() + drafted);
+      audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done), drafts.data() + drafted);
       for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
       if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(out.layers.size()));
     }

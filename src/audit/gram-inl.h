@@ -1,4 +1,4 @@
-// Tiles of W·Wᵀ in registers: a few rows by a few rows, vectors along the inner axis. Both operands lie as they are needed, so nothing is
+// Tiles of A·Bᵀ in registers: a few rows by a few rows, vectors along the inner axis. Both operands lie as they are needed, so nothing is
 // packed; a tile's lanes are added up once a block.
 #if defined(ROOTDK_AUDIT_GRAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROOTDK_AUDIT_GRAM_INL_H_
@@ -88,7 +88,21 @@ void gram_of(std::int64_t rows, std::int64_t stride, const float* w, double* out
     for (std::int64_t col = 0; col < row; ++col) out[col * rows + row] = out[row * rows + col];
 }
 
-GramKernel gram_kernel() { return {hwy::TargetName(HWY_TARGET), &gram_of}; }
+void product_of(std::int64_t rows, std::int64_t cols, std::int64_t stride, const float* a, const float* b, double* out) {
+  std::fill_n(out, rows * cols, 0.0);
+  for (std::int64_t begin = 0; begin < stride; begin += kGramBlock) {
+    const std::int64_t inner = std::min(kGramBlock, stride - begin);
+    for (std::int64_t row = 0; row < rows; row += kTileRows) {
+      const std::int64_t tall = std::min<std::int64_t>(kTileRows, rows - row);
+      for (std::int64_t col = 0; col < cols; col += kTileCols) {
+        const std::int64_t wide = std::min<std::int64_t>(kTileCols, cols - col);
+        tile_of(tall, wide)(inner, stride, a + row * stride + begin, b + col * stride + begin, out + row * cols + col, cols);
+      }
+    }
+  }
+}
+
+GramKernel gram_kernel() { return {hwy::TargetName(HWY_TARGET), &gram_of, &product_of}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace rootdk::audit

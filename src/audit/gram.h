@@ -1,4 +1,4 @@
-// G = W·Wᵀ of one head: f32 products in short sums, added up in double.
+// Products of rows with rows, G = W·Wᵀ of one head above all: f32 products in short sums, added up in double.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,16 @@ struct GramKernel {
   const char* isa;
   /// out [rows, rows] ← w·wᵀ, w [rows, stride]. Half of it is computed.
   void (*run)(std::int64_t rows, std::int64_t stride, const float* w, double* out);
+  /// out [rows, cols] ← a·bᵀ, a [rows, stride], b [cols, stride].
+  void (*product)(std::int64_t rows, std::int64_t cols, std::int64_t stride, const float* a, const float* b, double* out);
 };
 
 /// For the instruction sets this machine can run, best first.
 const std::vector<GramKernel>& gram_kernels();
+
+inline void product(std::int64_t rows, std::int64_t cols, std::int64_t stride, const float* a, const float* b, double* out) {
+  gram_kernels().front().product(rows, cols, stride, a, b, out);
+}
 
 inline void gram(std::int64_t rows, std::int64_t stride, const float* w, double* out) { gram_kernels().front().run(rows, stride, w, out); }
 

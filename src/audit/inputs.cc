@@ -27,10 +27,12 @@ const TensorInfo& array_in(const Checkpoint& file) {
 
 Tokens read(const Checkpoint& file, std::int64_t first, std::int64_t count) {
   const TensorInfo& array = array_in(file);
-  Tokens out = {count, array.width(), std::vector<float>(static_cast<std::size_t>(count * array.width()))};
-  file.read_f32(array.name, first, count, out.values);
-  const auto bad = std::find_if(out.values.begin(), out.values.end(), [](float x) { return !std::isfinite(x); });
-  if (bad != out.values.end()) refuse("inputs: {} has a {}", in_quotes(file.files().front().string()), *bad);
+  std::vector<float> packed(static_cast<std::size_t>(count * array.width()));
+  file.read_f32(array.name, first, count, packed);
+  const auto bad = std::find_if(packed.begin(), packed.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != packed.end()) refuse("inputs: {} has a {}", in_quotes(file.files().front().string()), *bad);
+  Tokens out(count, array.width());
+  for (std::int64_t t = 0; t < count; ++t) std::copy_n(packed.data() + t * out.width, out.width, out.row(t).data());
   return out;
 }
 

@@ -4,17 +4,29 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "audit/gram.h"
 #include "rootdk/audit/model.h"
 #include "rootdk/checkpoint/checkpoint.h"
 
 namespace rootdk::audit {
 
+/// What enters the projections of a layer.
 struct Tokens {
-  std::int64_t count = 0, width = 0;
-  std::vector<float> values;  ///< [count, width]
+  std::int64_t count = 0, width = 0, stride = 0;
+  std::vector<float> values;  ///< [count, stride]; beyond the width: 0
+
+  Tokens(std::int64_t tokens, std::int64_t numbers)
+      : count(tokens), width(numbers), stride(row_stride(numbers)), values(static_cast<std::size_t>(tokens * stride)) {}
+  std::span<float> row(std::int64_t token) {
+    return std::span(values).subspan(static_cast<std::size_t>(token * stride), static_cast<std::size_t>(width));
+  }
+  std::span<const float> row(std::int64_t token) const {
+    return std::span(values).subspan(static_cast<std::size_t>(token * stride), static_cast<std::size_t>(width));
+  }
 };
 
 class Inputs {

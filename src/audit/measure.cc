@@ -1,17 +1,14 @@
 #include "audit/measure.h"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
+#include "audit/gram.h"
 #include "rootdk/attention.h"
 
 namespace rootdk::audit {
 
 namespace {
-
-using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstView = Eigen::Map<const FloatMatrix, Eigen::Unaligned, Eigen::OuterStride<>>;
 
 void normalise(const LayerWeights& weights, const NormPlace& norm, std::vector<float>& rows, std::int64_t dim) {
   if (norm.kind == theory::Norm::Kind::kNone) return;
@@ -46,29 +43,36 @@ void turn(const Rotary& rotary, std::vector<float>& rows, std::int64_t dim) {
 std::vector<float> rows_on(const LayerWeights& weights, Which which, std::int64_t head, const Tokens& tokens) {
   const Part& part = weights.parts(which).front();
   const HeadRows rows = weights.rows_of(part, head);
-  std::vector<float> out(static_cast<std::size_t>(tokens.count * rows.rows));
-  Eigen::Map<FloatMatrix> view(out.data(), tokens.count, rows.rows);
-  const ConstView x(tokens.values.data(), tokens.count, tokens.width, Eigen::OuterStride<>(tokens.width));
-  const ConstView w(rows.weight.data(), rows.rows, rows.width, Eigen::OuterStride<>(rows.stride));
-  view.noalias() = x * w.transpose();
-  for (std::int64_t t = 0; t < tokens.count; ++t)
-    for (std::int64_t r = 0; r < rows.rows; ++r) view(t, r) += static_cast<float>(rows.bias[static_cast<std::size_t>(r)]);
+  std::vector<double> products(static_cast<std::size_t>(tokens.count * rows.rows));
+  product(tokens.count, rows.rows, tokens.stride, tokens.values.data(), rows.weight.data(), products.data());
+  std::vector<float> out(products.size());
+  const auto dim = static_cast<std::size_t>(rows.rows);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(products[i] + rows.bias[i % dim]);
   normalise(weights, weights.qk_norm(which), out, rows.rows);
-  view.leftCols(static_cast<Eigen::Index>(2 * weights.rotary().frequencies.size())) *= static_cast<float>(weights.rotary().magnitude);
+  const std::size_t turning = 2 * weights.rotary().frequencies.size();
+  if (const auto magnitude = static_cast<float>(weights.rotary().magnitude); magnitude != 1)
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (i % dim < turning) out[i] *= magnitude;
   return out;
 }
 
 theory::Projected moments_of(const std::vector<float>& rows, std::int64_t dim) {
-  using Double = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const std::int64_t count = static_cast<std::int64_t>(rows.size()) / dim;
-  Double all = Eigen::Map<const FloatMatrix>(rows.data(), count, dim).cast<double>();
-  const Eigen::VectorXd mean = all.colwise().mean();
-  all.rowwise() -= mean.transpose();
-  const Double covariance = all.transpose() * all / static_cast<double>(count);
+  const std::int64_t count = static_cast<std::int64_t>(rows.size()) / dim, stride = row_stride(count);
   theory::Projected out;
   out.dim = dim;
-  out.mean = out.offset = {mean.data(), mean.data() + mean.size()};
-  out.covariance = out.gram = {covariance.data(), covariance.data() + covariance.size()};
+  out.mean.assign(static_cast<std::size_t>(dim), 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) out.mean[i % static_cast<std::size_t>(dim)] += static_cast<double>(rows[i]);
+  for (double& x : out.mean) x /= static_cast<double>(count);
+  out.offset = out.mean;
+  std::vector<float> centred(static_cast<std::size_t>(dim * stride));  // [dim, count]: a component's values side by side
+  for (std::int64_t t = 0; t < count; ++t)
+    for (std::int64_t i = 0; i < dim; ++i)
+      centred[static_cast<std::size_t>(i * stride + t)] =
+          static_cast<float>(static_cast<double>(rows[static_cast<std::size_t>(t * dim + i)]) - out.mean[static_cast<std::size_t>(i)]);
+  out.covariance.resize(static_cast<std::size_t>(dim * dim));
+  gram(dim, stride, centred.data(), out.covariance.data());
+  for (double& x : out.covariance) x /= static_cast<double>(count);
+  out.gram = out.covariance;
   return out;
 }
 
