@@ -22,6 +22,7 @@ class Watched final : public Task {
  public:
   std::string description() const override { return task_.description(); }
   std::int64_t vocabulary() const override { return task_.vocabulary(); }
+  std::int64_t length() const override { return task_.length(); }
   Measure measure() const override { return task_.measure(); }
   void draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences, Batch& batch) const override {
     task_.draw(split, seed, index, sequences, batch);

@@ -28,8 +28,7 @@ _FLOATS = {"float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), 
 
 # Parts of names that no family of the audit reads, and that make up most of a model.
 _NEVER_READ = frozenset("""
-    embed_tokens embed_in embed_out embed_positions word_embeddings position_embeddings token_type_embeddings
-    patch_embeddings wte wpe shared lm_head cls pooler classifier v_proj o_proj out_proj c_proj value dense
+    embed_out embed_positions patch_embeddings lm_head cls pooler classifier v_proj o_proj out_proj c_proj value dense
     mlp experts intermediate gate_proj up_proj down_proj gate_up_proj fc1 fc2 DenseReluDense""".split())
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile

@@ -344,9 +344,12 @@ void Recogniser::set_rest(const Pattern& p, std::int64_t layer, std::int64_t lay
   a.kind = p.kind;
   a.layer = layer;
   a.causal = p.causal;
-  a.context = whole(settings_, p.context, 1, 4096);
+  const std::optional<std::int64_t> said = settings_.whole(p.context.settings, 1, 0);
+  a.context = said.value_or(static_cast<std::int64_t>(p.context.otherwise.value_or(4096)));
   if (const std::int64_t image = whole(settings_, p.image, 1, 0), patch = whole(settings_, p.patch, 1, 0); image > 0 && patch > 0)
     a.context = std::min<std::int64_t>(image / patch, 1 << 15) * std::min<std::int64_t>(image / patch, 1 << 15) + 1;
+  else if (!said && !hints_.context)
+    note(fmt::format("no configuration says how long its context is: {} was assumed", a.context));
   if (hints_.context) a.context = *hints_.context;
   if (a.context < 2 || a.context > (std::int64_t{1} << 40)) refuse("context: {}, but a number from 2 to 2^40 is wanted", a.context);
   const bool local = p.window.given() && is_local(p, layer);

@@ -173,6 +173,8 @@ Json head_json(const Head& head) {
     out["curve"] = std::move(curve);
   }
   if (!head.spectrum.empty()) out["spectrum"] = head.spectrum;
+  out["ground"] = theory::name_of(head.judgement.ground);
+  if (head.on_embeddings) out["embeddings"] = {{"sigma", head.on_embeddings->sigma}, {"variance", head.on_embeddings->variance}};
   if (head.measured) {
     const audit::Measured& m = *head.measured;
     out["measured"] = {{"variance", finite(m.variance)}, {"sigma", finite(m.sigma)}, {"unit_divisor", finite(m.unit_divisor)}, {"ratio", finite(m.ratio)},

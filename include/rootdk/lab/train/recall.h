@@ -27,10 +27,10 @@ class ROOTDK_API RecallTask final : public Task {
   explicit RecallTask(const RecallOptions& options = {});
 
   const RecallOptions& options() const { return options_; }
-  std::int64_t length() const { return 2 * options_.pairs + options_.asked; }
 
   std::string description() const override;
   std::int64_t vocabulary() const override { return options_.keys + options_.values; }
+  std::int64_t length() const override { return 2 * options_.pairs + options_.asked; }
   Measure measure() const override { return Measure::kAccuracy; }
   void draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences, Batch& batch) const override;
 

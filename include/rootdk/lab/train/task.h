@@ -36,6 +36,7 @@ class ROOTDK_API Task {
   /// Everything that decides what its batches are, in one line: a checkpoint of another task is refused by it.
   virtual std::string description() const = 0;
   virtual std::int64_t vocabulary() const = 0;
+  virtual std::int64_t length() const = 0;  ///< of its sequences
   virtual Measure measure() const = 0;
 
   /// Batch number `index` of this seed, in place of what `batch` holds.

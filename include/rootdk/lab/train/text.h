@@ -25,6 +25,7 @@ class ROOTDK_API TextTask final : public Task {
 
   std::string description() const override;
   std::int64_t vocabulary() const override { return static_cast<std::int64_t>(characters_.size()); }
+  std::int64_t length() const override { return options_.length; }
   Measure measure() const override { return Measure::kLoss; }
   /// Windows that begin anywhere in their part of the text.
   void draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences, Batch& batch) const override;
