@@ -208,6 +208,46 @@ TEST(Edges, NonFiniteKeysAndValuesTouchOnlyRowsThatSeeThem) {
   EXPECT_GT(spared, problems);
 }
 
+// A row whose scores are NaN is NaN as a whole, and so is all that it has a share in: whoever looks at gradients alone, as loss scaling does,
+// must see it, too.
+TEST(Edges, NothingThatSeesNaNStaysFinite) {
+  int rows = 0, keys = 0;
+  const int problems = problem_count(200);
+  for (int seed = 0; seed < std::min(problems, 200); ++seed) {
+    const auto c = random_case(static_cast<std::uint64_t>(seed) + 7000, {.work = 1 << 15, .longest = 300, .paged = false});
+    const Shape& s = c->shape;
+    if (s.len_kv == 0 || s.len_q == 0 || c->problem.transform.present()) continue;  // a transform of one's own may hide it
+    Rng rng(static_cast<std::uint64_t>(seed));
+    const std::int64_t b = rng.integer(0, s.batch - 1), h = rng.integer(0, s.heads_q - 1), i = rng.integer(0, s.len_q - 1);
+    const std::int64_t row = (b * s.heads_q + h) * s.len_q + i;
+    bool sees = false;
+    for (std::int64_t j = 0; j < s.len_kv; ++j) sees = sees || row_sees(*c, b, h, i, j);
+    if (!sees) continue;
+    c->q.set(b, h, i, rng.integer(0, s.dim_qk - 1), kNan);
+    c->link();
+    for (const engine::Kernel& kernel : all_kernels()) {
+      if (kernel.name == "reference" && s.dtype != DType::kF32) continue;
+      const Result r = run(*c, kernel);
+      const auto none_finite = [](const std::vector<double>& x, std::int64_t at, std::int64_t dim) {
+        return std::none_of(x.begin() + at * dim, x.begin() + (at + 1) * dim, [](double v) { return std::isfinite(v); });
+      };
+      ASSERT_TRUE(std::isnan(r.lse[static_cast<std::size_t>(row)])) << seed << " " << kernel.label() << "\n" << c->describe();
+      ASSERT_TRUE(none_finite(r.o, row, s.dim_v)) << seed << " " << kernel.label() << "\n" << c->describe();
+      ASSERT_TRUE(none_finite(r.d_q, row, s.dim_qk)) << seed << " " << kernel.label() << "\n" << c->describe();
+      ++rows;
+      for (std::int64_t j = 0; j < s.len_kv; ++j) {
+        if (!row_sees(*c, b, h, i, j)) continue;
+        const std::int64_t n = (b * s.heads_kv + h / s.group()) * s.len_kv + j;
+        ASSERT_TRUE(none_finite(r.d_k, n, s.dim_qk)) << seed << " " << kernel.label() << "\n" << c->describe();
+        ASSERT_TRUE(none_finite(r.d_v, n, s.dim_v)) << seed << " " << kernel.label() << "\n" << c->describe();
+        ++keys;
+      }
+    }
+  }
+  EXPECT_GT(rows, problems);
+  EXPECT_GT(keys, problems);
+}
+
 // A poisoned query or output gradient reaches the gradients of the keys it sees, and no others.
 TEST(Edges, NonFiniteQueriesTouchOnlyKeysTheySee) {
   int spared = 0;

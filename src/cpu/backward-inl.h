@@ -389,11 +389,11 @@ class Backward {
       ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
         const std::size_t i = (k * MR + static_cast<std::size_t>(m)) * kLanes;
         const V s = hn::Load(f32, scratch.s + i);
-        // A hidden key has P = 0 and dS = 0 even where the row or the key is NaN.
-        const V p = hn::IfThenElseZero(hn::Ne(s, minus_infinity()), exp2(hn::Mul(hn::Sub(s, lse[m]), log2e)));
+        // A hidden key has P = 0 and dS = 0 even where the row or the key is NaN. (Eq, since Ne of a NaN is false on some instruction sets.)
+        const V p = hn::IfThenZeroElse(hn::Eq(s, minus_infinity()), exp2(hn::Mul(hn::Sub(s, lse[m]), log2e)));
         const V d_s = hn::Mul(p, hn::Sub(hn::Load(f32, scratch.d_s + i), delta[m]));
         hn::Store(p, f32, scratch.s + i);
-        hn::Store(hn::IfThenElseZero(hn::Ne(p, hn::Zero(f32)), d_s), f32, scratch.d_s + i);
+        hn::Store(hn::IfThenZeroElse(hn::Eq(p, hn::Zero(f32)), d_s), f32, scratch.d_s + i);
       }
     }
     if (scratch.factor) multiply(scratch.factor, n, scratch.s);
@@ -415,7 +415,7 @@ class Backward {
     for (std::size_t i = 0; i < n; i += kLanes) {
       const V d_s = hn::Load(f32, scratch.d_s + i);
       const V product = hn::Mul(d_s, hn::Load(f32, scratch.slope + i));
-      hn::Store(hn::IfThenElseZero(hn::Ne(d_s, hn::Zero(f32)), product), f32, scratch.d_s + i);
+      hn::Store(hn::IfThenZeroElse(hn::Eq(d_s, hn::Zero(f32)), product), f32, scratch.d_s + i);
     }
   }
 

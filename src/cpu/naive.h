@@ -189,7 +189,7 @@ class Naive {
     const Real lse = total.lse;
 
     row.weight.clear();
-    if (state.max != base::RowState<Real>::kNothing)  // else all scores are −inf: as if nothing were visible
+    if (state.lse() != base::RowState<Real>::kNothing)  // else all scores are −inf: as if nothing were visible
       for (std::size_t n = 0; n < row.key.size(); ++n)
         row.weight.push_back(Arithmetic::stored(s.dtype, std::exp(row.score[n] - lse)) *
                              keep_factor(problem.dropout, b, h, i, row.key[n]));
