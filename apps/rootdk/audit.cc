@@ -13,6 +13,7 @@
 #include "report/audit.h"
 #include "report/json.h"
 #include "rootdk/checkpoint/checkpoint.h"
+#include "rootdk/checkpoint/npy.h"
 #include "rootdk/report/html.h"
 #include "rootdk/report/results.h"
 #include "text_file.h"
@@ -24,7 +25,7 @@ namespace {
 
 struct Options {
   std::string path, heads, kv_heads, head_dim, norm, scale, rotary_base, context, family, family_file;
-  std::string contexts, at, inputs, against, clip, max_scores, out, csv, html, colour = "auto";
+  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, colour = "auto";
   std::int64_t worst = 10;
   int threads = 0;
   bool json = false, dry_run = false, families = false, force = false;
@@ -76,18 +77,24 @@ void check(const Options& o) {
   if (!o.html.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
   Destinations destinations(o.force);
-  for (const std::string& read : {o.path, o.inputs, o.against, o.max_scores, o.family_file}) destinations.reads(read);
+  for (const std::string& read : {o.path, o.inputs, o.tokens, o.embeddings, o.against, o.max_scores, o.family_file}) destinations.reads(read);
   destinations.writes("--csv", o.csv);
   destinations.writes("--html", o.html);
+  destinations.writes("--hidden-out", o.hidden_out);
+  const bool runs = !o.tokens.empty() || !o.embeddings.empty();
+  if (!o.inputs.empty() + !o.tokens.empty() + !o.embeddings.empty() > 1) base::refuse("--inputs, --tokens, --embeddings: one of them is wanted");
+  if (!o.hidden_out.empty() && !runs) base::refuse("--hidden-out: goes with --tokens or --embeddings");
   if (!o.dry_run) destinations.writes("--out", o.out);
   if (o.clip.empty()) {
     for (const auto& [option, given] : {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
       if (given) base::refuse("{}: goes with --apply-qk-clip", option);
     return;
   }
-  if (o.max_scores.empty() == o.inputs.empty()) base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores or with --inputs");
+  if (o.max_scores.empty() == (o.inputs.empty() && !runs))
+    base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores, --tokens, --embeddings or --inputs");
   if (o.out.empty() && !o.dry_run) base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
-  if (!o.against.empty() || !o.csv.empty() || !o.html.empty()) base::refuse("--apply-qk-clip: goes without --against, --csv and --html");
+  if (!o.against.empty() || !o.csv.empty() || !o.html.empty() || !o.hidden_out.empty())
+    base::refuse("--apply-qk-clip: goes without --against, --csv, --html and --hidden-out");
 }
 
 audit::Options options_of(const Options& o) {
@@ -95,6 +102,8 @@ audit::Options options_of(const Options& o) {
   if (!o.contexts.empty()) options.contexts = whole_numbers("--contexts", o.contexts);
   options.judge_at = whole("--at", o.at);
   options.inputs = o.inputs;
+  if (!o.tokens.empty()) options.run = audit::read_tokens(o.tokens);
+  if (!o.embeddings.empty()) options.run = audit::read_embeddings(o.embeddings);
   options.spectra = o.json || !o.html.empty();
   if (const auto threshold = real("--apply-qk-clip", o.clip)) options.clip_threshold = *threshold;
   return options;
@@ -142,9 +151,14 @@ int run(const Options& o) {
   if (!o.against.empty() && found.complete) {
     const auto earlier = checkpoint::Checkpoint::open(o.against);
     options.inputs.clear();
+    options.run.reset();
     options.spectra = false;
     const audit::Audit before = audited(earlier, audit::recognise(earlier, hints), options, "earlier");
     if (before.complete) drift = audit::drift(before, found);
+  }
+  if (!o.hidden_out.empty() && found.complete) {
+    const std::int64_t shape[] = {found.ran->sequences, found.ran->length, found.ran->width};
+    checkpoint::write_npy(o.hidden_out, shape, std::span<const float>(found.ran->last_hidden_state));
   }
   if (!o.csv.empty()) write_file(o.csv, report::csv_of(found));
   const auto json = [&] { return report::to_json(found, drift ? &*drift : nullptr); };
@@ -168,6 +182,7 @@ Verb audit_verb() {
           "  rootdk audit model/ --html audit.html            one page: a map, each head, what to do\n"
           "  rootdk audit model.safetensors --heads 12 --norm layer\n"
           "  rootdk audit model/ --inputs acts/               measured activations, 0.npy, 1.npy … by layer\n"
+          "  rootdk audit model/ --tokens ids.npy             run it on these tokens, and measure every head\n"
           "  rootdk audit step_2000/ --against step_1000/     what training did to the scale\n"
           "  rootdk audit model.safetensors --apply-qk-clip 100 --max-scores seen.json --dry-run\n"
           "  rootdk audit --families                          how models are described, for --family-file",
@@ -186,6 +201,9 @@ Verb audit_verb() {
             list.option("--contexts", o->contexts, "Numbers of keys to predict for; the default goes up to the model's own");
             list.option("--at", o->at, "Number of keys that verdicts are for; the longest if you do not say");
             list.option("--inputs", o->inputs, "Activations as they enter the projections: [tokens, width].npy, [layers, tokens, width].npy, or a directory");
+            list.option("--tokens", o->tokens, "Run the model on these ids, [tokens].npy or [sequences, tokens].npy, and measure every head");
+            list.option("--embeddings", o->embeddings, "Run it on what enters the first block: [tokens, width].npy or [sequences, tokens, width].npy");
+            list.option("--hidden-out", o->hidden_out, "Write the last hidden state of the run there, .npy, to compare with your own framework's");
             list.option("--against", o->against, "An earlier checkpoint of the same model: what moved");
             list.option("--apply-qk-clip", o->clip, "Write a copy whose heads keep their largest score below this");
             list.option("--max-scores", o->max_scores, "The largest raw score that each head was seen to make, JSON: [[layer 0's heads], …]");
