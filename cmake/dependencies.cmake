@@ -28,7 +28,7 @@ find_package(nlohmann_json 3.11 QUIET CONFIG)
 rootdk_component(nn "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(theory "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(checkpoint "nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" nlohmann_json_FOUND)
-rootdk_component(audit "ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
+rootdk_component(audit "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
 rootdk_component(lab "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
 rootdk_component(report "ROOTDK_LAB, ROOTDK_AUDIT and nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" ROOTDK_LAB AND ROOTDK_AUDIT AND nlohmann_json_FOUND)
 include(${PROJECT_SOURCE_DIR}/cmake/report_page.cmake)  # reports as HTML need D3 as well

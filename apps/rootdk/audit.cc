@@ -1,6 +1,7 @@
 // rootdk audit: a checkpoint, and how far each of its heads is from the right scale.
 #include "rootdk/audit.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "report/audit.h"
 #include "report/json.h"
 #include "rootdk/checkpoint/checkpoint.h"
+#include "rootdk/checkpoint/npy.h"
 #include "rootdk/report/html.h"
 #include "rootdk/report/results.h"
 #include "text_file.h"
@@ -24,7 +26,7 @@ namespace {
 
 struct Options {
   std::string path, heads, kv_heads, head_dim, norm, scale, rotary_base, context, family, family_file;
-  std::string contexts, at, inputs, against, clip, max_scores, out, csv, html, colour = "auto";
+  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, colour = "auto";
   std::int64_t worst = 10;
   int threads = 0;
   bool json = false, dry_run = false, families = false, force = false;
@@ -69,6 +71,27 @@ bool wants_colour(const Options& o) {
   return isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') && terminal != nullptr && std::string(terminal) != "dumb";
 }
 
+// --tokens random: no file.
+bool is_random(const Options& o) { return o.tokens == "random" || o.tokens.starts_with("random:"); }
+
+// "random", or "random:8x512".
+audit::RunInput random_tokens(const Options& o, audit::Model& model) {
+  std::int64_t sequences = 4, length = 0;
+  if (const std::size_t colon = o.tokens.find(':'); colon != std::string::npos) {
+    std::string size = o.tokens.substr(colon + 1);
+    const std::size_t by = size.find('x');
+    if (by == std::string::npos) base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
+    size[by] = ',';
+    const std::vector<std::int64_t> numbers = whole_numbers("--tokens", size);
+    if (numbers.size() != 2 || numbers[0] < 1 || numbers[1] < 2)
+      base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
+    sequences = numbers[0], length = numbers[1];
+  }
+  const audit::RunInput input = audit::random_tokens(model, sequences, length);
+  model.notes.push_back(fmt::format("measured on random tokens, {} x {}: near what a text would do, but not that", input.sequences, input.length));
+  return input;
+}
+
 void check(const Options& o) {
   constexpr int kMost = 1024;
   if (o.path.empty()) base::refuse("which checkpoint? rootdk audit PATH");
@@ -76,18 +99,25 @@ void check(const Options& o) {
   if (!o.html.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
   Destinations destinations(o.force);
-  for (const std::string& read : {o.path, o.inputs, o.against, o.max_scores, o.family_file}) destinations.reads(read);
+  for (const std::string& read : {o.path, o.inputs, is_random(o) ? "" : o.tokens, o.embeddings, o.against, o.max_scores, o.family_file}) destinations.reads(read);
   destinations.writes("--csv", o.csv);
   destinations.writes("--html", o.html);
+  destinations.writes("--hidden-out", o.hidden_out);
+  const bool runs = !o.tokens.empty() || !o.embeddings.empty();
+  if (!o.inputs.empty() + !o.tokens.empty() + !o.embeddings.empty() > 1) base::refuse("--inputs, --tokens, --embeddings: one of them is wanted");
+  if (!o.hidden_out.empty() && !runs) base::refuse("--hidden-out: goes with --tokens or --embeddings");
   if (!o.dry_run) destinations.writes("--out", o.out);
   if (o.clip.empty()) {
     for (const auto& [option, given] : {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
       if (given) base::refuse("{}: goes with --apply-qk-clip", option);
     return;
   }
-  if (o.max_scores.empty() == o.inputs.empty()) base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores or with --inputs");
+  if (o.max_scores.empty() == (o.inputs.empty() && !runs))
+    base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores, --tokens, --embeddings or --inputs");
+  if (is_random(o)) base::refuse("--apply-qk-clip: random tokens do not show the largest scores; give --tokens a file of real ones");
   if (o.out.empty() && !o.dry_run) base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
-  if (!o.against.empty() || !o.csv.empty() || !o.html.empty()) base::refuse("--apply-qk-clip: goes without --against, --csv and --html");
+  if (!o.against.empty() || !o.csv.empty() || !o.html.empty() || !o.hidden_out.empty())
+    base::refuse("--apply-qk-clip: goes without --against, --csv, --html and --hidden-out");
 }
 
 audit::Options options_of(const Options& o) {
@@ -95,6 +125,8 @@ audit::Options options_of(const Options& o) {
   if (!o.contexts.empty()) options.contexts = whole_numbers("--contexts", o.contexts);
   options.judge_at = whole("--at", o.at);
   options.inputs = o.inputs;
+  if (!o.tokens.empty() && !is_random(o)) options.run = audit::read_tokens(o.tokens);
+  if (!o.embeddings.empty()) options.run = audit::read_embeddings(o.embeddings);
   options.spectra = o.json || !o.html.empty();
   if (const auto threshold = real("--apply-qk-clip", o.clip)) options.clip_threshold = *threshold;
   return options;
@@ -133,18 +165,24 @@ int run(const Options& o) {
   if (o.threads > 0) omp_set_num_threads(o.threads);
   const auto file = checkpoint::Checkpoint::open(o.path);
   const audit::Hints hints = hints_of(o);
-  const audit::Model model = audit::recognise(file, hints);
+  audit::Model model = audit::recognise(file, hints);
   if (!o.clip.empty()) return clip(o, file, model);
 
   audit::Options options = options_of(o);
+  if (is_random(o)) options.run = random_tokens(o, model);
   const audit::Audit found = audited(file, model, options, "audit");
   std::optional<std::vector<audit::HeadDrift>> drift;
   if (!o.against.empty() && found.complete) {
     const auto earlier = checkpoint::Checkpoint::open(o.against);
     options.inputs.clear();
+    options.run.reset();
     options.spectra = false;
     const audit::Audit before = audited(earlier, audit::recognise(earlier, hints), options, "earlier");
     if (before.complete) drift = audit::drift(before, found);
+  }
+  if (!o.hidden_out.empty() && found.complete) {
+    const std::int64_t shape[] = {found.ran->sequences, found.ran->length, found.ran->width};
+    checkpoint::write_npy(o.hidden_out, shape, std::span<const float>(found.ran->last_hidden_state));
   }
   if (!o.csv.empty()) write_file(o.csv, report::csv_of(found));
   const auto json = [&] { return report::to_json(found, drift ? &*drift : nullptr); };
@@ -168,6 +206,8 @@ Verb audit_verb() {
           "  rootdk audit model/ --html audit.html            one page: a map, each head, what to do\n"
           "  rootdk audit model.safetensors --heads 12 --norm layer\n"
           "  rootdk audit model/ --inputs acts/               measured activations, 0.npy, 1.npy … by layer\n"
+          "  rootdk audit model/ --tokens ids.npy             run it on these tokens, and measure every head\n"
+          "  rootdk audit model/ --tokens random              the same where there is no text at hand\n"
           "  rootdk audit step_2000/ --against step_1000/     what training did to the scale\n"
           "  rootdk audit model.safetensors --apply-qk-clip 100 --max-scores seen.json --dry-run\n"
           "  rootdk audit --families                          how models are described, for --family-file",
@@ -186,6 +226,10 @@ Verb audit_verb() {
             list.option("--contexts", o->contexts, "Numbers of keys to predict for; the default goes up to the model's own");
             list.option("--at", o->at, "Number of keys that verdicts are for; the longest if you do not say");
             list.option("--inputs", o->inputs, "Activations as they enter the projections: [tokens, width].npy, [layers, tokens, width].npy, or a directory");
+            list.option("--tokens", o->tokens, "Run the model on these ids, [tokens].npy or [sequences, tokens].npy, and measure every head; "
+                                              "random or random:SEQUENCESxLENGTH makes some up");
+            list.option("--embeddings", o->embeddings, "Run it on what enters the first block: [tokens, width].npy or [sequences, tokens, width].npy");
+            list.option("--hidden-out", o->hidden_out, "Write the last hidden state of the run there, .npy, to compare with your own framework's");
             list.option("--against", o->against, "An earlier checkpoint of the same model: what moved");
             list.option("--apply-qk-clip", o->clip, "Write a copy whose heads keep their largest score below this");
             list.option("--max-scores", o->max_scores, "The largest raw score that each head was seen to make, JSON: [[layer 0's heads], …]");

@@ -7,6 +7,7 @@
 
 #include "rootdk/audit/model.h"      // IWYU pragma: export
 #include "rootdk/audit/recognise.h"  // IWYU pragma: export
+#include "rootdk/audit/run.h"        // IWYU pragma: export
 #include "rootdk/audit/findings.h"   // IWYU pragma: export
 #include "rootdk/audit/drift.h"      // IWYU pragma: export
 #include "rootdk/audit/clip.h"       // IWYU pragma: export

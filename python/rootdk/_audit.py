@@ -25,8 +25,8 @@ class Audit:
     """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head, `found["entropy"]` one
     [heads, contexts]; `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
 
-    def __init__(self, text: str, words: str, conclusion: str, csv: str):
-        self._json, self._words, self._csv = text, words, csv
+    def __init__(self, text: str, words: str, conclusion: str, csv: str, hidden: Array | None = None):
+        self._json, self._words, self._csv, self._hidden = text, words, csv, hidden
         self.conclusion = conclusion
         self.data: dict[str, Any] = json.loads(text)  #: docs/audit.md
         #: one per head, with the number of its layer and the kind of its attention
@@ -57,6 +57,13 @@ class Audit:
         if "drift" not in self.data:
             raise ValueError("drift: pass against=, an earlier checkpoint of the same model")
         return list(self.data["drift"])
+
+    @property
+    def last_hidden_state(self) -> Array:
+        """[sequences, tokens, width], float32: what the run ended with, after the final norm."""
+        if self._hidden is None:
+            raise ValueError("last_hidden_state: pass run=, ids of tokens to run the model on")
+        return self._hidden
 
     @property
     def names(self) -> list[str]:
@@ -143,8 +150,9 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
           head_dim: int | None = None, norm: str | None = None, scale: float | None = None,
           rotary_base: float | None = None, context: int | None = None, family: str | None = None,
           family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None,
-          inputs: Path | None = None, against: Source | None = None, spectra: bool = True) -> Audit:
-    """Reads a model and says how far each head's scale is from right, without running it.
+          inputs: Path | None = None, run: Any = None, embeddings: Any = None, against: Source | None = None,
+          spectra: bool = True) -> Audit:
+    """Reads a model and says how far each head's scale is from right, without running it, or with ``run``.
 
     model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and
                  their torch tensors or numpy arrays. Tensors are copied to a temporary file, one by one
@@ -155,6 +163,9 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     family       take it for a model of this family; ``family_file`` describes a new one
     contexts     numbers of keys to predict for; verdicts are for ``at`` of them, or the longest
     inputs       activations as they enter the projections: an .npy, or a directory of them
+    run          runs the model on these ids of tokens, [tokens] or [sequences, tokens] (numpy, torch, a list), and
+                 measures every head; or on a text, by the tokenizer.json beside the model and the package tokenizers
+    embeddings   the same on what enters the first block, [tokens, width] or [sequences, tokens, width]: for ViT
     against      the same model earlier, given like ``model``: ``drift``
     spectra      whether to compute each head's singular values
 
@@ -175,6 +186,14 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
         call.contexts = wholes("contexts", contexts)
     if inputs is not None:
         call.inputs = _path("inputs", inputs)
+    if sum(given is not None for given in (inputs, run, embeddings)) > 1:
+        raise ValueError("inputs, run, embeddings: one of them is wanted")
+    if isinstance(run, str):
+        call.set_run(_ids(_tokens_of_text(model, run)))
+    elif run is not None:
+        call.set_run(_ids(run))
+    if embeddings is not None:
+        call.set_embeddings(_embeddings(embeddings))
     call.spectra = flag("spectra", spectra)
     _check_source("model", model)
     if against is not None:
@@ -183,6 +202,7 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
         raise ValueError("config: given, but a path's configuration is the config.json beside it; heads= and its like "
                          "win over that")
     said = None if config is None else config_text(config)
+    everything = family_file is not None or run is not None or embeddings is not None
     with contextlib.ExitStack() as stack:
         def place(argument: str, source: Source) -> str:
             if is_path(source):
@@ -190,11 +210,66 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
             own = said if said is not None else config_of(source)
             if own is None:
                 own = config_of(model)  # `against` is the same model
-            return str(stack.enter_context(on_disk(argument, source, own, everything=family_file is not None)))
+            return str(stack.enter_context(on_disk(argument, source, own, everything=everything)))
 
         path = place("model", model)
         call.against = None if against is None else place("against", against)
-        return Audit(*_core.audit(path, call))
+        try:
+            return Audit(*_core.audit(path, call))
+        except ValueError as error:
+            words = str(error)
+            if run is None or not words.startswith("tokens: "):
+                raise
+            raise ValueError("run: " + words.removeprefix("tokens: ")) from None
+
+
+def _numbers(name: str, value: Any) -> Array:
+    """As numpy has them; of torch's from any device."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() else value  # numpy has no bfloat16
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):  # ragged lists
+        raise ValueError(f"{name}: sequences of one length are wanted") from None
+
+
+def _ids(value: Any) -> Array:
+    ids = _numbers("run", value)
+    if ids.dtype.kind not in "iu" and ids.size > 0:
+        raise TypeError(f"run: {ids.dtype} numbers, but ids of tokens are whole numbers")
+    if ids.ndim not in (1, 2):
+        raise ValueError(f"run: {list(ids.shape)}, but [tokens] or [sequences, tokens] is wanted")
+    if ids.dtype.kind == "u" and ids.size > 0 and int(ids.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"run: {int(ids.max())} is no id of a token")
+    return np.ascontiguousarray(np.atleast_2d(ids), dtype=np.int64)
+
+
+def _embeddings(value: Any) -> Array:
+    rows = _numbers("embeddings", value)
+    if rows.dtype.kind != "f":
+        raise TypeError(f"embeddings: {rows.dtype} numbers, but floats are wanted")
+    if rows.ndim not in (2, 3):
+        raise ValueError(f"embeddings: {list(rows.shape)}, but [tokens, width] or [sequences, tokens, width] is wanted")
+    return np.ascontiguousarray(rows if rows.ndim == 3 else rows[None], dtype=np.float32)
+
+
+def _tokens_of_text(model: Source, words: str) -> list[int]:
+    if not is_path(model):
+        raise ValueError("run: text, but only a model that is given by its path has a tokenizer.json beside it; give ids")
+    path = pathlib.Path(_path("model", model))
+    tokenizer = (path if path.is_dir() else path.parent) / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise ValueError(f"run: text, but there is no {tokenizer}; give ids")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise ImportError("run: text needs the package tokenizers; give ids") from None
+    try:
+        found = Tokenizer.from_file(str(tokenizer))
+    except Exception as error:  # tokenizers raises Exception itself
+        raise ValueError(f"run: {tokenizer} cannot be read: {error}") from None
+    return list(found.encode(words).ids)
 
 
 def _check_source(name: str, source: object) -> None:

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "arrays.h"
 #include "base/refuse.h"
 #include "bindings.h"
 #include "rootdk/audit.h"
@@ -36,6 +37,26 @@ void set_norm(AuditCall& call, const std::string& name) {
   else base::refuse("norm: \"{}\", but \"rms\", \"layer\" or \"none\" is wanted", name);
 }
 
+using Ids = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Embeddings = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+void set_run(AuditCall& call, const Ids& ids) {
+  audit::RunInput input;
+  input.sequences = static_cast<std::int64_t>(ids.shape(0));
+  input.length = static_cast<std::int64_t>(ids.shape(1));
+  input.ids.assign(ids.data(), ids.data() + ids.size());
+  call.options.run = std::move(input);
+}
+
+void set_embeddings(AuditCall& call, const Embeddings& embeddings) {
+  audit::RunInput input;
+  input.sequences = static_cast<std::int64_t>(embeddings.shape(0));
+  input.length = static_cast<std::int64_t>(embeddings.shape(1));
+  input.width = static_cast<std::int64_t>(embeddings.shape(2));
+  input.embeddings.assign(embeddings.data(), embeddings.data() + embeddings.size());
+  call.options.run = std::move(input);
+}
+
 audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, audit::Options options) {
   const auto file = checkpoint::Checkpoint::open(path);
   const audit::Model model = audit::recognise(file, call.hints);
@@ -47,13 +68,16 @@ audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, a
 
 nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
   std::string json, text, sentence, csv;
+  std::vector<float> hidden;
+  std::vector<std::size_t> shape;
   {
     const nb::gil_scoped_release release;
-    const audit::Audit found = audited(path, call, call.options);
+    audit::Audit found = audited(path, call, call.options);
     std::optional<std::vector<audit::HeadDrift>> drift;
     if (call.against) {
       audit::Options options = call.options;
       options.inputs.clear();
+      options.run.reset();
       options.spectra = false;
       drift = audit::drift(audited(*call.against, call, options), found);
     }
@@ -62,8 +86,12 @@ nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
     text = report::to_text(found, moved);
     sentence = report::to_sentence(found);
     csv = report::to_csv(found);
+    if (found.ran) {
+      hidden = std::move(found.ran->last_hidden_state);
+      for (const std::int64_t extent : {found.ran->sequences, found.ran->length, found.ran->width}) shape.push_back(static_cast<std::size_t>(extent));
+    }
   }
-  return nb::make_tuple(json, text, sentence, csv);
+  return nb::make_tuple(json, text, sentence, csv, shape.empty() ? nb::none() : numpy_array(std::move(hidden), shape));
 }
 
 }  // namespace
@@ -72,6 +100,8 @@ void bind_audit(nb::module_& m) {
   nb::class_<AuditCall> call(m, "AuditCall");
   call.def(nb::init<>())
       .def("set_norm", &set_norm)
+      .def("set_run", &set_run)
+      .def("set_embeddings", &set_embeddings)
       .def_rw("against", &AuditCall::against, nb::arg().none());
   const auto hint = [&]<class T>(const char* name, std::optional<T> audit::Hints::*field) {
     call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },

@@ -14,6 +14,7 @@
 #include "audit/embeddings.h"
 #include "audit/measure.h"
 #include "audit/prediction.h"
+#include "audit/run_input.h"
 #include "audit/weights.h"
 #include "base/memory_errors.h"
 #include "base/refuse.h"
@@ -86,6 +87,7 @@ struct Draft {
   theory::HeadTheory theory;  // of the surest inputs, with the variance that is reported in place of that over the context
   double sigma = 0;           // that softmax sees: after the soft-cap; measured where it was
   std::vector<RowSpread> rows = {};
+  const HeadStats* ran = nullptr;  // what its scores did in a run
 };
 
 // From a variance of q·k within rows.
@@ -99,6 +101,10 @@ OnInputs on_inputs(const Attention& a, double variance, double isotropic_sigma) 
   return out;
 }
 
+double clip_factor(double largest_raw, const Options& options) {
+  return largest_raw > 0 ? std::min(1.0, options.clip_threshold / largest_raw) : 1;
+}
+
 theory::HeadTheory set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k, const Options& options,
                                 theory::Meeting meeting, Head& head) {
   meeting.distances = {};
@@ -109,9 +115,37 @@ theory::HeadTheory set_measured(const Attention& a, const std::vector<float>& q,
   const LargestScores largest = largest_scores(a, q, k);
   m.largest_score = largest.magnitude;
   m.largest_raw = largest.raw;
-  m.clip_factor = largest.raw > 0 ? std::min(1.0, options.clip_threshold / largest.raw) : 1;
+  m.clip_factor = clip_factor(largest.raw, options);
   head.measured = m;
   return found;
+}
+
+// In a run. Nothing is known of a head that had no finite row.
+void set_measured(const HeadStats& stats, const Options& options, Draft& draft) {
+  Head& head = *draft.head;
+  Measured m;
+  draft.ran = &stats;
+  if (stats.rows_counted == 0) {
+    m.variance = m.sigma = m.unit_divisor = m.ratio = m.sigma_over_isotropic = Head::kUnknown;
+    m.largest_score = m.largest_raw = m.clip_factor = Head::kUnknown;
+    draft.sigma = Head::kUnknown;
+  } else {
+    m.sigma = std::sqrt(stats.raw.within_row_variance());
+    m.variance = stats.raw.within_row_variance() / stats.causes.scale_square;
+    m.unit_divisor = std::sqrt(m.variance);
+    m.ratio = m.unit_divisor / std::sqrt(static_cast<double>(head.d_k));
+    m.sigma_over_isotropic = head.sigma > 0 ? m.sigma / head.sigma : Head::kUnknown;
+    m.largest_score = std::max(std::fabs(stats.raw.max), std::fabs(stats.raw.min));
+    m.largest_raw = stats.raw.max;
+    m.clip_factor = clip_factor(m.largest_raw, options);
+    draft.sigma = m.score_sigma = std::sqrt(stats.score.within_row_variance());
+    m.keys = std::exp(stats.softmax.log_keys);
+    m.entropy = stats.softmax.entropy;
+    m.effective_keys = 1 / stats.softmax.sum_p2;
+    m.p_max = stats.mean_p_max;
+    m.trace_j = stats.softmax.trace_j;
+  }
+  head.measured = m;
 }
 
 Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::Meeting& meeting, const Options& options, Head& head) {
@@ -303,6 +337,15 @@ theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, 
   return theory::judge(e, thresholds);
 }
 
+// What the head did in a run, and what the weights let one expect.
+theory::Judgement judgement_of_run(const Draft& draft, double predicted_entropy, DType dtype, const theory::Thresholds& thresholds) {
+  const Head& head = *draft.head;
+  theory::Evidence e =
+      theory::evidence_of(*draft.ran, {dtype, static_cast<double>(head.d_k), std::fabs(head.scale), head.sigma});
+  e.predicted_entropy = predicted_entropy;
+  return theory::judge(e, thresholds);
+}
+
 // In what numbers the weights are kept, and so, most likely, q and k.
 DType dtype_of(const checkpoint::Checkpoint& checkpoint, const Attention& a) {
   switch (checkpoint.at(a.q.front().weight).encoding) {
@@ -327,15 +370,17 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
   for (Draft& draft : drafts) {
     if (draft.head->not_finite == 0) set_overflowed(*draft.head);
     if (draft.head->not_finite > 0) continue;
-    const auto want = [&](std::int64_t context) {
-      Range& range = wanted[keys_in(*draft.attention, context, own)];
+    if (std::isnan(draft.sigma)) continue;
+    const auto want = [&](double keys) {
+      Range& range = wanted[keys];
       for (const RowSpread& row : draft.rows) {
         range.least = std::min(range.least, draft.sigma * row.factor);
         range.most = std::max(range.most, draft.sigma * row.factor);
       }
     };
-    for (const std::int64_t n : audit.contexts) want(n);
-    want(audit.judged_at);
+    for (const std::int64_t n : audit.contexts) want(keys_in(*draft.attention, n, own));
+    want(keys_in(*draft.attention, audit.judged_at, own));
+    if (draft.ran != nullptr) want(draft.head->measured->keys);
   }
   std::map<double, PredictionTable> tables;
   for (const auto& [keys, range] : wanted) tables.emplace(keys, PredictionTable(keys, range.least, range.most));
@@ -349,14 +394,41 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
       head.judgement = judged(2, Head::kUnknown);
       return;
     }
+    if (std::isnan(draft.sigma)) {  // no row of the run was finite
+      head.judgement = judgement_of_run(draft, Head::kUnknown, dtype, options.thresholds);
+      return;
+    }
     for (const std::int64_t n : audit.contexts) {
       const double keys = keys_in(*draft.attention, n, own);
       const Prediction p = tables.at(keys).at(draft.sigma, draft.rows);
       head.contexts.push_back({n, keys, draft.sigma / theory::critical_sigma(keys), p.entropy, 1 / p.sum_p2, p.p_max, judged(keys, p.entropy).verdict});
     }
+    if (draft.ran != nullptr) {
+      const double entropy = tables.at(head.measured->keys).at(draft.sigma, draft.rows).entropy;
+      head.judgement = judgement_of_run(draft, entropy, dtype, options.thresholds);
+      return;
+    }
     const double keys = keys_in(*draft.attention, audit.judged_at, own);
     head.judgement = judged(keys, tables.at(keys).at(draft.sigma, draft.rows).entropy);
   });
+}
+
+// Of the time that an audit with a run takes.
+constexpr double kShareOfWeights = 0.1;
+
+// Heads that have NaN or Inf among their own numbers keep what is known of them: that.
+void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
+  RunOptions run_options;
+  if (options.progress) run_options.progress = [&](double done) { options.progress(kShareOfWeights + (1 - kShareOfWeights) * done); };
+  run_options.stop = options.stop;
+  audit.ran = run(checkpoint, audit.model, *options.run, run_options);
+  audit.complete = audit.ran->complete;
+  auto draft = drafts.begin();
+  for (const std::vector<HeadStats>& layer : audit.ran->layers)
+    for (const HeadStats& stats : layer) {
+      if (draft->head->not_finite == 0) set_measured(stats, options, *draft);
+      ++draft;
+    }
 }
 
 }  // namespace
@@ -369,6 +441,10 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.judged_at = options.judge_at.value_or(out.contexts.back());
     if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
     if (!(options.clip_threshold > 0)) refuse("clip_threshold: {}, but a number above 0 is wanted", options.clip_threshold);
+    if (options.run) {
+      if (!options.inputs.empty()) refuse("inputs: came with a run, which measures everything itself");
+      check_run(checkpoint, model, *options.run);
+    }
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
 
@@ -390,10 +466,12 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
       const std::size_t end = end_of_group(model.layers, done);
       audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done), drafts.data() + drafted);
       for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
-      if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(out.layers.size()));
+      if (options.progress)
+        options.progress((options.run ? kShareOfWeights : 1) * static_cast<double>(done) / static_cast<double>(out.layers.size()));
     }
     out.layers.resize(done);
     drafts.resize(drafted);
+    if (options.run && out.complete) measure_run(checkpoint, options, out, drafts);
     predict(checkpoint, options, out, drafts);
     return out;
   });

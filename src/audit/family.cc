@@ -146,6 +146,7 @@ const std::vector<Field>& fields() {
       setting_field("window", &Pattern::window),
       setting_field("full_every", &Pattern::full_every),
       text_field("window_switch", &Pattern::window_switch),
+      setting_field("window_from", &Pattern::window_from),
   };
   return all;
 }
@@ -176,12 +177,56 @@ EmbeddingPattern embedding_of(const std::string& where, const Json& node) {
     else if (key == "positions") out.positions = text_of(at, value);
     else if (key == "token_types") out.token_types = text_of(at, value);
     else if (key == "norm") out.norm = text_of(at, value);
-    else if (key == "first_position") out.first_position = setting_of(at, value);
-    else if (key == "first_position_types") out.first_position_types = texts_of(at, value);
+    else if (key == "padding") out.padding = setting_of(at, value);
+    else if (key == "padding_types") out.padding_types = texts_of(at, value);
     else if (key == "times_root_width") out.times_root_width = flag_of(at, value);
     else refuse("{}: the field {} is not known", where, in_quotes(key));
   }
   if (out.tokens.empty()) refuse("{}: the field \"tokens\" is wanted", where);
+  return out;
+}
+
+BlockPattern block_of(const std::string& where, const Json& node) {
+  if (!node.is_object()) refuse_value(where, node, "an object");
+  using Text = std::string BlockPattern::*;
+  static const std::map<std::string, Text> texts = {
+      {"v", &BlockPattern::v},
+      {"o", &BlockPattern::o},
+      {"gate", &BlockPattern::gate},
+      {"up", &BlockPattern::up},
+      {"down", &BlockPattern::down},
+      {"gate_up", &BlockPattern::gate_up},
+      {"mlp_norm", &BlockPattern::mlp_norm},
+      {"attention_out_norm", &BlockPattern::attention_out_norm},
+      {"mlp_out_norm", &BlockPattern::mlp_out_norm},
+      {"attention_sum_norm", &BlockPattern::attention_sum_norm},
+      {"mlp_sum_norm", &BlockPattern::mlp_sum_norm},
+      {"final_norm", &BlockPattern::final_norm},
+      {"activation", &BlockPattern::activation},
+      {"parallel_switch", &BlockPattern::parallel_switch},
+  };
+  BlockPattern out;
+  for (const auto& [key, value] : node.items()) {
+    const std::string at = where + "." + key;
+    if (const auto text = texts.find(key); text != texts.end()) {
+      out.*text->second = text_of(at, value);
+    } else if (key == "activation_settings") {
+      out.activation_settings = texts_of(at, value);
+    } else if (key == "activation_means") {
+      if (!value.is_object()) refuse_value(at, value, "an object");
+      for (const auto& [name, meant] : value.items()) out.activation_means[name] = text_of(at + "." + name, meant);
+    } else if (key == "epsilon") {
+      out.epsilon = setting_of(at, value);
+    } else if (key == "only_if") {
+      if (!value.is_object()) refuse_value(at, value, "an object");
+      out.only_if = value;
+    } else {
+      refuse("{}: the field {} is not known", where, in_quotes(key));
+    }
+  }
+  for (const auto& [name, text] : {std::pair{"o", &out.o}, {"down", &out.down}, {"activation", &out.activation}})
+    if (text->empty()) refuse("{}: the field \"{}\" is wanted", where, name);
+  if (out.up.empty() == out.gate_up.empty()) refuse("{}: up or gate_up is wanted", where);
   return out;
 }
 
@@ -196,6 +241,7 @@ Family family_of(const Json& node, const std::string& where) {
     else if (key == "gguf") family.gguf = flag_of(where + ".gguf", value);
     else if (key == "prefixes") family.prefixes = texts_of(where + ".prefixes", value);
     else if (key == "embedding") family.embedding = embedding_of(where + ".embedding", value);
+    else if (key == "block") family.block = block_of(where + ".block", value);
     else if (key == "attention") attention = &value;
     else if (!set_field(common, where, key, value)) refuse("{}: the field {} is not known", where, in_quotes(key));
   }

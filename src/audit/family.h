@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "audit/json.h"
 #include "rootdk/theory/head.h"
 
 namespace rootdk::audit {
@@ -53,13 +54,27 @@ struct Pattern {
 
   Number window, full_every;       // every n-th layer sees all keys; 0: none does
   std::string window_switch;       // a setting that must not be false
+  Number window_from;              // layers before see all keys
+};
+
+/// What a layer does beside its scores (rootdk/audit/model.h, Block), so that a model of the family can be run. Names as in Pattern.
+struct BlockPattern {
+  std::string v, o;                          // v only where it is not packed with q and k
+  std::string gate, up, down, gate_up;       // gate_up: packed, the gate first
+  std::string mlp_norm, attention_out_norm, mlp_out_norm, attention_sum_norm, mlp_sum_norm, final_norm;
+  std::string activation;                    // its name in transformers, unless one of these settings says another
+  std::vector<std::string> activation_settings;
+  std::map<std::string, std::string> activation_means;  // names that stand for another one in this family
+  Number epsilon;
+  std::string parallel_switch;               // a setting: attention and MLP side by side unless it is false
+  Json only_if = Json::object();             // settings that must have this value where they are there
 };
 
 /// Names of tensors, as in Pattern; empty: the family has none.
 struct EmbeddingPattern {
   std::string tokens, positions, token_types, norm;
-  Number first_position;
-  std::vector<std::string> first_position_types;  // model types that first_position is for; empty: all
+  Number padding;                          // positions begin behind it, and tokens that are it are not counted
+  std::vector<std::string> padding_types;  // model types that this is so for; empty: all
   bool times_root_width = false;
 };
 
@@ -69,6 +84,7 @@ struct Family {
   bool gguf = false;
   std::vector<std::string> prefixes;     // that names may begin with
   EmbeddingPattern embedding;
+  std::optional<BlockPattern> block;
   std::vector<Pattern> attention;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "audit/gram.h"
+#include "audit/turn.h"
 #include "rootdk/attention.h"
 
 namespace rootdk::audit {
@@ -22,20 +23,6 @@ void normalise(const LayerWeights& weights, const NormPlace& norm, std::vector<f
       rows[begin + at] = static_cast<float>(rows[begin + at] * factor * (gain != nullptr ? (*gain)[at] + norm.gain_offset : 1));
     }
   }
-}
-
-void turn(const Rotary& rotary, std::vector<float>& rows, std::int64_t dim) {
-  const auto pairs = static_cast<std::int64_t>(rotary.frequencies.size());
-  const bool halves = rotary.pairing == theory::Rotation::Pairing::kHalfSplit;
-  for (std::int64_t t = 0; t * dim < static_cast<std::int64_t>(rows.size()); ++t)
-    for (std::int64_t i = 0; i < pairs; ++i) {
-      float& x = rows[static_cast<std::size_t>(t * dim + (halves ? i : 2 * i))];
-      float& y = rows[static_cast<std::size_t>(t * dim + (halves ? i + pairs : 2 * i + 1))];
-      const double angle = static_cast<double>(t) * rotary.frequencies[static_cast<std::size_t>(i)];
-      const double c = std::cos(angle), s = std::sin(angle), a = x, b = y;
-      x = static_cast<float>(c * a - s * b);
-      y = static_cast<float>(s * a + c * b);
-    }
 }
 
 }  // namespace
@@ -78,14 +65,13 @@ theory::Projected moments_of(const std::vector<float>& rows, std::int64_t dim) {
 
 LargestScores largest_scores(const Attention& a, std::vector<float> q, std::vector<float> k) {
   const std::int64_t tokens = static_cast<std::int64_t>(q.size()) / a.dim_qk;
-  turn(a.rotary, q, a.dim_qk);
-  turn(a.rotary, k, a.dim_qk);
+  const Extents shape = {1, 1, tokens, a.dim_qk}, narrow = {1, 1, tokens, 1};
+  for (std::vector<float>* rows : {&q, &k}) turn({a.rotary.pairing, a.rotary.frequencies}, 1, tensor(rows->data(), shape));
   std::vector<float> v(static_cast<std::size_t>(tokens)), o(v.size());
   Problem problem;
   problem.scale = Scale::constant(a.scale);
   problem.mask.causal = a.causal;
   problem.stats = StatsLevel::kFull;
-  const Extents shape = {1, 1, tokens, a.dim_qk}, narrow = {1, 1, tokens, 1};
   const Stats stats = forward(problem, {.q = tensor(q.data(), shape), .k = tensor(k.data(), shape), .v = tensor(v.data(), narrow)}, {.o = tensor(o.data(), narrow)});
   const HeadStats& head = stats.at(0, 0);
   return {std::max(std::fabs(static_cast<double>(head.raw.max)), std::fabs(static_cast<double>(head.raw.min))), static_cast<double>(head.raw.max)};

@@ -8,6 +8,9 @@
 #include <memory>
 
 #include "audit/family.h"
+#include "audit/named_tensors.h"
+#include "audit/network.h"
+#include "audit/numbers.h"
 #include "audit/rope.h"
 #include "audit/settings.h"
 #include "audit/suspects.h"
@@ -25,45 +28,23 @@ namespace {
 
 constexpr std::int64_t kMostLayers = 100'000, kMostHeads = 1 << 20, kMostDim = 1 << 16;
 
-std::string filled(std::string pattern, std::int64_t layer) {
-  for (const auto& [mark, number] : {std::pair<std::string_view, std::int64_t>{"{layer}", layer}, {"{previous}", layer - 1}})
-    for (std::size_t at; (at = pattern.find(mark)) != pattern.npos;) pattern.replace(at, mark.size(), std::to_string(number));
-  return pattern;
-}
-
-// A tensor by its name without ending; old checkpoints call a norm's gain gamma and its bias beta.
-const TensorInfo* weight_in(const Checkpoint& file, const std::string& name) {
-  for (const char* ending : {".weight", "", ".gamma"})
-    if (const TensorInfo* found = file.find(name + ending)) return found;
-  return nullptr;
-}
-std::string bias_in(const Checkpoint& file, const std::string& name) {
-  for (const char* ending : {".bias", ".beta"})
-    if (file.find(name + ending) != nullptr) return name + ending;
-  return {};
-}
-
 // All that stays the same from layer to layer of one pattern.
-class Recogniser {
+class Recogniser : private NamedTensors {
  public:
   Recogniser(const Checkpoint& file, const Settings& settings, const Hints& hints, const Family& family, std::string prefix,
              std::vector<std::string>& notes)
-      : file_(file), settings_(settings), hints_(hints), family_(family), prefix_(std::move(prefix)), notes_(notes) {}
+      : NamedTensors(file, family.name, std::move(prefix)), settings_(settings), hints_(hints), family_(family), notes_(notes) {}
 
   std::vector<Attention> layers_of(const Pattern& pattern);
   Embedding embedding_of(const EmbeddingPattern& pattern) const;
+  Network network_of(const Model& model) const;
   const std::string& scale_rule() const { return scale_rule_; }
 
  private:
-  std::string name(const std::string& pattern, std::int64_t layer) const { return prefix_ + filled(pattern, layer); }
   void note(const std::string& text) {
     if (!text.empty() && std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
   }
 
-  const TensorInfo& matrix(const std::string& name) const;
-  void check_vector(const std::string& tensor, std::int64_t wanted) const;
-  std::string bias_of(const std::string& name, std::int64_t rows) const;
-  NormPlace norm_at(const std::string& name, theory::Norm::Kind kind, double offset, std::int64_t width) const;
   NormPlace input_norm(const Pattern& p, std::int64_t layer, std::int64_t width, bool keys) const;
 
   std::int64_t count_layers(const Pattern& p) const;
@@ -78,63 +59,13 @@ class Recogniser {
   void set_scale(const Pattern& p, std::int64_t layers, Attention& a);
   bool is_local(const Pattern& p, std::int64_t layer) const;
 
-  const Checkpoint& file_;
   const Settings& settings_;
   const Hints& hints_;
   const Family& family_;
-  std::string prefix_;
   std::vector<std::string>& notes_;
   std::string scale_rule_;
+  std::string why_not_run_;  // something that was not understood, though scores can be predicted without it
 };
-
-std::int64_t whole(const Settings& settings, const Number& number, std::int64_t least, std::int64_t otherwise, std::int64_t layer = 0) {
-  if (const auto value = settings.whole(number.settings, least, layer)) return *value;
-  return number.otherwise ? static_cast<std::int64_t>(*number.otherwise) : otherwise;
-}
-
-std::optional<double> real(const Settings& settings, const Number& number) {
-  if (const auto value = settings.number(number.settings)) return value;
-  return number.otherwise;
-}
-
-// Tensors ---------------------------------------------------------------------------------------------------------------
-
-const TensorInfo& Recogniser::matrix(const std::string& name) const {
-  const TensorInfo* found = weight_in(file_, name);
-  if (found == nullptr) refuse("{}: the checkpoint has no such tensor, which a {} model has", in_quotes(name + ".weight"), family_.name);
-  if (found->shape.size() != 2 || found->shape[0] < 1 || found->shape[1] < 1)
-    refuse("{}: its shape is [{}], but [out, in] is wanted", in_quotes(found->name), fmt::join(found->shape, ", "));
-  if (!checkpoint::traits(found->encoding).readable)
-    refuse("{}: {} numbers, which cannot be read", in_quotes(found->name), checkpoint::traits(found->encoding).name);
-  return *found;
-}
-
-void Recogniser::check_vector(const std::string& tensor, std::int64_t wanted) const {
-  const TensorInfo& found = file_.at(tensor);
-  if (found.rows() * found.width() != wanted || found.rows() != 1)
-    refuse("{}: its shape is [{}], but [{}] is wanted", in_quotes(tensor), fmt::join(found.shape, ", "), wanted);
-  if (!checkpoint::traits(found.encoding).readable)
-    refuse("{}: {} numbers, which cannot be read", in_quotes(tensor), checkpoint::traits(found.encoding).name);
-}
-
-std::string Recogniser::bias_of(const std::string& name, std::int64_t rows) const {
-  std::string bias = bias_in(file_, name);
-  if (!bias.empty()) check_vector(bias, rows);
-  return bias;
-}
-
-NormPlace Recogniser::norm_at(const std::string& name, theory::Norm::Kind kind, double offset, std::int64_t width) const {
-  NormPlace norm;
-  norm.kind = kind;
-  if (kind == theory::Norm::Kind::kNone) return norm;
-  const TensorInfo* gain = weight_in(file_, name);
-  if (gain == nullptr) refuse("{}: the checkpoint has no such tensor, which a {} model has; norm = none leaves it out", in_quotes(name + ".weight"), family_.name);
-  norm.gain = gain->name;
-  norm.gain_offset = offset;
-  check_vector(norm.gain, width);
-  norm.bias = bias_of(name, width);
-  return norm;
-}
 
 NormPlace Recogniser::input_norm(const Pattern& p, std::int64_t layer, std::int64_t width, bool keys) const {
   const theory::Norm::Kind kind = hints_.norm.value_or(p.norm_kind);
@@ -270,6 +201,7 @@ bool Recogniser::is_local(const Pattern& p, std::int64_t layer) const {
     const auto* type = (*types)[static_cast<std::size_t>(layer)].get_ptr<const std::string*>();
     if (type != nullptr) return *type == "sliding_attention";
   }
+  if (layer < whole(settings_, p.window_from, 0, 0)) return false;
   const std::int64_t every = whole(settings_, p.full_every, 1, 0);
   return every == 0 || (layer + 1) % every != 0;
 }
@@ -293,8 +225,11 @@ void Recogniser::set_rotary(const Pattern& p, bool local, Attention& a) {
   }
   Stretched stretched = frequencies_of(settings_, base, dims, a.context);
   note(stretched.note);
+  if (!stretched.exact) why_not_run_ = stretched.note;
   a.rotary.frequencies = std::move(stretched.frequencies);
   a.rotary.magnitude = stretched.magnitude;
+  a.rotary.short_frequencies = std::move(stretched.short_frequencies);
+  a.rotary.short_length = stretched.short_length;
   a.scale *= stretched.scale_factor;
   // GGUF keeps what llama3's stretching divides by in a tensor.
   if (const TensorInfo* divisors = file_.find("rope_freqs.weight"); settings_.is_gguf() && divisors != nullptr) {
@@ -401,13 +336,23 @@ Embedding Recogniser::embedding_of(const EmbeddingPattern& p) const {
   out.tokens = tokens->name;
   out.positions = table(p.positions);
   out.token_types = table(p.token_types);
-  const std::vector<std::string>& types = p.first_position_types;
-  if (types.empty() || std::find(types.begin(), types.end(), settings_.model_type()) != types.end())
-    out.first_position = whole(settings_, p.first_position, 0, 0);
+  const std::vector<std::string>& types = p.padding_types;
+  if (p.padding.given() && (types.empty() || std::find(types.begin(), types.end(), settings_.model_type()) != types.end())) {
+    out.padding = whole(settings_, p.padding, 0, 0);
+    out.first_position = *out.padding + 1;
+  }
   if (p.times_root_width) out.factor = std::sqrt(static_cast<double>(out.width));
   if (!p.norm.empty() && weight_in(file_, prefix_ + p.norm) != nullptr)
     out.norm = norm_at(prefix_ + p.norm, hints_.norm.value_or(family_.attention.front().norm_kind), 0, out.width);
   return out;
+}
+
+Network Recogniser::network_of(const Model& model) const {
+  const std::vector<std::string>& types = family_.model_types;
+  if (hints_.family.empty() && hints_.family_json.empty() && std::find(types.begin(), types.end(), settings_.model_type()) == types.end())
+    refuse("its tensors are called as those of {}, but nothing says that it computes as one (--family {}, family=)", family_.name, family_.name);
+  if (!why_not_run_.empty()) refuse("{}", why_not_run_);
+  return audit::network_of(*this, settings_, family_, hints_.norm, model);
 }
 
 // Which family ----------------------------------------------------------------------------------------------------------
@@ -497,6 +442,12 @@ Model recognise(const Checkpoint& checkpoint, const Hints& hints) {
     }
     model.scale_rule = recogniser.scale_rule();
     model.embedding = recogniser.embedding_of(match.family->embedding);
+    try {
+      model.network = recogniser.network_of(model);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kInvalidArgument) throw;
+      model.why_not_run = e.what();
+    }
     return model;
   });
 }

@@ -17,7 +17,8 @@ namespace {
 // A value of rope_scaling, where config.json and GGUF keep it.
 std::optional<double> value_of(const Settings& s, const std::string& name) {
   const std::string in_gguf = name == "original_max_position_embeddings" ? "original_context_length" : name;
-  return s.number({"rope_scaling." + name, "rope_parameters." + name, "rope.scaling." + in_gguf});
+  return s.number({"rope_scaling." + name, "rope_parameters." + name, "rope_parameters.full_attention." + name,
+                   "rope.scaling." + in_gguf});
 }
 
 double wanted(const Settings& s, const std::string& name) {
@@ -71,20 +72,31 @@ void stretch_yarn(const Settings& s, double base, std::int64_t context, Stretche
   if (all_dims != 0 && s.model_type().starts_with("deepseek")) out.scale_factor = std::pow(yarn_magnitude(factor, all_dims), 2);
 }
 
-void stretch_longrope(const Settings& s, std::int64_t context, Stretched& out) {
-  const double original = original_context(s, context), extended = static_cast<double>(context) / original;
-  const std::string name = extended > 1 ? "long_factor" : "short_factor";
+// The base frequencies, each over its factor.
+std::vector<double> over_factors(const Settings& s, const std::string& name, std::vector<double> frequencies) {
   const Json* factors = s.find("rope_scaling." + name);
   if (factors == nullptr) factors = s.find("rope_parameters." + name);
-  if (factors == nullptr || !factors->is_array() || factors->size() != out.frequencies.size())
-    refuse("{}: rope_scaling.{} is to be an array of {} numbers", s.name(), name, out.frequencies.size());
-  for (std::size_t i = 0; i < out.frequencies.size(); ++i) {
+  if (factors == nullptr || !factors->is_array() || factors->size() != frequencies.size())
+    refuse("{}: rope_scaling.{} is to be an array of {} numbers", s.name(), name, frequencies.size());
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const Json& factor = (*factors)[i];
-    if (!factor.is_number() || !(factor.get<double>() > 0)) refuse("{}: rope_scaling.{}[{}] is {}, but a number above 0 is wanted", s.name(), name, i, in_short(factor));
-    out.frequencies[i] /= factor.get<double>();
+    if (!factor.is_number() || !(factor.get<double>() > 0))
+      refuse("{}: rope_scaling.{}[{}] is {}, but a number above 0 is wanted", s.name(), name, i, in_short(factor));
+    frequencies[i] /= factor.get<double>();
   }
+  return frequencies;
+}
+
+void stretch_longrope(const Settings& s, std::int64_t context, Stretched& out) {
+  const double original = original_context(s, context), extended = static_cast<double>(context) / original;
+  if (extended > 1) {
+    out.short_frequencies = over_factors(s, "short_factor", out.frequencies);
+    out.short_length = static_cast<std::int64_t>(original);
+  }
+  out.frequencies = over_factors(s, extended > 1 ? "long_factor" : "short_factor", std::move(out.frequencies));
   const auto given = value_of(s, "attention_factor");
-  out.magnitude = given ? *given : extended > 1 ? std::sqrt(1 + std::log(extended) / std::log(original)) : 1;
+  const double factor = value_of(s, "factor").value_or(extended);
+  out.magnitude = given ? *given : factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
 }
 
 }  // namespace
@@ -99,7 +111,8 @@ Stretched frequencies_of(const Settings& s, double base, std::int64_t dims, std:
   Stretched out;
   out.frequencies = plain_frequencies(base, dims);
   const std::string type =
-      s.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type", "rope.scaling.type"}).value_or("default");
+      s.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type",
+              "rope_parameters.full_attention.rope_type", "rope.scaling.type"}).value_or("default");
   if (type == "default" || type == "none" || type == "mrope") return out;
   if (type == "linear") {
     const double factor = wanted(s, "factor");
@@ -109,11 +122,13 @@ Stretched frequencies_of(const Settings& s, double base, std::int64_t dims, std:
   } else if (type == "yarn") {
     stretch_yarn(s, base, context, out);
   } else if (type == "longrope" || type == "su") {
+    out.exact = !s.is_gguf();
     if (s.is_gguf()) out.note = "GGUF keeps the factors of longrope in tensors, which were not applied: the rotary curve is that of the base frequencies";
     else stretch_longrope(s, context, out);
   } else if (type == "dynamic") {
     out.note = "rope_scaling is dynamic: the rotary curve is that of the original context";
   } else {
+    out.exact = false;
     out.note = fmt::format("rope_scaling {} is not known: the rotary curve is that of the base frequencies", in_quotes(type));
   }
   return out;

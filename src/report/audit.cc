@@ -180,6 +180,10 @@ Json head_json(const Head& head) {
     out["measured"] = {{"variance", finite(m.variance)}, {"sigma", finite(m.sigma)}, {"unit_divisor", finite(m.unit_divisor)}, {"ratio", finite(m.ratio)},
                        {"sigma_over_isotropic", finite(m.sigma_over_isotropic)}, {"largest_score", finite(m.largest_score)},
                        {"largest_raw", finite(m.largest_raw)}, {"clip_factor", finite(m.clip_factor)}};
+    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
+             {"score_sigma", m.score_sigma}, {"keys", m.keys}, {"entropy", m.entropy}, {"effective_keys", m.effective_keys},
+             {"p_max", m.p_max}, {"trace_j", m.trace_j}})
+      out["measured"][name] = finite(value);
   }
   return out;
 }
@@ -195,6 +199,7 @@ Json json_of(const audit::Audit& audit) {
   out["judged_at"] = audit.judged_at;
   out["notes"] = audit.model.notes;
   out["complete"] = audit.complete;
+  if (audit.ran) out["run"] = {{"sequences", audit.ran->sequences}, {"length", audit.ran->length}};
   out["layers"] = Json::array();
   for (const Layer& layer : audit.layers) {
     const Attention& a = layer.attention;
@@ -254,8 +259,11 @@ std::string csv_of(const audit::Audit& audit) {
   std::string out = "attention,layer,head,kv_head,d_k,scale,variance,variance_in_context,mean,sigma,unit_divisor,ratio,bound,f16_headroom,bf16_rounding,sigma_q,"
                     "sigma_k,key_mean_norm,alignment,largest_singular_value,effective_rank,not_finite,verdict";
   for (const std::int64_t n : audit.contexts) out += fmt::format(",sigma_over_critical_{0},entropy_{0},effective_keys_{0},p_max_{0}", n);
-  const bool measured = std::any_of(audit.layers.begin(), audit.layers.end(), [](const Layer& l) { return !l.heads.empty() && l.heads.front().measured; });
+  const bool measured = std::any_of(audit.layers.begin(), audit.layers.end(), [](const Layer& l) {
+    return std::any_of(l.heads.begin(), l.heads.end(), [](const Head& h) { return h.measured.has_value(); });
+  });
   if (measured) out += ",measured_sigma,measured_unit_divisor,measured_largest_raw,clip_factor";
+  if (measured && audit.ran) out += ",measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j";
   out += "\n";
   const auto put = [&](double x) { out += std::isfinite(x) ? fmt::format(",{}", x) : ","; };
   for (const HeadPlace& place : all_heads(audit)) {
@@ -272,6 +280,8 @@ std::string csv_of(const audit::Audit& audit) {
     if (measured) {
       const audit::Measured m = h.measured.value_or(audit::Measured{{NAN, NAN, NAN, NAN, NAN}, NAN, NAN, NAN});
       for (const double x : {m.sigma, m.unit_divisor, m.largest_raw, m.clip_factor}) put(x);
+      if (audit.ran)
+        for (const double x : {m.score_sigma, m.keys, m.entropy, m.effective_keys, m.p_max, m.trace_j}) put(x);
     }
     out += "\n";
   }

@@ -2,7 +2,7 @@
 //
 // Inputs are taken as isotropic: after a norm each component has variance 1 and they do not correlate; without a norm x ~ N(0, I).
 // Queries and keys come from independent inputs. Real tokens are neither. Where the checkpoint has embeddings, they stand in for
-// the inputs of every layer; `inputs` replaces the assumption by a measurement.
+// the inputs of every layer; `inputs` and `run` replace the assumption by a measurement.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rootdk/audit/model.h"
+#include "rootdk/audit/run.h"
 #include "rootdk/checkpoint/checkpoint.h"
 #include "rootdk/export.h"
 #include "rootdk/theory/judge.h"
@@ -38,11 +39,21 @@ struct OnInputs {
   double sigma_over_isotropic = 0;
 };
 
-/// On inputs that were recorded.
+/// On inputs that were recorded, or in a run of the model.
 struct Measured : OnInputs {
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
   double largest_score = 0;      ///< the largest |scale·q·k| over the pairs of tokens that were given
   double largest_raw = 0;        ///< the largest scale·q·k, with its sign: what QK-clip looks at
   double clip_factor = 1;        ///< QK-clip's γ for Options::clip_threshold
+
+  // What softmax made of it: of a run only, means over the rows that see at least two keys.
+  double score_sigma = kUnknown;     ///< of what softmax sees: after the soft-cap
+  double keys = kUnknown;            ///< e to the mean of ln n
+  double entropy = kUnknown;         ///< in nats
+  double effective_keys = kUnknown;  ///< 1/mean Σp², as AtContext has it
+  double p_max = kUnknown;
+  double trace_j = kUnknown;         ///< 1 − Σp²: tr of softmax's Jacobian
 };
 
 struct Head {
@@ -71,7 +82,7 @@ struct Head {
 
   std::vector<theory::AtDistance> curve;     ///< over distance, where there is rotary
   std::vector<AtContext> contexts;
-  theory::Judgement judgement;               ///< at Options::judge_at
+  theory::Judgement judgement;               ///< at Options::judge_at; of a run: of the keys that its rows saw
   /// Were every layer's inputs like the model's own normalised embeddings; absent where these are not known.
   std::optional<OnInputs> on_embeddings;
   std::optional<Measured> measured;
@@ -97,6 +108,7 @@ struct Audit {
   std::vector<std::int64_t> contexts;
   std::int64_t judged_at = 0;  ///< the context that verdicts are for
   std::vector<Layer> layers;
+  std::optional<Run> ran;      ///< with Options::run
   bool complete = true;        ///< false: stopped before the last layer
 };
 
@@ -108,6 +120,8 @@ struct Options {
   /// Activations as they enter the projections (after the norm): an .npy [tokens, width] for all layers or [layers, tokens, width], or a
   /// directory with 0.npy, 1.npy, … by layer. Empty: isotropic inputs only.
   std::filesystem::path inputs = {};
+  /// Runs the model on this and measures every head; not together with `inputs`. Verdicts are then those of the run.
+  std::optional<RunInput> run = {};
   double clip_threshold = 100;         ///< τ of QK-clip, for Measured::clip_factor
   theory::Thresholds thresholds = {};
   std::function<void(double done)> progress = {};
