@@ -80,11 +80,11 @@ audit::RunInput random_tokens(const Options& o, audit::Model& model) {
   if (const std::size_t colon = o.tokens.find(':'); colon != std::string::npos) {
     std::string size = o.tokens.substr(colon + 1);
     const std::size_t by = size.find('x');
-    if (by == std::string::npos) base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
+    const bool is_size = by != std::string::npos && by > 0 && by + 1 < size.size() && size.find_first_not_of("0123456789x") == std::string::npos &&
+                         size.find('x', by + 1) == std::string::npos;
+    if (!is_size) base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
     size[by] = ',';
     const std::vector<std::int64_t> numbers = whole_numbers("--tokens", size);
-    if (numbers.size() != 2 || numbers[0] < 1 || numbers[1] < 2)
-      base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
     sequences = numbers[0], length = numbers[1];
   }
   const audit::RunInput input = audit::random_tokens(model, sequences, length);
