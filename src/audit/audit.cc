@@ -109,7 +109,8 @@ Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::M
   head.d_k = a.dim_qk;
   head.scale = a.scale;
   head.not_finite = q.not_finite + k.not_finite;
-  if (head.not_finite > 0) return draft;
+  head.overflows = head.not_finite == 0 && (q.overflows || k.overflows);
+  if (!head.finite()) return draft;
   theory::HeadTheory& t = draft.theory;
   t = theory::head_theory(q.projected, k.projected, meeting);
   head.mean = t.mean;
@@ -169,7 +170,7 @@ void audit_head(const Options& options, Open& open, std::int64_t h) {
   head.kv_head = h / (a.heads_q / a.heads_kv);
   Draft& draft = open.drafts[h];
   draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)], open.meeting, options, head);
-  if (open.tokens && head.not_finite == 0)
+  if (open.tokens && head.finite())
     set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens), rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens),
                  options, open.meeting, head);
   draft.sigma = capped(head.measured ? head.measured->sigma : head.sigma, a.soft_cap);
@@ -236,8 +237,10 @@ double keys_in(const Attention& a, std::int64_t context, bool own) {
 theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, DType dtype, const theory::Thresholds& thresholds) {
   const Head& head = *draft.head;
   theory::Evidence e;
-  if (head.not_finite > 0) {
+  if (!head.finite()) {
+    e.ground = theory::Ground::kWeights;
     e.not_finite = 1;
+    e.overflows = head.overflows;
     return theory::judge(e, thresholds);
   }
   e = theory::evidence_of(draft.theory, keys, static_cast<double>(head.d_k), head.scale);
@@ -262,10 +265,9 @@ DType dtype_of(const checkpoint::Checkpoint& checkpoint, const Attention& a) {
   }
 }
 
-// Sums and products of weights near the end of f32's range leave it; such a head cannot be told from one with an Inf.
-void set_overflowed(Head& head) {
-  for (const double x : {head.variance, head.sigma, head.mean, head.effective_rank})
-    if (!std::isfinite(x)) head.not_finite = std::max<std::int64_t>(head.not_finite, 1);
+// Sums and products of weights near the end of f32's range leave it.
+bool overflows(const Head& head) {
+  return !std::isfinite(head.variance) || !std::isfinite(head.sigma) || !std::isfinite(head.mean) || !std::isfinite(head.effective_rank);
 }
 
 void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
@@ -275,8 +277,8 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
   std::map<double, Range> wanted;  // by number of keys
   const bool own = options.contexts.empty();
   for (Draft& draft : drafts) {
-    if (draft.head->not_finite == 0) set_overflowed(*draft.head);
-    if (draft.head->not_finite > 0) continue;
+    if (draft.head->finite()) draft.head->overflows = overflows(*draft.head);
+    if (!draft.head->finite()) continue;
     const auto want = [&](std::int64_t context) {
       Range& range = wanted[keys_in(*draft.attention, context, own)];
       for (const RowSpread& row : draft.rows) {
@@ -295,7 +297,7 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     Head& head = *draft.head;
     const DType dtype = dtype_of(checkpoint, *draft.attention);
     const auto judged = [&](double keys, double entropy) { return judgement_of(draft, keys, entropy, dtype, options.thresholds); };
-    if (head.not_finite > 0) {
+    if (!head.finite()) {
       head.judgement = judged(2, Head::kUnknown);
       return;
     }
@@ -318,7 +320,7 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.contexts = contexts_for(model, options);
     out.judged_at = options.judge_at.value_or(out.contexts.back());
     if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
-    if (!(options.clip_threshold > 0)) refuse("clip_threshold: {}, but a number above 0 is wanted", options.clip_threshold);
+    if (!(options.clip_threshold > 0)) refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
 
