@@ -12,9 +12,9 @@ const name_of = (one) => `${row_name(one.layer)}.${one.head.head}`;
 // What verdicts stand on, and σ as each ground has it: whatever the JSON holds stands side by side. ---------------------------------
 
 const grounds = {
-  measured: {name: "measured", says: "on activations that this model had"},
-  embeddings: {name: "on the embeddings", says: "would hold if every layer's inputs were like the normalised embeddings"},
-  weights: {name: "from the weights alone", says: "would hold if inputs were isotropic, and queries and keys independent; in a trained model they are not, and σ is often several times as large"},
+  measured: {name: "measured", says: "on activations of this model"},
+  embeddings: {name: "on the embeddings", says: "which would hold if every layer's inputs were like the normalised embeddings"},
+  weights: {name: "from the weights alone", says: "which would hold if inputs were isotropic, and queries and keys independent; in a trained model they are not, and σ is often several times as large"},
 };
 const ground_of = (head) => grounds[head.ground] || grounds.weights;
 const stands = heads.filter((one) => one.head.verdict !== "not_finite");  // that holds for any input
@@ -23,17 +23,20 @@ const sigmas = [{title: "σ from the weights", short: "σ weights", of: (h) => r
                 {title: "σ measured", short: "σ measured", of: (h) => ref(h, "measured", "sigma"), ground: "measured"}]
                    .filter((s) => s.ground === "weights" || heads.some((one) => one.head[s.ground]));
 
+/// What is known in several ways, in the surest of them: what the verdict stands on.
+const surest = (head, key) => (head.measured ? ref(head, "measured", key) : head.embeddings ? ref(head, "embeddings", key) : ref(head, key));
+
 function ground_note() {
   const parts = Object.keys(grounds).map((id) => ({id, count: stands.filter((one) => ground_of(one.head) === grounds[id]).length})).filter((g) => g.count);
   return el("div", {class: "ground-note", role: "note"}, el("h3", {}, "What the verdicts stand on"),
-            parts.map(({id, count}) => el("p", {}, el("span", {class: `ground ${id}`}, grounds[id].name), ` ${counted(count, "verdict")}: ${grounds[id].says}.`)));
+            parts.map(({id, count}) => el("p", {}, el("span", {class: `ground ${id}`}, grounds[id].name), ` ${counted(count, "verdict")}, ${grounds[id].says}.`)));
 }
 
 /// What the map and the table can show: a reference into the JSON.
 const quantities = {
   "σ/σ_c": {of: (h, n) => ref(h, "sigma_over_critical", n), help: "beyond 1 scores freeze"},
   ...Object.fromEntries(sigmas.map((s) => [sigmas.length > 1 ? s.title : "σ", {of: s.of, help: "spread of the scores; 1 is what 1/√d_k is for"}])),
-  "divisor ÷ √d_k": {of: (h) => ref(h, "ratio"), help: "1 where the square root is right"},
+  "divisor ÷ √d_k": {of: (h) => surest(h, "ratio"), help: "1 where the square root is right"},
   "entropy": {of: (h, n) => ref(h, "entropy", n), help: "of softmax, in nats"},
   "p_max": {of: (h, n) => ref(h, "p_max", n), help: "the largest weight, on average"},
   "effective keys": {of: (h, n) => ref(h, "effective_keys", n), help: "1/Σp²"},
@@ -174,10 +177,11 @@ function head_section() {
         head.verdict === "not_finite" ? null : el("p", {class: "stands-on"}, el("span", {class: `ground ${head.ground || "weights"}`}, ground_of(head).name)),
         el("p", {class: "question"}, ref(head, "words")), head.verdict === "not_finite" ? null : sigmas_of(head),
         el("div", {class: "fix"}, el("code", {}, fix), copy_button(fix)),
-        el("div", {class: "pair"}, el("div", {}, on_inputs_of(head, "measured", "What was measured"), on_inputs_of(head, "embeddings", "On the embeddings"), facts_of(head)),
+        el("div", {class: "pair"}, facts_of(head), el("div", {},
            table("What softmax makes of it, if scores are Gaussian", [{title: "keys", left: true}, "σ/σ_c", "entropy", "effective keys", "p_max", {title: "verdict", left: true}],
                  contexts.filter((n) => head.keys[n] !== undefined).map((n) => [put(exact, head.keys, n), put(digits(3), head.sigma_over_critical, n), put(digits(4), head.entropy, n),
-                                        put(digits(3), head.effective_keys, n), put(digits(3), head.p_max, n), ref(head.verdicts, n)]))),
+                                        put(digits(3), head.effective_keys, n), put(digits(3), head.p_max, n), ref(head.verdicts, n)])),
+           on_inputs_of(head, "measured", "What was measured"), on_inputs_of(head, "embeddings", "On the embeddings"))),
         el("div", {class: "trio"}, charts)].filter(Boolean));
   });
   return node;
@@ -187,7 +191,7 @@ function head_section() {
 
 const columns = [["head", (one) => name_of(one)], ["verdict", (one) => ref(one.head, "verdict")],
                  ...sigmas.map((s) => [sigmas.length > 1 ? s.short : "σ", (one) => s.of(one.head)]),
-                 ["unit divisor", (one) => ref(one.head, "unit_divisor")], ["÷ √d_k", (one) => ref(one.head, "ratio")], ["σ/σ_c", (one) => ref(one.head, "sigma_over_critical", judged)],
+                 ["unit divisor", (one) => surest(one.head, "unit_divisor")], ["÷ √d_k", (one) => surest(one.head, "ratio")], ["σ/σ_c", (one) => ref(one.head, "sigma_over_critical", judged)],
                  ["entropy", (one) => ref(one.head, "entropy", judged)], ["p_max", (one) => ref(one.head, "p_max", judged)], ["bound", (one) => ref(one.head, "bound")],
                  ["effective rank", (one) => ref(one.head, "effective_rank")], ["ground", (one) => ref(one.head, "ground")]];
 const kMostRows = 500;

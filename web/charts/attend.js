@@ -36,5 +36,5 @@ experiments.attend = (data) => {
   const rows = table(
       "Every head", [{title: "head", left: true}, ...measures.map((m) => m.label), "rows", "rows not finite", "rows that see nothing"],
       data.heads.map((h) => [name(h), ...measures.map((m) => m.of(h)), put(exact, h, "rows"), put(exact, h, "rows_not_finite"), put(exact, h, "rows_masked")]));
-  return {figure, below: [all_numbers("All numbers", rows)]};
+  return {figure, formula: "explain", below: [all_numbers("All numbers", rows)]};
 };
