@@ -55,7 +55,7 @@ def same(value, shown):
 
 
 def with_grounds(found):
-    """The audit as it would be with embeddings, and layer 1 measured: inputs to the page, and nothing is claimed of them."""
+    """The audit as if with embeddings, and layer 1 measured: inputs to the page, and nothing is claimed of them."""
     out = copy.deepcopy(found)
     for layer in out["layers"]:
         for head in layer["heads"]:
@@ -65,7 +65,8 @@ def with_grounds(found):
             head["embeddings"] = {**{name: 2 * head[name] for name in names}, "sigma_over_isotropic": 2.0}
             head["ground"] = "embeddings"
             if layer["layer"] == 1:
-                head["measured"] = {**{name: 3 * head[name] for name in names}, "sigma_over_isotropic": 3.0, "largest_score": 9.5, "a_new_number": 0.125}
+                head["measured"] = {**{name: 3 * head[name] for name in names}, "sigma_over_isotropic": 3.0,
+                    "largest_score": 9.5, "a_new_number": 0.125}
                 head["ground"] = "measured"
     return out
 
@@ -76,24 +77,38 @@ def check_grounds(browser, page, found, width):
     text = page.read_text(encoding="utf-8")
     before = text.index(start) + len(start)
     other = page.with_name("grounds.html")
-    other.write_text(text[:before] + json.dumps(changed).replace("<", "\\u003c") + text[text.index("</script", before) :], encoding="utf-8")
+    other.write_text(text[:before] + json.dumps(changed).replace("<", "\\u003c") +
+                     text[text.index("</script", before) :], encoding="utf-8")
     browser.open(other, width)
     assert not browser.problems, browser.problems
     assert browser.run("document.documentElement.scrollWidth") <= width, "scrolls sideways"
     note = browser.run("document.querySelector('.ground-note').textContent")
-    assert f"measured {HEADS} verdicts" in note and f"on the embeddings {(LAYERS - 1) * HEADS - 1} verdicts" in note, note
-    browser.run(f"document.querySelectorAll('.cell')[{HEADS + 1}].dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+    assert f"measured {HEADS} verdicts" in note, note
+    assert f"on the embeddings {(LAYERS - 1) * HEADS - 1} verdicts" in note, note
+    click = "dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    browser.run(f"document.querySelectorAll('.cell')[{HEADS + 1}].{click}")
     browser.settle()
     head = changed["layers"][1]["heads"][1]
     assert browser.run("document.querySelector('#head .ground').textContent") == "measured"
-    sigmas = browser.run("[...document.querySelectorAll('.sigmas div')].map((e) => [e.querySelector('dt').textContent, Number(e.querySelector('.v').dataset.value), e.className])")
-    assert sigmas == [["σ from the weights", head["sigma"], ""], ["σ on the embeddings", 2 * head["sigma"], ""], ["σ measured", 3 * head["sigma"], "stands"]], sigmas
+    sigmas = browser.run(
+        "[...document.querySelectorAll('.sigmas div')].map((e) => [e.querySelector('dt').textContent, "
+        "Number(e.querySelector('.v').dataset.value), e.className])"
+    )
+    assert sigmas == [["σ from the weights", head["sigma"], ""], ["σ on the embeddings", 2 * head["sigma"], ""],
+                      ["σ measured", 3 * head["sigma"], "stands"]], sigmas
     assert "a_new_number" in browser.run("document.querySelector('#head').textContent")
     titles = browser.run("[...document.querySelectorAll('#heads thead button')].map((b) => b.textContent)")
     assert titles[2:5] == ["σ weights", "σ embeddings", "σ measured"], titles
-    row = browser.run("[...document.querySelectorAll('#heads tbody tr')].find((r) => r.children[0].textContent === '1.1').children[5].querySelector('.v').dataset.value")
+    row = browser.run(
+        "[...document.querySelectorAll('#heads tbody tr')].find((r) => r.children[0].textContent === '1.1')"
+        ".children[5].querySelector('.v').dataset.value"
+    )
     assert float(row) == 3 * head["unit_divisor"], row
-    for where, value in browser.run("[...document.querySelectorAll('[data-path]')].filter((e) => e.dataset.path && e.dataset.value !== 'undefined').map((e) => [e.dataset.path, e.dataset.value])"):
+    pairs = browser.run(
+        "[...document.querySelectorAll('[data-path]')].filter((e) => e.dataset.path && e.dataset.value !== 'undefined')"
+        ".map((e) => [e.dataset.path, e.dataset.value])"
+    )
+    for where, value in pairs:
         assert same(pointed(changed, where), value), (where, value)
     browser.picture(str(page.with_name(f"grounds-{width}.png")))
 
@@ -120,7 +135,7 @@ def main(command, folder):
             assert browser.run("document.documentElement.scrollWidth") <= width, "scrolls sideways"
             assert browser.run("document.querySelector('h1').textContent") == SHOWN
             note = browser.run("document.querySelector('.ground-note').textContent")
-            assert f"from the weights alone {LAYERS * HEADS - 1} verdicts, which would hold if inputs were isotropic" in note, note
+            assert f"from the weights alone {LAYERS * HEADS - 1} verdicts, which would hold if" in note, note
             cells = browser.run("[...document.querySelectorAll('.cell')].map((c) => [c.dataset.path, c.dataset.value])")
             assert len(cells) == LAYERS * HEADS, cells
             heading = "document.querySelector('#head h2').textContent"
@@ -130,7 +145,8 @@ def main(command, folder):
             head = found["layers"][2]["heads"][1]
             assert browser.run(heading) == f"Head 2.1: {head['verdict']}", browser.run(heading)
             assert browser.run("document.querySelector('#head .ground').textContent") == "from the weights alone"
-            assert browser.run("[...document.querySelectorAll('.sigmas dt')].map((e) => e.textContent)") == ["σ from the weights"]
+            names = "[...document.querySelectorAll('.sigmas dt')].map((e) => e.textContent)"
+            assert browser.run(names) == ["σ from the weights"]
             assert browser.run("document.querySelector('.fix code').textContent") == f"layer 2, head 1: {head['fix']}"
             assert browser.run("document.querySelectorAll('#head figure.chart').length") == 3  # spectrum, curve, entropy
             assert browser.run("[...document.querySelectorAll('#head figure.chart')].every((f) => f.querySelectorAll('.mark').length > 1)")

@@ -129,7 +129,8 @@ Made with_a_frozen_head() {
 
 TEST(Audit, FailsOnWhatItIsTold) {
   const Folder good(llama()), bad(with_a_frozen_head());
-  const test::Finished passed = rootdk({good.name(), "--fail-on", "frozen,not_finite"}), failed = rootdk({bad.name(), "--fail-on", "frozen,not_finite", "--json"});
+  const test::Finished passed = rootdk({good.name(), "--fail-on", "frozen,not_finite"}),
+      failed = rootdk({bad.name(), "--fail-on", "frozen,not_finite", "--json"});
   EXPECT_EQ(passed.status, 0) << passed.out;
   EXPECT_EQ(passed.err, "");
   EXPECT_EQ(failed.status, 3);
@@ -140,7 +141,9 @@ TEST(Audit, FailsOnWhatItIsTold) {
 
 TEST(Audit, TakesAScaleByItsRule) {
   const Folder folder(llama());
-  const auto scale = [&](const std::string& text) { return json_of({folder.name(), "--scale", text})["layers"][0]["scale"].get<double>(); };
+  const auto scale = [&](const std::string& text) {
+    return json_of({folder.name(), "--scale", text})["layers"][0]["scale"].get<double>();
+  };
   EXPECT_DOUBLE_EQ(scale("sqrt_dk"), 1 / std::sqrt(8));
   EXPECT_DOUBLE_EQ(scale("dk(8)"), 1);
   EXPECT_DOUBLE_EQ(scale("none"), 1);
@@ -175,7 +178,8 @@ TEST(Audit, NamesSteerNoTerminal) {
   const std::string hostile = (outer.path() / "m\u202e\x1b[2Jx").string();
   std::filesystem::create_directory(hostile);
   write(llama(), hostile);
-  for (const test::Finished& done : {rootdk({hostile}), rootdk({hostile, "--json"}), rootdk({hostile + "/none"}), rootdk({hostile, "--csv", hostile + "/config.json"})})
+  for (const test::Finished& done : {rootdk({hostile}), rootdk({hostile, "--json"}), rootdk({hostile + "/none"}),
+                                     rootdk({hostile, "--csv", hostile + "/config.json"})})
     for (const std::string* text : {&done.out, &done.err}) {
       EXPECT_EQ(text->find("\u202e"), text->npos) << *text;
       EXPECT_EQ(text->find('\x1b'), text->npos) << *text;
@@ -190,14 +194,17 @@ TEST(Audit, SaysHowToGetWhatItCanRead) {
   for (const std::string& path : {folder.name(), folder.name("pytorch_model.bin")}) {
     const test::Finished done = rootdk({path});
     EXPECT_EQ(done.status, 2);
-    for (const char* part : {"pytorch_model.bin", "pickle", "save_file", "model.safetensors"}) EXPECT_NE(done.err.find(part), done.err.npos) << done.err;
+    for (const char* part : {"pytorch_model.bin", "pickle", "save_file", "model.safetensors"})
+      EXPECT_NE(done.err.find(part), done.err.npos) << done.err;
     EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
   }
   const test::Finished hub = rootdk({"no-such-org/no-such-model"});
   EXPECT_EQ(hub.status, 2);
-  for (const char* part : {"no such file", "nothing is downloaded", "hf download no-such-org/no-such-model --local-dir no-such-model"})
+  for (const char* part : {"no such file", "nothing is downloaded",
+                           "hf download no-such-org/no-such-model --local-dir no-such-model"})
     EXPECT_NE(hub.err.find(part), hub.err.npos) << hub.err;
-  for (const std::string& path : {folder.name("none.safetensors"), std::string("./a/b"), std::string("a/b/c"), std::string("a/b.gguf"), std::string("nothing")})
+  for (const std::string& path : {folder.name("none.safetensors"), std::string("./a/b"), std::string("a/b/c"),
+                                  std::string("a/b.gguf"), std::string("nothing")})
     EXPECT_EQ(rootdk({path}).err.find("hf download"), std::string::npos) << path;
 }
 
@@ -217,12 +224,14 @@ TEST(Audit, RefusesInOneLine) {
       {{folder.name(), "--family-file", folder.name("none.json")}, "none.json: No such file"},
       {{folder.name(), "--contexts", "1"}, "contexts: 1, but numbers from 2 to 2^40 are wanted"},
       {{folder.name(), "--colour", "red"}, "--colour: \"red\", but auto, always or never is wanted"},
-      {{folder.name(), "--fail-on", "frosen"}, "--fail-on: \"frosen\" is no verdict; there are unknown, soft, outliers, sink, sharp, uniform, frozen, exploding, not_finite"},
+      {{folder.name(), "--fail-on", "frosen"}, "--fail-on: \"frosen\" is no verdict; there are unknown, soft, "
+                                               "outliers, sink, sharp, uniform, frozen, exploding, not_finite"},
       {{folder.name(), "--fail-on", "frozen,"}, "--fail-on: \"frozen,\" has an empty place"},
       {{folder.name(), "--scale", "sqrt"}, "--scale: scale: \"sqrt\""},
       {{folder.name(), "--scale", "dk,none"}, "--scale: \"dk,none\", but one rule or number is wanted"},
       {{folder.name(), "--scale", "0"}, "scale: 0, but a finite number other than 0 is wanted"},
-      {{folder.name(), "--apply-qk-clip", "0", "--max-scores", folder.name("notes.txt"), "--dry-run", "--fail-on", "frozen"}, "goes without --against, --csv, --html and --fail-on"},
+      {{folder.name(), "--apply-qk-clip", "0", "--max-scores", folder.name("notes.txt"), "--dry-run", "--fail-on",
+        "frozen"}, "goes without --against, --csv, --html and --fail-on"},
       {{folder.name(), "--out", "x"}, "--out: goes with --apply-qk-clip"},
       {{folder.name(), "--apply-qk-clip", "100"}, "give the scores that were seen"},
       {{folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("notes.txt"), "--dry-run"}, "max scores: parse error"},

@@ -1,5 +1,5 @@
-// --html of the verbs that have one result: the page holds what --json says, and is written over nothing it should not be. How pages look is for
-// report_page_test.py.
+// --html of the verbs that have one result: the page holds what --json says, and is written over nothing it should not
+// be. How pages look is for report_page_test.py.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -94,7 +94,8 @@ TEST(CommandPages, ReplaceNothingOfOthers) {
     EXPECT_NE(rootdk(words).err.find("is read by this command"), std::string::npos);
     EXPECT_EQ(read_file(arrays["q.npy"]), q);
   }
-  EXPECT_NE(rootdk({"attend", arrays["q.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["x"], "--html", arrays["x"]}).err.find("also where another result goes"),
+  EXPECT_NE(rootdk({"attend", arrays["q.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["x"], "--html",
+                    arrays["x"]}).err.find("also where another result goes"),
             std::string::npos);
   EXPECT_EQ(rootdk({"explain", "--scores", "14,10,12", "--dk", "64", "--html", notes, "--force"}).status, 0);
   EXPECT_NE(read_file(notes), "mine");

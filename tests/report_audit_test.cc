@@ -56,7 +56,8 @@ TEST(AuditPage, DescribesItself) {
   const std::string page = audit_html(dumped(json_of(audit)));
   const std::string head = page.substr(0, page.find("<style>")), name = "a&quot;&gt;&lt;script&gt;&amp;\\u202e";
   EXPECT_NE(head.find("<title>" + name + ": the scale of every head</title>"), head.npos) << head;
-  EXPECT_NE(head.find("<meta property=\"og:title\" content=\"" + name + ": the scale of every head\">"), head.npos) << head;
+  EXPECT_NE(head.find("<meta property=\"og:title\" content=\"" + name + ": the scale of every head\">"), head.npos)
+      << head;
   for (const char* tag : {"name=\"description\"", "property=\"og:description\""})
     EXPECT_NE(head.find(std::string("<meta ") + tag + " content=\"" + conclusion_of(audit) + "\">"), head.npos) << head;
   EXPECT_NE(head.find("<meta property=\"og:type\" content=\"article\">"), head.npos);
@@ -98,7 +99,8 @@ TEST(AuditJson, CarriesTheGround) {
   EXPECT_EQ(heads[0]["ground"], "weights");
   EXPECT_FALSE(heads[0].contains("embeddings"));
   EXPECT_EQ(heads[1]["ground"], "embeddings");
-  EXPECT_EQ(heads[1]["embeddings"], Json({{"variance", 64}, {"sigma", 8}, {"unit_divisor", 64}, {"ratio", 8}, {"sigma_over_isotropic", 1.6}}));
+  EXPECT_EQ(heads[1]["embeddings"], Json({{"variance", 64}, {"sigma", 8}, {"unit_divisor", 64}, {"ratio", 8},
+                                          {"sigma_over_isotropic", 1.6}}));
   stand_on(head_of(audit, 1), theory::Ground::kMeasured);
   heads = json_of(audit)["layers"][0]["heads"];
   EXPECT_EQ(heads[1]["ground"], "measured");
@@ -119,19 +121,24 @@ TEST(AuditText, SaysWhatVerdictsStandOn) {
     stand_on(head_of(audit, 1), second);
   };
   ground(theory::Ground::kWeights, theory::Ground::kWeights);
-  EXPECT_NE(text_of(audit).find("All verdicts here are from the weights alone: they hold if inputs are isotropic"), std::string::npos) << text_of(audit);
-  EXPECT_TRUE(conclusion_of(audit).starts_with("If inputs were isotropic, √d_k would be within")) << conclusion_of(audit);
-  EXPECT_NE(conclusion_of(audit).find("(from the weights alone): 1 frozen and 1 soft."), std::string::npos) << conclusion_of(audit);
+  EXPECT_NE(text_of(audit).find("All verdicts here are from the weights alone: they hold if inputs are isotropic"),
+            std::string::npos) << text_of(audit);
+  EXPECT_TRUE(conclusion_of(audit).starts_with("If inputs were isotropic, √d_k would be within"))
+      << conclusion_of(audit);
+  EXPECT_NE(conclusion_of(audit).find("(from the weights alone): 1 frozen and 1 soft."), std::string::npos)
+      << conclusion_of(audit);
   ground(theory::Ground::kEmbeddings, theory::Ground::kEmbeddings);
   EXPECT_NE(text_of(audit).find("All verdicts here are on the embeddings"), std::string::npos) << text_of(audit);
-  EXPECT_TRUE(conclusion_of(audit).starts_with("If every layer's inputs were like the embeddings, √d_k would be")) << conclusion_of(audit);
+  EXPECT_TRUE(conclusion_of(audit).starts_with("If every layer's inputs were like the embeddings, √d_k would be"))
+      << conclusion_of(audit);
   EXPECT_NE(text_of(audit).find("σ weights  σ embed."), std::string::npos) << text_of(audit);
   ground(theory::Ground::kMeasured, theory::Ground::kMeasured);
   EXPECT_NE(text_of(audit).find("All verdicts here are measured."), std::string::npos) << text_of(audit);
   EXPECT_TRUE(conclusion_of(audit).starts_with("√d_k is within")) << conclusion_of(audit);
   EXPECT_NE(text_of(audit).find("σ weights  σ meas."), std::string::npos) << text_of(audit);
   ground(theory::Ground::kMeasured, theory::Ground::kWeights);
-  EXPECT_NE(text_of(audit).find("Verdicts here: 1 measured and 1 from the weights alone."), std::string::npos) << text_of(audit);
+  EXPECT_NE(text_of(audit).find("Verdicts here: 1 measured and 1 from the weights alone."), std::string::npos)
+      << text_of(audit);
   // What is not finite is so on any ground.
   head_of(audit, 1).overflows = true;
   EXPECT_NE(text_of(audit).find("All verdicts here are measured."), std::string::npos) << text_of(audit);
@@ -145,7 +152,8 @@ TEST(AuditText, HasWordsAndFixForEveryBadHead) {
     audit.layers[0].heads[h].judgement.words = "Words of " + std::to_string(h) + ".";
   }
   const std::string all = text_of(audit);
-  for (const char* bad : {"0.1: Words of 1. Divide.", "0.2: Words of 2. Divide.", "0.3: Words of 3. Divide."}) EXPECT_NE(all.find(bad), all.npos) << all;
+  for (const char* bad : {"0.1: Words of 1. Divide.", "0.2: Words of 2. Divide.", "0.3: Words of 3. Divide."})
+    EXPECT_NE(all.find(bad), all.npos) << all;
   EXPECT_EQ(all.find("Words of 0."), all.npos) << "the soft one needs none";
   const std::string two = text_of(audit, {.colour = false, .worst = 2});
   EXPECT_EQ(two.find("Words of 3."), two.npos) << two;
@@ -164,14 +172,17 @@ TEST(AuditText, CountsAsPeopleDo) {
   audit::Clipped one;
   one.heads.resize(1);
   one.tensors = {"a"};
-  EXPECT_EQ(conclusion_of(one, audit::Clip{100, true}, ""), "1 head in 1 tensor would be shrunk: the same inputs would then give at most 100.");
+  EXPECT_EQ(conclusion_of(one, audit::Clip{100, true}, ""),
+            "1 head in 1 tensor would be shrunk: the same inputs would then give at most 100.");
 }
 
 TEST(AuditText, TheMedianOfAnEvenNumberLiesBetween) {
-  EXPECT_NE(conclusion_of(small()).find("is 3.00 times √d_k at the median, from 1.00 to 5.00"), std::string::npos) << conclusion_of(small());
+  EXPECT_NE(conclusion_of(small()).find("is 3.00 times √d_k at the median, from 1.00 to 5.00"), std::string::npos)
+      << conclusion_of(small());
   std::vector<audit::HeadDrift> drift(2);
   drift[0].growth = 2, drift[1].growth = 5;
-  EXPECT_NE(text_of(drift, 0).find("3.50 times what it was at the median, from 2.00 to 5.00"), std::string::npos) << text_of(drift, 0);
+  EXPECT_NE(text_of(drift, 0).find("3.50 times what it was at the median, from 2.00 to 5.00"), std::string::npos)
+      << text_of(drift, 0);
 }
 
 // A folder's name is the model's; it may hold anything.
@@ -195,9 +206,11 @@ TEST(AuditText, NamesTheHeadsThatAreSo) {
   stand_on(head_of(audit, 1), theory::Ground::kWeights);
   EXPECT_EQ(heads_that_are(audit, {}), "");
   EXPECT_EQ(heads_that_are(audit, {theory::Verdict::kSharp}), "");
-  EXPECT_EQ(heads_that_are(audit, {theory::Verdict::kFrozen}), "frozen (1 head, from the weights alone): 0.1") << "though exploding is more serious";
+  EXPECT_EQ(heads_that_are(audit, {theory::Verdict::kFrozen}), "frozen (1 head, from the weights alone): 0.1")
+      << "though exploding is more serious";
   stand_on(head_of(audit, 1), theory::Ground::kMeasured);
-  EXPECT_EQ(heads_that_are(audit, {theory::Verdict::kFrozen, theory::Verdict::kSoft}), "frozen (1 head): 0.1; soft (1 head): 0.0");
+  EXPECT_EQ(heads_that_are(audit, {theory::Verdict::kFrozen, theory::Verdict::kSoft}),
+            "frozen (1 head): 0.1; soft (1 head): 0.0");
 }
 
 TEST(AuditText, PutsTheMostSeriousFirst) {

@@ -302,7 +302,8 @@ def attended(command, folder):
         header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4, 16, 8), }".ljust(117).encode() + b"\n"
         arrays.append(os.path.join(folder, f"{name}.npy"))
         with open(arrays[-1], "wb") as file:
-            file.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(numbers)}f", *numbers))
+            file.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header +
+                       struct.pack(f"<{len(numbers)}f", *numbers))
     page = os.path.join(folder, "attended.html")
     subprocess.run([command, "attend", *arrays, "--html", page, "--force"], stdout=subprocess.DEVNULL, check=True)
     with open(page, encoding="utf-8") as file:

@@ -12,7 +12,8 @@ namespace rootdk::base {
 namespace {
 
 TEST(Visible, ShowsEveryControlOfDirection) {
-  for (const char* hidden : {"\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068",
+  for (const char* hidden : {"\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202b", "\u202c", "\u202d",
+                             "\u202e", "\u2066", "\u2067", "\u2068",
                              "\u2069"}) {
     const std::string text = std::string("a") + hidden + "b";
     const std::string shown = visible(text);
@@ -29,14 +30,16 @@ TEST(Visible, ShowsControls) {
 }
 
 TEST(Visible, LeavesTheRestAlone) {
-  for (const char* text : {"", "√d_k ≥ 1 · 𝛔 – “quoted” שלום", "\u2027\u202f\u2065\u206a\u200d", "cut short \xe2\x80", "\xff\xc3"}) {
+  for (const char* text : {"", "√d_k ≥ 1 · 𝛔 – “quoted” שלום", "\u2027\u202f\u2065\u206a\u200d", "cut short \xe2\x80",
+                           "\xff\xc3"}) {
     EXPECT_EQ(visible(text), text);
     EXPECT_EQ(with_visible_direction(text), text);
   }
 }
 
 TEST(Visible, HoldsForErrors) {
-  EXPECT_EQ(test::message_of([] { refuse("{}: no such tensor", "\x1b[2J\u202egnp.exe"); }), "\\x1b[2J\\u202egnp.exe: no such tensor");
+  EXPECT_EQ(test::message_of([] { refuse("{}: no such tensor", "\x1b[2J\u202egnp.exe"); }),
+            "\\x1b[2J\\u202egnp.exe: no such tensor");
 }
 
 }  // namespace

@@ -9,33 +9,51 @@ const judged = contexts.includes(String(results.judged_at)) ? String(results.jud
 const row_name = (layer) => (kinds.size > 1 ? `${visible(layer.attention)} ${layer.layer}` : `${layer.layer}`);
 const name_of = (one) => `${row_name(one.layer)}.${one.head.head}`;
 
-// What verdicts stand on, and σ as each ground has it: whatever the JSON holds stands side by side. ---------------------------------
+// What verdicts stand on, and σ as each ground has it: whatever the JSON holds stands side by side. ----------------
 
 const grounds = {
   measured: {name: "measured", says: "on activations of this model"},
-  embeddings: {name: "on the embeddings", says: "which would hold if every layer's inputs were like the normalised embeddings"},
-  weights: {name: "from the weights alone", says: "which would hold if inputs were isotropic, and queries and keys independent; in a trained model they are not, and σ is often several times as large"},
+  embeddings: {
+    name: "on the embeddings",
+    says: "which would hold if every layer's inputs were like the normalised embeddings"
+  },
+  weights: {
+    name: "from the weights alone",
+    says: "which would hold if inputs were isotropic, and queries and keys independent; in a trained model they are not, " +
+        "and σ is often several times as large"
+  },
 };
 const ground_of = (head) => grounds[head.ground] || grounds.weights;
 const stands = heads.filter((one) => one.head.verdict !== "not_finite");  // that holds for any input
 const sigmas = [{title: "σ from the weights", short: "σ weights", of: (h) => ref(h, "sigma"), ground: "weights"},
-                {title: "σ on the embeddings", short: "σ embeddings", of: (h) => ref(h, "embeddings", "sigma"), ground: "embeddings"},
+                {title: "σ on the embeddings", short: "σ embeddings", of: (h) => ref(h, "embeddings", "sigma"),
+                 ground: "embeddings"},
                 {title: "σ measured", short: "σ measured", of: (h) => ref(h, "measured", "sigma"), ground: "measured"}]
                    .filter((s) => s.ground === "weights" || heads.some((one) => one.head[s.ground]));
 
 /// What is known in several ways, in the surest of them: what the verdict stands on.
-const surest = (head, key) => (head.measured ? ref(head, "measured", key) : head.embeddings ? ref(head, "embeddings", key) : ref(head, key));
+const surest = (head, key) => {
+  const ground = ["measured", "embeddings"].find((id) => head[id]);
+  return ground ? ref(head, ground, key) : ref(head, key);
+};
+
+const badge_of = (head) => el("span", {class: `ground ${head.ground || "weights"}`}, ground_of(head).name);
 
 function ground_note() {
-  const parts = Object.keys(grounds).map((id) => ({id, count: stands.filter((one) => ground_of(one.head) === grounds[id]).length})).filter((g) => g.count);
-  return el("div", {class: "ground-note", role: "note"}, el("h3", {}, "What the verdicts stand on"),
-            parts.map(({id, count}) => el("p", {}, el("span", {class: `ground ${id}`}, grounds[id].name), ` ${counted(count, "verdict")}, ${grounds[id].says}.`)));
+  const lines = Object.entries(grounds).map(([id, {name, says}]) => {
+    const count = stands.filter((one) => ground_of(one.head) === grounds[id]).length;
+    const text = ` ${counted(count, "verdict")}, ${says}.`;
+    return count ? el("p", {}, el("span", {class: `ground ${id}`}, name), text) : null;
+  });
+  return el("div", {class: "ground-note", role: "note"}, el("h3", {}, "What the verdicts stand on"), lines);
 }
 
 /// What the map and the table can show: a reference into the JSON.
 const quantities = {
   "σ/σ_c": {of: (h, n) => ref(h, "sigma_over_critical", n), help: "beyond 1 scores freeze"},
-  ...Object.fromEntries(sigmas.map((s) => [sigmas.length > 1 ? s.title : "σ", {of: s.of, help: "spread of the scores; 1 is what 1/√d_k is for"}])),
+  ...Object.fromEntries(sigmas.map((s) => [
+    sigmas.length > 1 ? s.title : "σ", {of: s.of, help: "spread of the scores; 1 is what 1/√d_k is for"}
+  ])),
   "divisor ÷ √d_k": {of: (h) => surest(h, "ratio"), help: "1 where the square root is right"},
   "entropy": {of: (h, n) => ref(h, "entropy", n), help: "of softmax, in nats"},
   "p_max": {of: (h, n) => ref(h, "p_max", n), help: "the largest weight, on average"},
@@ -76,7 +94,8 @@ function map_figure() {
         mark(rect, value);
         if (cell >= 9 && letters[one.head.verdict])
           g.append("text").attr("class", "letter").attr("x", one.column * cell + (cell - 1) / 2).attr("y", one.row * tall + tall / 2 + 3).text(letters[one.head.verdict]);
-        spot(left + (one.column + 0.5) * cell, top + (one.row + 0.5) * tall, `head ${name_of(one)}: ${one.head.verdict}, ${ground_of(one.head).name}`, [[choice.show, value], [help, ""]]);
+        spot(left + (one.column + 0.5) * cell, top + (one.row + 0.5) * tall,
+             `head ${name_of(one)}: ${one.head.verdict}, ${ground_of(one.head).name}`, [[choice.show, value], [help, ""]]);
       }
       if (values.length)
         g.append("text").attr("class", "quiet").attr("y", layers.length * tall + 18).text(`dark ${number(d3.min(values))} … bright ${number(d3.max(values))}`);
@@ -139,24 +158,39 @@ function facts_of(head) {
                 ["… over the context's distances", "variance_in_context"], ["mean of q·k", "mean"], ["no |score| exceeds", "bound"], ["65504 over that (f16)", "f16_headroom"],
                 ["bf16 rounds such a score by", "bf16_rounding"], ["spread of q's components", "sigma_q"], ["of k's", "sigma_k"], ["length of the mean key", "key_mean_norm"],
                 ["alignment of q and k", "alignment"], ["largest singular value of W_qᵀW_k", "largest_singular_value"], ["effective rank", "effective_rank"]];
-  return table("What the weights say", [{title: "", left: true}, "value"], rows.map(([title, key]) => [title, put(digits(4), head, key)]));
+  return table("What the weights say", [{title: "", left: true}, "value"],
+               rows.map(([title, key]) => [title, put(digits(4), head, key)]));
 }
 
 /// The same head on other inputs than isotropic ones; what is not known by name is shown by its own.
 function on_inputs_of(head, ground, caption) {
   if (!head[ground]) return null;
-  const titles = {sigma: "σ, after the scale", sigma_over_isotropic: "… over that of isotropic inputs", unit_divisor: "unit divisor", ratio: "its ratio to √d_k",
-                  variance: "variance of q·k within a row", largest_score: "largest |score| seen", largest_raw: "largest score seen", clip_factor: "QK-clip's γ",
-                  entropy: "entropy", p_max: "largest weight, on average", trace_jacobian: "tr J"};
-  const keys = [...Object.keys(titles).filter((key) => key in head[ground]),
-                ...Object.keys(head[ground]).filter((key) => !(key in titles) && (isNumber(head[ground][key]) || head[ground][key] === null))];
-  return table(caption, [{title: "", left: true}, "value"], keys.map((key) => [titles[key] || key, put(digits(4), head[ground], key)]));
+  const values = head[ground];
+  const titles = {
+    sigma: "σ, after the scale",
+    sigma_over_isotropic: "… over that of isotropic inputs",
+    unit_divisor: "unit divisor",
+    ratio: "its ratio to √d_k",
+    variance: "variance of q·k within a row",
+    largest_score: "largest |score| seen",
+    largest_raw: "largest score seen",
+    clip_factor: "QK-clip's γ",
+    entropy: "entropy",
+    p_max: "largest weight, on average",
+    trace_jacobian: "tr J"
+  };
+  const others = Object.keys(values).filter((key) => !(key in titles) && (isNumber(values[key]) || values[key] === null));
+  const keys = [...Object.keys(titles).filter((key) => key in values), ...others];
+  return table(caption, [{title: "", left: true}, "value"],
+               keys.map((key) => [titles[key] || key, put(digits(4), values, key)]));
 }
 
 /// σ as each ground has it, side by side; the one that the verdict stands on is marked.
 function sigmas_of(head) {
-  return el("dl", {class: "sigmas"}, sigmas.map((s) => el("div", {class: grounds[s.ground] === ground_of(head) ? "stands" : undefined}, el("dt", {}, s.title),
-                                                         el("dd", {}, shown(s.of(head), digits(3))))));
+  return el("dl", {class: "sigmas"}, sigmas.map((s) => {
+    const stands = grounds[s.ground] === ground_of(head);
+    return el("div", {class: stands ? "stands" : undefined}, el("dt", {}, s.title), el("dd", {}, shown(s.of(head), digits(3))));
+  }));
 }
 
 function head_section() {
@@ -172,10 +206,11 @@ function head_section() {
     if (curve.length) charts.push(el("div", {}, el("h3", {}, "Variance over distance (rotary)"), line_figure("Variance of q·k over distance.", "distance", "variance of q·k", curve, {reference: head.variance})));
     if (contexts.length > 1 && Object.keys(head.entropy).length)
       charts.push(el("div", {}, el("h3", {}, "Entropy over keys"), line_figure("Predicted entropy.", "keys", "entropy", contexts.map((n) => ({x: ref(head.keys, n), y: ref(head.entropy, n)})), {log_y: false})));
+    const conditional = head.verdict !== "not_finite";  // that is so for any input
     node.replaceChildren(...[
         el("h2", {}, `Head ${name_of(chosen)}: `, ref(head, "verdict")),
-        head.verdict === "not_finite" ? null : el("p", {class: "stands-on"}, el("span", {class: `ground ${head.ground || "weights"}`}, ground_of(head).name)),
-        el("p", {class: "question"}, ref(head, "words")), head.verdict === "not_finite" ? null : sigmas_of(head),
+        conditional ? el("p", {class: "stands-on"}, badge_of(head)) : null,
+        el("p", {class: "question"}, ref(head, "words")), conditional ? sigmas_of(head) : null,
         el("div", {class: "fix"}, el("code", {}, fix), copy_button(fix)),
         el("div", {class: "pair"}, facts_of(head), el("div", {},
            table("What softmax makes of it, if scores are Gaussian", [{title: "keys", left: true}, "σ/σ_c", "entropy", "effective keys", "p_max", {title: "verdict", left: true}],

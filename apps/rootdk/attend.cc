@@ -56,7 +56,8 @@ int run(const Options& o) {
   const Extents extents = {plan.shape.batch, plan.shape.heads_q, plan.shape.len_q, plan.shape.dim_v};
   report::Attended attended{plan.shape, problem.scale.name(), o.causal, plan.kernel, plan.isa, {}};
   const double seconds = timed([&] {
-    attended.stats = forward(problem, inputs, {Tensor{output.bytes.data(), output.dtype, Device::kCpu, extents, row_major(extents)}});
+    attended.stats = forward(problem, inputs,
+                             {Tensor{output.bytes.data(), output.dtype, Device::kCpu, extents, row_major(extents)}});
   });
   if (!o.out.empty()) write_file(o.out, npy_bytes(output));
   Told told = tell(attended);
@@ -66,7 +67,8 @@ int run(const Options& o) {
     print(report::dumped(told.data));
   } else {
     print(told.text +
-          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n" : "The output is in " + base::visible(o.out) + ".\n"));
+          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n"
+                         : "The output is in " + base::visible(o.out) + ".\n"));
   }
   return 0;
 }

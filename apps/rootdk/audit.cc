@@ -65,7 +65,8 @@ std::vector<theory::Verdict> verdicts_of(const char* option, const std::string& 
   std::vector<theory::Verdict> out;
   if (text.empty()) return out;
   for (const std::string& name : split_list(option, text)) {
-    const auto found = std::find_if(theory::kVerdicts.begin(), theory::kVerdicts.end(), [&](theory::Verdict v) { return name == theory::name_of(v); });
+    const auto found = std::find_if(theory::kVerdicts.begin(), theory::kVerdicts.end(),
+                                    [&](theory::Verdict v) { return name == theory::name_of(v); });
     if (found == theory::kVerdicts.end()) {
       std::vector<std::string> known;
       for (const theory::Verdict v : theory::kVerdicts) known.emplace_back(theory::name_of(v));
@@ -223,7 +224,8 @@ Verb audit_verb() {
             list.option("--kv-heads", o->kv_heads, "How many key heads");
             list.option("--head-dim", o->head_dim, "d_k");
             list.option("--norm", o->norm, "Before the projections: rms, layer or none");
-            list.option("--scale", o->scale, "What the model multiplies q·k with: a number, or a rule that rootdk rules lists");
+            list.option("--scale", o->scale,
+                        "What the model multiplies q·k with: a number, or a rule that rootdk rules lists");
             list.option("--rotary-base", o->rotary_base, "Of rotary positions; 0 for a model without them");
             list.option("--context", o->context, "The longest context");
             list.option("--family", o->family, "Take it for a model of this family");
@@ -239,7 +241,8 @@ Verb audit_verb() {
             list.flag("--dry-run", o->dry_run, "Only say what would change");
             list.option("--csv", o->csv, "Write a line for every head there");
             list.option("--html", o->html, "Write a page there that needs nothing else");
-            list.option("--fail-on", o->fail_on, "Exit with 3 if any head is one of these: not_finite,exploding,frozen,uniform,sharp,…");
+            list.option("--fail-on", o->fail_on,
+                        "Exit with 3 if any head is one of these: not_finite,exploding,frozen,uniform,sharp,…");
             list.flag("--force", o->force, kForceHelp);
             list.option("--worst", o->worst, "Heads in the table; words and fix for each of them that is not soft");
             list.option("--colour", o->colour, "auto, always or never");

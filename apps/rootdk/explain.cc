@@ -40,7 +40,8 @@ int run(const Options& o) {
   o.page.check(destinations);
   lab::Explanation found;
   const double seconds = timed([&] { found = lab::explain(options); });
-  o.page.write(o, {"explain", "One row of scores, step by step", "What does softmax make of these scores under each rule, and what gradient does it let through?"},
+  o.page.write(o, {"explain", "One row of scores, step by step",
+                   "What does softmax make of these scores under each rule, and what gradient does it let through?"},
                tell(found), seconds);
   emit(o, found);
   return 0;

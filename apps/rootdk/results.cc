@@ -51,7 +51,8 @@ void PageOption::declare(OptionList& list) {
 }
 
 void PageOption::check(Destinations& destinations) const {
-  if (!path.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  if (!path.empty() && !report::has_html())
+    base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   destinations.writes("--html", path);
 }
 

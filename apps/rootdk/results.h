@@ -1,4 +1,5 @@
-// Results as they are kept: results.json (docs/results-json.md), and report.html, which is drawn from it; or a page alone, of one result.
+// Results as they are kept: results.json (docs/results-json.md), and report.html, which is drawn from it; or a page
+// alone, of one result.
 #pragma once
 
 #include <chrono>

@@ -35,7 +35,9 @@ int run(const Options& o) {
   return run_experiment(o, "whatif", [&](const lab::Watch& watch) {
     lab::Whatif found;
     const double seconds = timed([&] { found = lab::try_rules(options, watch); });
-    o.page.write(o, {"whatif", "A saved q and k under every rule", "What would each rule make of these queries and keys?"}, tell(found), seconds);
+    const Heading heading = {"whatif", "A saved q and k under every rule",
+                             "What would each rule make of these queries and keys?"};
+    o.page.write(o, heading, tell(found), seconds);
     return found;
   });
 }

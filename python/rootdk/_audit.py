@@ -20,15 +20,15 @@ from ._problem import flag, real, text, whole, wholes
 from ._stats import Array
 
 _BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "effective_keys", "p_max")
-_ON_INPUTS = ("embeddings", "measured")  # the same head on other inputs, from the less sure: an object in its dictionary
+_ON_INPUTS = ("embeddings", "measured")  # the same head on other inputs: objects in its dictionary
 _GROUNDS = {"measured": "measured", "embeddings": "on the embeddings", "weights": "from the weights alone"}
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\x00-\x1f\x7f-\x9f]")
 
 
 class Audit:
     """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head, `found["entropy"]` one
-    [heads, contexts], `found["ground"]` what each verdict stands on ("measured", "embeddings" or "weights"); `found.heads` has a
-    dictionary for each head, and `str()` is what `rootdk audit` prints."""
+    [heads, contexts], `found["ground"]` what each verdict stands on ("measured", "embeddings" or "weights");
+    `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
 
     def __init__(self, text: str, words: str, conclusion: str, csv: str):
         self._json, self._words, self._csv = text, words, csv
@@ -65,7 +65,7 @@ class Audit:
 
     @property
     def names(self) -> list[str]:
-        """What there is for every head; `embeddings_sigma` is `head["embeddings"]["sigma"]`, where any head has that."""
+        """What there is for every head; `embeddings_sigma` is `head["embeddings"]["sigma"]`, where any head has it."""
         if not self.heads:
             return []
         nested = {f"{part}_{name}": None for head in self.heads for part in _ON_INPUTS for name in head.get(part, {})}
@@ -154,7 +154,8 @@ def _counted(count: int, what: str) -> str:
 
 
 def _cell(head: dict[str, Any], context: str) -> str:
-    words = html.escape(f"head {head['head']}, {head['verdict']}, {_GROUNDS[head['ground']]}: {head['words']}", quote=True)
+    ground = _GROUNDS[head["ground"]]
+    words = html.escape(f"head {head['head']}, {head['verdict']}, {ground}: {head['words']}", quote=True)
     sigma = head.get("measured", head.get("embeddings", head))["sigma"]  # what the verdict stands on
     if sigma is None:
         return f'<td title="{words}">–</td>'
@@ -175,8 +176,8 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     config       what config.json would say of a module or a state_dict, as a dict or a configuration of
                  transformers; without it, a module's own ``config``
     heads, kv_heads, head_dim, norm ("rms", "layer", "none"), scale, rotary_base, context
-                 what no configuration says; wins over one that does. A scale is a number, or a rule of ``rootdk.rules()``:
-                 "sqrt_dk", "dk(8)"
+                 what no configuration says; wins over one that does. A scale is a number, or a rule of
+                 ``rootdk.rules()``: "sqrt_dk", "dk(8)"
     family       take it for a model of this family; ``family_file`` describes a new one
     contexts     numbers of keys to predict for; verdicts are for ``at`` of them, or the longest
     inputs       activations as they enter the projections: an .npy, or a directory of them

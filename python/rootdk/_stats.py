@@ -244,8 +244,10 @@ class Stats(_Learned[CoreStats]):
 
     def _judge(self, dtype: str, first: int, count: int) -> list[Judgement]:
         all_of_them = json.loads(self._core.judge(_text("dtype", dtype), first, count))["judgements"]
-        return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), {k: x for k, x in j.items() if k != "ground"})
-                for j in all_of_them]  # statistics are measured, always
+        for j in all_of_them:
+            del j["ground"]  # statistics are measured, always
+        return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j)
+                for j in all_of_them]
 
     def __repr__(self) -> str:
         head = f"Stats({self.level}, batch {self.batch} × heads {self.heads})"

@@ -267,7 +267,8 @@ DType dtype_of(const checkpoint::Checkpoint& checkpoint, const Attention& a) {
 
 // Sums and products of weights near the end of f32's range leave it.
 bool overflows(const Head& head) {
-  return !std::isfinite(head.variance) || !std::isfinite(head.sigma) || !std::isfinite(head.mean) || !std::isfinite(head.effective_rank);
+  return !std::isfinite(head.variance) || !std::isfinite(head.sigma) || !std::isfinite(head.mean) ||
+         !std::isfinite(head.effective_rank);
 }
 
 void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
@@ -320,7 +321,8 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.contexts = contexts_for(model, options);
     out.judged_at = options.judge_at.value_or(out.contexts.back());
     if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
-    if (!(options.clip_threshold > 0)) refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
+    if (!(options.clip_threshold > 0))
+      refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
 

@@ -320,10 +320,12 @@ void Recogniser::set_scale(const Pattern& p, std::int64_t layers, Attention& a) 
   const auto rule = [&](const std::string& text) {
     const Scale scale = Scale::parse(text);
     const double factor = scale.factor(0, a.dim_qk, {a.context, a.context - 1});
-    if (!std::isfinite(factor) || factor == 0) refuse("scale: {} is {} here, but a finite number other than 0 is wanted", text, factor);
+    if (!std::isfinite(factor) || factor == 0)
+      refuse("scale: {} is {} here, but a finite number other than 0 is wanted", text, factor);
     a.scale *= factor;
     scale_rule_ = text;
-    if (scale.by_row()) note(fmt::format("the scale {} depends on the query: taken for one that sees {} keys", text, a.context));
+    if (scale.by_row())
+      note(fmt::format("the scale {} depends on the query: taken for one that sees {} keys", text, a.context));
   };
   if (!hints_.scale_rule.empty()) return rule(hints_.scale_rule);
   if (settings_.find("rootdk.train") != nullptr)

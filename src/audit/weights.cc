@@ -208,7 +208,8 @@ Side LayerWeights::side(Which which, std::int64_t head) const {
     out.projected = first ? std::move(next) : joined(out.projected, next);
     first = false;
   }
-  if (out.not_finite == 0) out.overflows = count_not_finite(out.projected.covariance) + count_not_finite(out.projected.mean) > 0;
+  if (out.not_finite == 0)
+    out.overflows = count_not_finite(out.projected.covariance) + count_not_finite(out.projected.mean) > 0;
   if (const NormPlace& place = qk_norm(which); place.kind != theory::Norm::Kind::kNone && out.finite()) {
     theory::Norm norm;
     norm.kind = place.kind;

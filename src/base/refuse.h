@@ -1,5 +1,5 @@
-// How the library says no: rootdk::Error with a message that names the argument, what came and what was wanted. What came may be a file's
-// name or a tensor's, so nothing in a message steers a terminal.
+// How the library says no: rootdk::Error with a message that names the argument, what came and what was wanted. What
+// came may be a file's name or a tensor's, so nothing in a message steers a terminal.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Text that somebody else wrote (a file's name, a tensor's) made fit to be shown: what would steer a terminal, or make a line read in another
-// order than it is written in, becomes visible.
+// Text that somebody else wrote (a file's name, a tensor's) made fit to be shown: what would steer a terminal, or make
+// a line read in another order than it is written in, becomes visible.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,8 @@ namespace visible_detail {
 
 /// Unicode's controls of direction, and its separators of lines: all of them take two or three bytes of UTF-8.
 inline bool reorders(std::uint32_t code) {
-  return code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+  return code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
+         (code >= 0x2066 && code <= 0x2069);
 }
 
 struct Character {

@@ -31,7 +31,8 @@ Format format_of(const Source& source) {
   if (begin.starts_with("GGUF")) return Format::kGguf;
   if (begin.starts_with("\x93NUMPY")) return Format::kNpy;
   const bool zip = begin.starts_with("PK\x03\x04");  // as torch.save writes; before that it wrote the pickle itself
-  if (is_pickle_name(source.path()) && (zip || begin.starts_with("\x80"))) refuse("{}: {}", source.name(), how_to_convert(source.path()));
+  if (is_pickle_name(source.path()) && (zip || begin.starts_with("\x80")))
+    refuse("{}: {}", source.name(), how_to_convert(source.path()));
   if (zip) return Format::kNpz;
   if (begin.size() == 9 && begin[8] == '{') return Format::kSafetensors;
   source.refuse_at(0, "neither safetensors, GGUF, .npz nor .npy");
@@ -71,7 +72,8 @@ Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options) {
     choice = choose_files(path);
   } else {
     data.directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    if (const std::string hint = how_to_download(path); !hint.empty() && !fs::exists(path, error)) refuse("{}: no such file; {}", printable(path.native()), hint);
+    if (const std::string hint = how_to_download(path); !hint.empty() && !fs::exists(path, error))
+      refuse("{}: no such file; {}", printable(path.native()), hint);
     if (!is_index(path)) {
       auto source = Source::open(path);
       const Format format = format_of(*source);

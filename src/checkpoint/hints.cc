@@ -19,8 +19,9 @@ bool is_pickle_name(const fs::path& name) {
 }
 
 std::string how_to_convert(const fs::path& pickle) {
-  return fmt::format("a pickle of PyTorch, which can run code and is never opened here; convert it: python -c \"import torch, safetensors.torch as s; "
-                     "s.save_file({{k: v.contiguous().clone() for k, v in torch.load('{}', weights_only=True).items()}}, 'model.safetensors')\"",
+  return fmt::format("a pickle of PyTorch, which can run code and is never opened here; convert it: python -c "
+                     "\"import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for k, v in "
+                     "torch.load('{}', weights_only=True).items()}}, 'model.safetensors')\"",
                      printable(pickle.native()));
 }
 
@@ -28,17 +29,17 @@ std::string how_to_download(const fs::path& path) {
   const std::string text = path.native();
   const std::size_t slash = text.find('/');
   const auto is_part = [](std::string_view part) {
-    constexpr std::string_view kOthers = "._-";
-    const auto fits = [&](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || kOthers.find(c) != kOthers.npos; };
-    return !part.empty() && part.front() != '.' && part.front() != '-' && std::all_of(part.begin(), part.end(), fits);
+    constexpr std::string_view kAllowed = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._-";
+    return !part.empty() && part.front() != '.' && part.front() != '-' && part.find_first_not_of(kAllowed) == part.npos;
   };
   if (slash == text.npos || !is_part(text.substr(0, slash)) || !is_part(text.substr(slash + 1))) return "";
   for (const std::string_view ending : {".safetensors", ".gguf", ".npz", ".npy", ".json"})
     if (text.ends_with(ending)) return "";
   std::error_code error;
   if (is_pickle_name(path) || fs::exists(text.substr(0, slash), error)) return "";
-  return fmt::format("if it is a model of the Hugging Face Hub: nothing is downloaded here; hf download {} --local-dir {} gets it", text,
-                     text.substr(slash + 1));
+  return fmt::format("if it is a model of the Hugging Face Hub: nothing is downloaded here; "
+                     "hf download {} --local-dir {} gets it",
+                     text, text.substr(slash + 1));
 }
 
 }  // namespace rootdk::checkpoint

@@ -120,7 +120,9 @@ std::string text_of(const Attended& a) {
   const Shape& s = a.shape;
   std::string out = wrap(fmt::format(
       "{} on {}, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
-      counted_of(static_cast<std::size_t>(s.heads_q), "query head"), counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v, s.batch, name_of(s.dtype),
+      counted_of(static_cast<std::size_t>(s.heads_q), "query head"),
+      counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v,
+      s.batch, name_of(s.dtype),
       a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
   if (a.stats.level != StatsLevel::kNone) {
     const bool full = a.stats.level == StatsLevel::kFull;

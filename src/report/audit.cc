@@ -28,8 +28,8 @@ using theory::Verdict;
 Json finite(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
 
 Json on_inputs_json(const audit::OnInputs& on) {
-  return {{"variance", finite(on.variance)}, {"sigma", finite(on.sigma)}, {"unit_divisor", finite(on.unit_divisor)}, {"ratio", finite(on.ratio)},
-          {"sigma_over_isotropic", finite(on.sigma_over_isotropic)}};
+  return {{"variance", finite(on.variance)}, {"sigma", finite(on.sigma)}, {"unit_divisor", finite(on.unit_divisor)},
+          {"ratio", finite(on.ratio)}, {"sigma_over_isotropic", finite(on.sigma_over_isotropic)}};
 }
 
 Json head_json(const Head& head) {
@@ -70,7 +70,8 @@ Json head_json(const Head& head) {
   if (head.measured) {
     const audit::Measured& m = *head.measured;
     out["measured"] = on_inputs_json(m);
-    out["measured"].update({{"largest_score", finite(m.largest_score)}, {"largest_raw", finite(m.largest_raw)}, {"clip_factor", finite(m.clip_factor)}});
+    out["measured"].update({{"largest_score", finite(m.largest_score)}, {"largest_raw", finite(m.largest_raw)},
+                            {"clip_factor", finite(m.clip_factor)}});
   }
   return out;
 }
@@ -102,7 +103,8 @@ Json json_of(const audit::Audit& audit) {
 
 std::string csv_of(const audit::Audit& audit) {
   std::string out = "attention,layer,head,kv_head,d_k,scale,variance,variance_in_context,mean,sigma,unit_divisor,ratio,bound,f16_headroom,bf16_rounding,sigma_q,"
-                    "sigma_k,key_mean_norm,alignment,largest_singular_value,effective_rank,not_finite,verdict,ground,embeddings_sigma";
+                    "sigma_k,key_mean_norm,alignment,largest_singular_value,effective_rank,"
+                    "not_finite,verdict,ground,embeddings_sigma";
   for (const std::int64_t n : audit.contexts) out += fmt::format(",sigma_over_critical_{0},entropy_{0},effective_keys_{0},p_max_{0}", n);
   const bool measured = std::any_of(audit.layers.begin(), audit.layers.end(), [](const Layer& l) { return !l.heads.empty() && l.heads.front().measured; });
   if (measured) out += ",measured_sigma,measured_unit_divisor,measured_largest_raw,clip_factor";
@@ -110,11 +112,13 @@ std::string csv_of(const audit::Audit& audit) {
   const auto put = [&](double x) { out += std::isfinite(x) ? fmt::format(",{}", x) : ","; };
   for (const HeadPlace& place : all_heads(audit)) {
     const Head& h = *place.head;
-    out += fmt::format("{},{},{},{},{}", base::visible(place.layer->attention.kind), place.layer->attention.layer, h.head, h.kv_head, h.d_k);
+    out += fmt::format("{},{},{},{},{}", base::visible(place.layer->attention.kind), place.layer->attention.layer,
+                       h.head, h.kv_head, h.d_k);
     for (const double x : {h.scale, h.variance, h.variance_in_context, h.mean, h.sigma, h.unit_divisor, h.ratio, h.bound, h.f16_headroom, h.bf16_rounding, h.sigma_q, h.sigma_k,
                            h.key_mean_norm, h.alignment, h.largest_singular_value, h.effective_rank})
       put(x);
-    out += fmt::format(",{},{},{}", h.not_finite, theory::name_of(h.judgement.verdict), theory::name_of(h.judgement.ground));
+    out += fmt::format(",{},{},{}", h.not_finite, theory::name_of(h.judgement.verdict),
+                       theory::name_of(h.judgement.ground));
     put(h.on_embeddings ? h.on_embeddings->sigma : NAN);
     for (std::size_t i = 0; i < audit.contexts.size(); ++i) {
       const AtContext at = i < h.contexts.size() ? h.contexts[i] : AtContext{0, NAN, NAN, NAN, NAN, NAN, Verdict::kUnknown};
@@ -147,13 +151,15 @@ std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t wors
     if (std::isfinite(d.growth)) growths.push_back(d.growth);
   for (std::size_t i = 0; i < (worst == 0 ? drift.size() : std::min(worst, drift.size())); ++i) {
     const audit::HeadDrift& d = drift[i];
-    table.add({(kinds ? base::visible(d.kind) + " " : "") + fmt::format("{}.{}", d.layer, d.head), number(d.sigma_before), number(d.sigma_after), number(d.growth),
+    table.add({(kinds ? base::visible(d.kind) + " " : "") + fmt::format("{}.{}", d.layer, d.head),
+               number(d.sigma_before), number(d.sigma_after), number(d.growth),
                theory::name_of(d.verdict_before), theory::name_of(d.verdict_after)});
   }
   std::string out = "What moved most since the earlier checkpoint (layer.head):\n\n" + table.text() + "\n";
   if (growths.empty()) return out;
   std::sort(growths.begin(), growths.end());
-  return out + wrap(fmt::format("σ has become {} times what it was at the median, from {} to {}.", number(median_of(growths)), number(growths.front()), number(growths.back())));
+  return out + wrap(fmt::format("σ has become {} times what it was at the median, from {} to {}.",
+                                number(median_of(growths)), number(growths.front()), number(growths.back())));
 }
 
 // QK-clip --------------------------------------------------------------------------------------------------------------------
@@ -164,12 +170,14 @@ std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip
     return fmt::format("No head's largest score passed {}; {}.", number(clip.threshold),
                        clip.dry_run ? "nothing would change" : "the copy in " + where + " has the same weights");
   return fmt::format("{} in {} {}: the same inputs {} at most {}.", counted_of(clipped.heads.size(), "head"),
-                     counted_of(clipped.tensors.size(), "tensor"), clip.dry_run ? "would be shrunk" : "shrunk, in " + where,
+                     counted_of(clipped.tensors.size(), "tensor"),
+                     clip.dry_run ? "would be shrunk" : "shrunk, in " + where,
                      clip.dry_run ? "would then give" : "now give", number(clip.threshold));
 }
 
 Json json_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
-  Json json = {{"experiment", "audit"}, {"threshold", clip.threshold}, {"dry_run", clip.dry_run}, {"out", clip.dry_run ? Json(nullptr) : Json(out)}};
+  Json json = {{"experiment", "audit"}, {"threshold", clip.threshold}, {"dry_run", clip.dry_run},
+               {"out", clip.dry_run ? Json(nullptr) : Json(out)}};
   json["heads"] = Json::array();
   for (const audit::ClippedHead& h : clipped.heads)
     json["heads"].push_back({{"attention", h.observed.kind}, {"layer", h.observed.layer}, {"head", h.observed.head}, {"largest_raw", h.observed.largest_raw},
@@ -183,7 +191,8 @@ std::string text_of(const audit::Clipped& clipped, const audit::Clip& clip, cons
   if (clipped.heads.empty()) return wrap(conclusion_of(clipped, clip, out));
   Table table({{"layer.head", Table::Align::kLeft}, {"largest score"}, {"γ"}, {"queries ×"}, {"keys ×"}});
   for (const audit::ClippedHead& h : clipped.heads)
-    table.add({fmt::format("{}{}.{}", h.observed.kind == "self" ? "" : base::visible(h.observed.kind) + " ", h.observed.layer, h.observed.head),
+    table.add({fmt::format("{}{}.{}", h.observed.kind == "self" ? "" : base::visible(h.observed.kind) + " ",
+                           h.observed.layer, h.observed.head),
                number(h.observed.largest_raw), number(h.gamma, 4), number(h.on_queries, 4), number(h.on_keys, 4)});
   return table.text() + "\n" + wrap(conclusion_of(clipped, clip, out));
 }

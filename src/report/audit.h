@@ -21,8 +21,8 @@ struct AuditText {
 Json json_of(const audit::Audit& audit);
 std::string text_of(const audit::Audit& audit, const AuditText& options = {});
 std::string conclusion_of(const audit::Audit& audit);
-/// "frozen (2 heads, from the weights alone): 0.1, 3.2; not_finite (1 head): 1.1": those to which any of the verdicts applies, though another may be
-/// more serious. Empty if there are none.
+/// "frozen (2 heads, from the weights alone): 0.1, 3.2; not_finite (1 head): 1.1": those to which any of the verdicts
+/// applies, though another may be more serious. Empty if there are none.
 std::string heads_that_are(const audit::Audit& audit, const std::vector<theory::Verdict>& verdicts);
 /// A line for each head, after one of titles.
 std::string csv_of(const audit::Audit& audit);

@@ -132,9 +132,11 @@ std::string around(std::string_view before, const About& about, std::string_view
 
 About about_results(const AnyJson& results) {
   const AnyJson& chapters = results["chapters"];
-  if (chapters.size() == 1) return {chapters[0]["title"].get<std::string>() + ": measured by rootdk", chapters[0]["conclusion"]};
+  if (chapters.size() == 1)
+    return {chapters[0]["title"].get<std::string>() + ": measured by rootdk", chapters[0]["conclusion"]};
   return {"Why attention is scaled: measured by rootdk",
-          fmt::format("{} experiments on the scale of attention: what was measured beside what theory predicts, and what follows.", chapters.size())};
+          fmt::format("{} experiments on the scale of attention: what was measured beside what theory predicts, and "
+                      "what follows.", chapters.size())};
 }
 
 About about_audit(const AnyJson& audit) {
@@ -143,7 +145,8 @@ About about_audit(const AnyJson& audit) {
     return value.is_string() ? value.get<std::string>() : otherwise;
   };
   return {text("model", "A model") + ": the scale of every head",
-          text("conclusion", "How far the scale of each attention head is from the one that gives its scores unit variance.")};
+          text("conclusion", "How far the scale of each attention head is from the one that gives its scores unit "
+                             "variance.")};
 }
 
 void want_d3() {

@@ -63,13 +63,17 @@ std::string conclusion_of(const lab::Whatif& w) {
       fmt::format("Within rows{} q·k spreads by {}, which is the divisor that gives unit variance (√d_k is {})",
                   w.causal ? " (hidden keys counted, too)" : "", divisor, number(std::sqrt(static_cast<double>(w.dim_qk))));
   if (finite.size() > 1) {
-    const auto by_entropy = [](const lab::WhatifRow* a, const lab::WhatifRow* b) { return a->all.relative_entropy < b->all.relative_entropy; };
+    const auto by_entropy = [](const lab::WhatifRow* a, const lab::WhatifRow* b) {
+      return a->all.relative_entropy < b->all.relative_entropy;
+    };
     const auto [sharp, flat] = std::minmax_element(finite.begin(), finite.end(), by_entropy);
-    out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", (*sharp)->name, percent((*sharp)->all.relative_entropy), (*flat)->name,
+    out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", (*sharp)->name,
+                       percent((*sharp)->all.relative_entropy), (*flat)->name,
                        percent((*flat)->all.relative_entropy));
   }
   if (!overflowing.empty())
-    out += fmt::format("; under {} scores leave the range of f32, and nothing follows", finite.empty() ? "every rule" : listed(overflowing));
+    out += fmt::format("; under {} scores leave the range of f32, and nothing follows",
+                       finite.empty() ? "every rule" : listed(overflowing));
   return out + ".";
 }
 

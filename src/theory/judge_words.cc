@@ -19,11 +19,13 @@ std::string number(double x) {
   return size >= 100 && size < 1e6 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x);
 }
 
-// What never ran is spoken of as "would be": the words of a measurement, and those of a condition. --------------------------------
+// What never ran is spoken of as "would be": the words of a measurement, and those of a condition. -----------------
 
 bool measured(const Evidence& e) { return e.ground == Ground::kMeasured; }
 
-std::string_view is_or(const Evidence& e, std::string_view fact, std::string_view would) { return measured(e) ? fact : would; }
+std::string_view is_or(const Evidence& e, std::string_view fact, std::string_view would) {
+  return measured(e) ? fact : would;
+}
 
 /// "Frozen: ", or "Would be frozen if inputs were isotropic: ".
 std::string opening(const Evidence& e, Verdict verdict) {
@@ -31,7 +33,8 @@ std::string opening(const Evidence& e, Verdict verdict) {
   std::replace(name.begin(), name.end(), '_', ' ');
   switch (e.ground) {
     case Ground::kMeasured: break;
-    case Ground::kEmbeddings: return fmt::format("Would be {} if every layer's inputs were like the embeddings: ", name);
+    case Ground::kEmbeddings:
+      return fmt::format("Would be {} if every layer's inputs were like the embeddings: ", name);
     case Ground::kWeights: return fmt::format("Would be {} if inputs were isotropic: ", name);
   }
   name[0] = static_cast<char>(name[0] - 'a' + 'A');
@@ -76,10 +79,13 @@ std::string scale_in_words(const Evidence& e, double factor) {
 std::string in_words(const Evidence& e, const Share& share) {
   switch (share.part) {
     case Part::kScale: return scale_in_words(e, share.factor);
-    case Part::kQueries: return fmt::format("queries {} {} times as large as unit variance", is_or(e, "are", "would be"), number(share.factor));
-    case Part::kKeys: return fmt::format("keys {} {} times as far as unit variance", is_or(e, "spread", "would spread"), number(share.factor));
+    case Part::kQueries: return fmt::format("queries {} {} times as large as unit variance",
+                                            is_or(e, "are", "would be"), number(share.factor));
+    case Part::kKeys: return fmt::format("keys {} {} times as far as unit variance", is_or(e, "spread", "would spread"),
+                                         number(share.factor));
     case Part::kAlignment:
-      return fmt::format("q and k {} {}: q·k {} {} times as much as in unrelated directions", is_or(e, "are", "would be"),
+      return fmt::format("q and k {} {}: q·k {} {} times as much as in unrelated directions",
+                         is_or(e, "are", "would be"),
                          share.factor > 1 ? "aligned" : "turned away from each other", is_or(e, "varies", "would vary"),
                          number(share.factor * share.factor));
   }
@@ -103,7 +109,8 @@ bool mean_key_is_long(const Evidence& e) { return e.key_mean_norm > std::sqrt(e.
 // Sentences -----------------------------------------------------------------------------------------------------------
 
 std::string spread(const Evidence& e, const Judgement& j) {
-  return fmt::format("σ {} {}{} {} times σ_c = {}, where {} keys freeze", is_or(e, "=", "would be"), number(j.sigma), is_or(e, " is", ","),
+  return fmt::format("σ {} {}{} {} times σ_c = {}, where {} keys freeze", is_or(e, "=", "would be"), number(j.sigma),
+                     is_or(e, " is", ","),
                      number(j.sigma / j.sigma_c), number(j.sigma_c), number(j.keys));
 }
 
@@ -115,12 +122,15 @@ std::string entropy(const Evidence& e, const Judgement& j) {
 }
 
 std::string p_max(const Evidence& e) {
-  return known(e.median_p_max) ? fmt::format("half of the rows {} one key {} or more", is_or(e, "give", "would give"), number(e.median_p_max))
-                               : fmt::format("the largest probability {} {} on average", is_or(e, "is", "would be"), number(e.mean_p_max));
+  return known(e.median_p_max) ? fmt::format("half of the rows {} one key {} or more", is_or(e, "give", "would give"),
+                                             number(e.median_p_max))
+                               : fmt::format("the largest probability {} {} on average", is_or(e, "is", "would be"),
+                                             number(e.mean_p_max));
 }
 
 std::string exploding(const Evidence& e, const Judgement& j, const Thresholds& t) {
-  std::string out = fmt::format("{}raw scores {} {}, which {} rounds by up to {}", opening(e, j.verdict), is_or(e, "reach", "would reach"),
+  std::string out = fmt::format("{}raw scores {} {}, which {} rounds by up to {}", opening(e, j.verdict),
+                                is_or(e, "reach", "would reach"),
                                 number(e.raw_max), name_of(e.dtype), number(j.rounding));
   if (e.dtype == DType::kF16 && e.raw_max > t.f16_max) out += ", and f16 ends at 65504";
   out += ".";
@@ -145,15 +155,20 @@ std::string symptom(const Evidence& e, const Judgement& j, const Thresholds& t) 
   const std::string open = opening(e, j.verdict), wide = spread(e, j);
   switch (j.verdict) {
     case Verdict::kOutliers:
-      return fmt::format("{}{}, yet {}: the spread {} that of a few rows, or of keys so far below the others that softmax does not see them.", open,
+      return fmt::format("{}{}, yet {}: the spread {} that of a few rows, or of keys so far below the others that "
+                         "softmax does not see them.", open,
                          wide, entropy(e, j), is_or(e, "is", "would be"));
-    case Verdict::kSink: return fmt::format("{}it {} {} of the probability.", open, is_or(e, "takes", "would take"), number(e.sink_mass));
+    case Verdict::kSink: return fmt::format("{}it {} {} of the probability.", open, is_or(e, "takes", "would take"),
+                                            number(e.sink_mass));
     case Verdict::kUniform:
       return e.sigma == 0 ? fmt::format("{}all scores of a row {} equal.", open, is_or(e, "are", "would be"))
-                          : fmt::format("{}{}; every key {} nearly the same.", open, entropy(e, j), is_or(e, "gets", "would get"));
+                          : fmt::format("{}{}; every key {} nearly the same.", open, entropy(e, j),
+                                        is_or(e, "gets", "would get"));
     case Verdict::kFrozen:
-      if (e.sigma > t.frozen * j.sigma_c) return fmt::format("{}{}, and {}.", open, wide, known(e.median_p_max) ? p_max(e) : entropy(e, j));
-      return known(e.sigma / j.sigma_c) ? fmt::format("{}{}, although {}.", open, p_max(e), wide) : fmt::format("{}{}.", open, p_max(e));
+      if (e.sigma > t.frozen * j.sigma_c)
+        return fmt::format("{}{}, and {}.", open, wide, known(e.median_p_max) ? p_max(e) : entropy(e, j));
+      return known(e.sigma / j.sigma_c) ? fmt::format("{}{}, although {}.", open, p_max(e), wide)
+                                        : fmt::format("{}{}.", open, p_max(e));
     default: return fmt::format("{}{}, and {}.", open, wide, entropy(e, j));
   }
 }
@@ -168,7 +183,9 @@ std::string others(const Evidence& e, const Judgement& j) {
 
 std::string not_judged(const Evidence& e) {
   if (e.not_finite >= 1) return "";  // in every row, or in the weights: there is nothing else
-  if (e.rows == 0) return fmt::format(" No {}row sees two keys, so there is nothing else to judge.", e.not_finite > 0 ? "finite " : "");
+  if (e.rows == 0)
+    return e.not_finite > 0 ? " No finite row sees two keys, so there is nothing else to judge."
+                            : " No row sees two keys, so there is nothing else to judge.";
   if (known(e.sigma) && known(e.keys)) return "";
   return " Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or frozen was not judged.";
 }
@@ -217,8 +234,11 @@ std::string plain_fix(const Evidence& e, const Judgement& j, const Thresholds& t
       return j.unit_variance_factor > 2 && has(j, Verdict::kFrozen) ? capitalised(divide) + "; or " + clip + "." : capitalised(clip) + ".";
     }
     case Verdict::kNotFinite:
-      if (e.overflows) return "Go back to a checkpoint from before its weights ran away: no scale helps once q·k itself overflows.";
-      if (!measured(e)) return "Go back to a checkpoint whose weights are finite, and look for the step that made the first NaN or Inf.";
+      if (e.overflows)
+        return "Go back to a checkpoint from before its weights ran away: no scale helps once q·k itself overflows.";
+      if (!measured(e))
+        return "Go back to a checkpoint whose weights are finite, and look for the step that made the first NaN or "
+               "Inf.";
       return "Look for the first NaN or Inf among q, k and bias; where large scores made it, QK-norm or QK-clip bounds them.";
   }
   return {};
@@ -229,10 +249,12 @@ std::string plain_fix(const Evidence& e, const Judgement& j, const Thresholds& t
 
 std::string words_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
   std::string out = symptom(e, j, t);
-  const bool of_spread = j.verdict == Verdict::kUniform || j.verdict == Verdict::kSharp || (j.verdict == Verdict::kFrozen && e.sigma > t.frozen * j.sigma_c) ||
+  const bool of_spread = j.verdict == Verdict::kUniform || j.verdict == Verdict::kSharp ||
+      (j.verdict == Verdict::kFrozen && e.sigma > t.frozen * j.sigma_c) ||
                          (j.verdict == Verdict::kExploding && !mean_key_is_long(e));
   if (of_spread) out += cause(e, j, t);
-  if (known(e.expected_sigma) && known(e.sigma)) out += fmt::format(" The weights let one expect σ = {}.", number(e.expected_sigma));
+  if (known(e.expected_sigma) && known(e.sigma))
+    out += fmt::format(" The weights let one expect σ = {}.", number(e.expected_sigma));
   out += others(e, j) + not_judged(e);
   return out.starts_with(' ') ? out.substr(1) : out;
 }

@@ -32,8 +32,9 @@ enum class Verdict : std::uint8_t {
 };
 
 /// All of them, from harmless to serious.
-inline constexpr std::array kVerdicts = {Verdict::kUnknown, Verdict::kSoft,   Verdict::kOutliers,  Verdict::kSink,     Verdict::kSharp,
-                                         Verdict::kUniform, Verdict::kFrozen, Verdict::kExploding, Verdict::kNotFinite};
+inline constexpr std::array kVerdicts = {Verdict::kUnknown, Verdict::kSoft,   Verdict::kOutliers,
+                                         Verdict::kSink,    Verdict::kSharp,  Verdict::kUniform,
+                                         Verdict::kFrozen,  Verdict::kExploding, Verdict::kNotFinite};
 
 /// "unknown", "soft", "outliers", "sink", "sharp", "uniform", "frozen", "exploding", "not_finite".
 ROOTDK_API const char* name_of(Verdict verdict);
