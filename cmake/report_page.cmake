@@ -4,7 +4,7 @@
 find_file(ROOTDK_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/javascript/d3 NO_DEFAULT_PATH
   DOC "D3, embedded in HTML reports (Debian: node-d3)")
 set(rootdk_page_script values.js rules.js chart.js formulas.js charts/histograms.js charts/explain.js charts/variance.js charts/phase.js
-  charts/gradient.js charts/precision.js charts/init.js charts/bars.js charts/train.js page.js)
+  charts/gradient.js charts/precision.js charts/init.js charts/bars.js charts/attend.js charts/train.js page.js)
 
 set(rootdk_audit_script values.js rules.js chart.js audit.js)
 

@@ -120,7 +120,7 @@ TEST(Clip, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal({"self", 2, 0, 1}, {}, out), "max scores: self layer 2, which the model does not have");
   EXPECT_EQ(refusal({"self", 0, 4, 1}, {}, out), "max scores: head 4 of layer 0, which has 4");
   EXPECT_EQ(refusal({"self", 0, 0, NAN}, {}, out), "max scores: nan for head 0 of layer 0");
-  EXPECT_EQ(refusal({"self", 0, 0, 1}, {0, false}, out), "threshold: 0, but a number above 0 is wanted");
+  EXPECT_EQ(refusal({"self", 0, 0, 1}, {0, false}, out), "QK-clip: a threshold of 0, but a number above 0 is wanted");
   EXPECT_TRUE(refusal({"self", 0, 0, 1000}, {}, folder / "model.safetensors").ends_with("is the original, which is never changed"));
   EXPECT_FALSE(std::filesystem::exists(out));
   const Observed twice[] = {{"self", 0, 0, 1}, {"self", 0, 0, 2}};

@@ -320,7 +320,12 @@ TEST(NotFinite, HugeWeightsEnd) {
     for (const Layer& layer : audit_of(folder.path()).layers)
       for (const Head& head : layer.heads) {
         const theory::Verdict verdict = head.judgement.verdict;
-        EXPECT_TRUE(head.not_finite > 0 ? verdict == theory::Verdict::kNotFinite : verdict == theory::Verdict::kFrozen) << size << " " << theory::name_of(verdict);
+        EXPECT_EQ(head.not_finite, 0) << size << ": finite weights are not called NaN";
+        EXPECT_EQ(verdict, head.overflows ? theory::Verdict::kNotFinite : theory::Verdict::kFrozen) << size << " "
+            << theory::name_of(verdict);
+        if (size > 1e20) {
+          EXPECT_EQ(head.judgement.words, "Not finite: its weights are finite, but products of them overflow f32.");
+        }
       }
   }
 }

@@ -4,6 +4,7 @@
 audit_page_test.py COMMAND FOLDER: makes a small random model there. Exits with 77 where there is no Chromium.
 """
 
+import copy
 import json
 import pathlib
 import random
@@ -15,7 +16,8 @@ import sys
 import chromium
 
 LAYERS, HEADS, DIM, WIDTH = 3, 4, 8, 16
-HOSTILE = "<img src=x onerror='window.broken = 1'> d_k 𝛔"  # a folder's name, and so the model's
+HOSTILE = "<img src=x onerror='window.broken = 1'> d_k 𝛔\u202egnp"  # a folder's name, and so the model's
+SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 
 
 def make_model(folder):
@@ -52,6 +54,65 @@ def same(value, shown):
     return float(shown) == float(value)
 
 
+def with_grounds(found):
+    """The audit as if with embeddings, and layer 1 measured: inputs to the page, and nothing is claimed of them."""
+    out = copy.deepcopy(found)
+    for layer in out["layers"]:
+        for head in layer["heads"]:
+            if head["sigma"] is None:
+                continue
+            names = ("variance", "sigma", "unit_divisor", "ratio")
+            head["embeddings"] = {**{name: 2 * head[name] for name in names}, "sigma_over_isotropic": 2.0}
+            head["ground"] = "embeddings"
+            if layer["layer"] == 1:
+                head["measured"] = {**{name: 3 * head[name] for name in names}, "sigma_over_isotropic": 3.0,
+                    "largest_score": 9.5, "a_new_number": 0.125}
+                head["ground"] = "measured"
+    return out
+
+
+def check_grounds(browser, page, found, width):
+    """σ stands side by side in every way it is known, and verdicts say what they stand on."""
+    start, changed = 'id="results">', with_grounds(found)
+    text = page.read_text(encoding="utf-8")
+    before = text.index(start) + len(start)
+    other = page.with_name("grounds.html")
+    other.write_text(text[:before] + json.dumps(changed).replace("<", "\\u003c") +
+                     text[text.index("</script", before) :], encoding="utf-8")
+    browser.open(other, width)
+    assert not browser.problems, browser.problems
+    assert browser.run("document.documentElement.scrollWidth") <= width, "scrolls sideways"
+    note = browser.run("document.querySelector('.ground-note').textContent")
+    assert f"measured {HEADS} verdicts" in note, note
+    assert f"on the embeddings {(LAYERS - 1) * HEADS - 1} verdicts" in note, note
+    click = "dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    browser.run(f"document.querySelectorAll('.cell')[{HEADS + 1}].{click}")
+    browser.settle()
+    head = changed["layers"][1]["heads"][1]
+    assert browser.run("document.querySelector('#head .ground').textContent") == "measured"
+    sigmas = browser.run(
+        "[...document.querySelectorAll('.sigmas div')].map((e) => [e.querySelector('dt').textContent, "
+        "Number(e.querySelector('.v').dataset.value), e.className])"
+    )
+    assert sigmas == [["σ from the weights", head["sigma"], ""], ["σ on the embeddings", 2 * head["sigma"], ""],
+                      ["σ measured", 3 * head["sigma"], "stands"]], sigmas
+    assert "a_new_number" in browser.run("document.querySelector('#head').textContent")
+    titles = browser.run("[...document.querySelectorAll('#heads thead button')].map((b) => b.textContent)")
+    assert titles[2:5] == ["σ weights", "σ embeddings", "σ measured"], titles
+    row = browser.run(
+        "[...document.querySelectorAll('#heads tbody tr')].find((r) => r.children[0].textContent === '1.1')"
+        ".children[5].querySelector('.v').dataset.value"
+    )
+    assert float(row) == 3 * head["unit_divisor"], row
+    pairs = browser.run(
+        "[...document.querySelectorAll('[data-path]')].filter((e) => e.dataset.path && e.dataset.value !== 'undefined')"
+        ".map((e) => [e.dataset.path, e.dataset.value])"
+    )
+    for where, value in pairs:
+        assert same(pointed(changed, where), value), (where, value)
+    browser.picture(str(page.with_name(f"grounds-{width}.png")))
+
+
 def main(command, folder):
     path = chromium.find()
     if not path:
@@ -72,7 +133,9 @@ def main(command, folder):
             assert len(browser.requests) == 1, browser.requests
             assert browser.run("window.broken") is None, "a string of the JSON was run as a script"
             assert browser.run("document.documentElement.scrollWidth") <= width, "scrolls sideways"
-            assert browser.run("document.querySelector('h1').textContent") == HOSTILE
+            assert browser.run("document.querySelector('h1').textContent") == SHOWN
+            note = browser.run("document.querySelector('.ground-note').textContent")
+            assert f"from the weights alone {LAYERS * HEADS - 1} verdicts, which would hold if" in note, note
             cells = browser.run("[...document.querySelectorAll('.cell')].map((c) => [c.dataset.path, c.dataset.value])")
             assert len(cells) == LAYERS * HEADS, cells
             heading = "document.querySelector('#head h2').textContent"
@@ -81,6 +144,9 @@ def main(command, folder):
             browser.settle()
             head = found["layers"][2]["heads"][1]
             assert browser.run(heading) == f"Head 2.1: {head['verdict']}", browser.run(heading)
+            assert browser.run("document.querySelector('#head .ground').textContent") == "from the weights alone"
+            names = "[...document.querySelectorAll('.sigmas dt')].map((e) => e.textContent)"
+            assert browser.run(names) == ["σ from the weights"]
             assert browser.run("document.querySelector('.fix code').textContent") == f"layer 2, head 1: {head['fix']}"
             assert browser.run("document.querySelectorAll('#head figure.chart').length") == 3  # spectrum, curve, entropy
             assert browser.run("[...document.querySelectorAll('#head figure.chart')].every((f) => f.querySelectorAll('.mark').length > 1)")
@@ -108,6 +174,7 @@ def main(command, folder):
             assert browser.run("document.querySelectorAll('.cell.dimmed').length") == LAYERS * HEADS - 1
             assert not browser.problems, browser.problems
             browser.picture(str(folder / f"audit-{width}.png"))
+            check_grounds(browser, page, found, width)
     finally:
         browser.close()
     print("the page shows what the JSON says")

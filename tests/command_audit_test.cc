@@ -43,6 +43,8 @@ TEST(Audit, JsonHasEveryHead) {
   const Json json = json_of({folder.name(), "--contexts", "32,64"});
   EXPECT_EQ(json["family"], "llama");
   EXPECT_EQ(json["scale_rule"], "sqrt_dk");
+  EXPECT_EQ(json["experiment"], "audit");
+  EXPECT_TRUE(json["conclusion"].get<std::string>().starts_with("If inputs were isotropic, ")) << json["conclusion"];
   EXPECT_EQ(json["contexts"], Json({32, 64}));
   EXPECT_EQ(json["judged_at"], 64);
   ASSERT_EQ(json["layers"].size(), 2u);
@@ -63,6 +65,7 @@ TEST(Audit, JsonHasEveryHead) {
       EXPECT_LT(head["entropy"]["32"].get<double>(), std::log(32));
       EXPECT_LT(head["entropy"]["32"].get<double>(), head["entropy"]["64"].get<double>());
       EXPECT_TRUE(head["verdict"].is_string());
+      EXPECT_EQ(head["ground"], "weights");
       EXPECT_FALSE(head["fix"].get<std::string>().empty());
       EXPECT_EQ(head["spectrum"].size(), 8u);
       EXPECT_EQ(head["curve"][0]["distance"], 0);
@@ -79,7 +82,7 @@ TEST(Audit, TextHasTheMapAndTheWorst) {
   EXPECT_EQ(plain.out.find('\x1b'), plain.out.npos);
   EXPECT_NE(colour.out.find("\x1b[48;5;"), colour.out.npos);
   EXPECT_NE(plain.out.find("heads 0 … 3"), plain.out.npos);
-  EXPECT_NE(plain.out.find("The 3 furthest from right"), plain.out.npos);
+  EXPECT_NE(plain.out.find("The 3 heads furthest from right"), plain.out.npos);
   EXPECT_NE(plain.out.find("isotropic"), plain.out.npos);
 }
 
@@ -103,8 +106,8 @@ TEST(Audit, CsvSaysWhatJsonSays) {
       for (std::size_t i = 0; i < titles.size(); ++i) {
         if (titles[i] == "layer") {
           EXPECT_EQ(row[i], layer["layer"].dump());
-        } else if (titles[i] == "verdict") {
-          EXPECT_EQ(row[i], head["verdict"]);
+        } else if (titles[i] == "verdict" || titles[i] == "ground") {
+          EXPECT_EQ(row[i], head[titles[i]]);
         } else if (head.contains(titles[i]) && head[titles[i]].is_number()) {
           EXPECT_EQ(std::stod(row[i]), head[titles[i]].get<double>()) << titles[i];
         } else if (titles[i] == "entropy_64") {
@@ -113,6 +116,96 @@ TEST(Audit, CsvSaysWhatJsonSays) {
       }
     }
   EXPECT_FALSE(std::getline(csv, line));
+}
+
+/// Layer 1's head 2 is frozen for any input like these weights' own.
+Made with_a_frozen_head() {
+  Made made = llama();
+  for (auto& [name, m] : made.tensors)
+    if (name == "model.layers.1.self_attn.q_proj.weight")
+      for (std::int64_t i = 0; i < 8 * m.width; ++i) m.values[static_cast<std::size_t>(2 * 8 * m.width + i)] *= 300;
+  return made;
+}
+
+TEST(Audit, FailsOnWhatItIsTold) {
+  const Folder good(llama()), bad(with_a_frozen_head());
+  const test::Finished passed = rootdk({good.name(), "--fail-on", "frozen,not_finite"}),
+      failed = rootdk({bad.name(), "--fail-on", "frozen,not_finite", "--json"});
+  EXPECT_EQ(passed.status, 0) << passed.out;
+  EXPECT_EQ(passed.err, "");
+  EXPECT_EQ(failed.status, 3);
+  EXPECT_EQ(failed.err, "rootdk audit: --fail-on: frozen (1 head, from the weights alone): 1.2\n");
+  EXPECT_EQ(Json::parse(failed.out)["layers"][1]["heads"][2]["verdict"], "frozen") << "the result comes all the same";
+  EXPECT_EQ(rootdk({bad.name(), "--fail-on", "exploding"}).status, 0);
+}
+
+TEST(Audit, TakesAScaleByItsRule) {
+  const Folder folder(llama());
+  const auto scale = [&](const std::string& text) {
+    return json_of({folder.name(), "--scale", text})["layers"][0]["scale"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(scale("sqrt_dk"), 1 / std::sqrt(8));
+  EXPECT_DOUBLE_EQ(scale("dk(8)"), 1);
+  EXPECT_DOUBLE_EQ(scale("none"), 1);
+  EXPECT_DOUBLE_EQ(scale("0.25"), 0.25);
+  EXPECT_DOUBLE_EQ(scale("-2"), -2);
+  const Json json = json_of({folder.name(), "--scale", "sqrt_dk*ssmax(0.43)"});
+  EXPECT_EQ(json["scale_rule"], "sqrt_dk*ssmax(0.43)");
+  EXPECT_NE(json["notes"].dump().find("depends on the query"), std::string::npos);
+}
+
+TEST(Audit, SaysWhatIsNotFinite) {
+  Made made = llama();
+  for (auto& [name, m] : made.tensors) {
+    if (name == "model.layers.0.self_attn.q_proj.weight") m.at(8 + 3, 5) = NAN;  // head 1
+    if (name == "model.layers.1.self_attn.q_proj.weight")
+      for (std::int64_t i = 0; i < 8 * m.width; ++i) m.values[static_cast<std::size_t>(i)] = 1e30;  // head 0
+  }
+  const Folder folder(made);
+  const Json layers = json_of({folder.name()})["layers"];
+  const Json &nan = layers[0]["heads"][1], &huge = layers[1]["heads"][0];
+  EXPECT_EQ(nan["words"], "Not finite: NaN or Inf among its weights.");
+  EXPECT_EQ(nan["not_finite"], 1);
+  EXPECT_EQ(huge["words"], "Not finite: its weights are finite, but products of them overflow f32.");
+  EXPECT_EQ(huge["not_finite"], 0);
+  EXPECT_EQ(huge["overflows"], true);
+  EXPECT_EQ(huge["verdict"], "not_finite");
+}
+
+// Names of files are text of somebody else's.
+TEST(Audit, NamesSteerNoTerminal) {
+  const test::TemporaryFolder outer;
+  const std::string hostile = (outer.path() / "m\u202e\x1b[2Jx").string();
+  std::filesystem::create_directory(hostile);
+  write(llama(), hostile);
+  for (const test::Finished& done : {rootdk({hostile}), rootdk({hostile, "--json"}), rootdk({hostile + "/none"}),
+                                     rootdk({hostile, "--csv", hostile + "/config.json"})})
+    for (const std::string* text : {&done.out, &done.err}) {
+      EXPECT_EQ(text->find("\u202e"), text->npos) << *text;
+      EXPECT_EQ(text->find('\x1b'), text->npos) << *text;
+    }
+  EXPECT_NE(rootdk({hostile}).out.find("m\\u202e\\x1b[2Jx, a llama model"), std::string::npos);
+}
+
+TEST(Audit, SaysHowToGetWhatItCanRead) {
+  const Folder folder(llama());
+  std::filesystem::remove(folder / "model.safetensors");
+  test::write_file(folder / "pytorch_model.bin", "PK\x03\x04");
+  for (const std::string& path : {folder.name(), folder.name("pytorch_model.bin")}) {
+    const test::Finished done = rootdk({path});
+    EXPECT_EQ(done.status, 2);
+    for (const char* part : {"pytorch_model.bin", "pickle", "save_file", "model.safetensors"})
+      EXPECT_NE(done.err.find(part), done.err.npos) << done.err;
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+  }
+  const test::Finished hub = rootdk({"no-such-org/no-such-model"});
+  EXPECT_EQ(hub.status, 2);
+  for (const char* part : {"no such file", "nothing is downloaded",
+                           "hf download no-such-org/no-such-model --local-dir no-such-model"})
+    EXPECT_NE(hub.err.find(part), hub.err.npos) << hub.err;
+  for (const std::string& path : {folder.name("none.safetensors"), std::string("./a/b"), std::string("a/b/c"),
+                                  std::string("a/b.gguf"), std::string("nothing")})
+    EXPECT_EQ(rootdk({path}).err.find("hf download"), std::string::npos) << path;
 }
 
 TEST(Audit, RefusesInOneLine) {
@@ -131,6 +224,14 @@ TEST(Audit, RefusesInOneLine) {
       {{folder.name(), "--family-file", folder.name("none.json")}, "none.json: No such file"},
       {{folder.name(), "--contexts", "1"}, "contexts: 1, but numbers from 2 to 2^40 are wanted"},
       {{folder.name(), "--colour", "red"}, "--colour: \"red\", but auto, always or never is wanted"},
+      {{folder.name(), "--fail-on", "frosen"}, "--fail-on: \"frosen\" is no verdict; there are unknown, soft, "
+                                               "outliers, sink, sharp, uniform, frozen, exploding, not_finite"},
+      {{folder.name(), "--fail-on", "frozen,"}, "--fail-on: \"frozen,\" has an empty place"},
+      {{folder.name(), "--scale", "sqrt"}, "--scale: scale: \"sqrt\""},
+      {{folder.name(), "--scale", "dk,none"}, "--scale: \"dk,none\", but one rule or number is wanted"},
+      {{folder.name(), "--scale", "0"}, "scale: 0, but a finite number other than 0 is wanted"},
+      {{folder.name(), "--apply-qk-clip", "0", "--max-scores", folder.name("notes.txt"), "--dry-run", "--fail-on",
+        "frozen"}, "goes without --against, --csv, --html, --hidden-out and --fail-on"},
       {{folder.name(), "--out", "x"}, "--out: goes with --apply-qk-clip"},
       {{folder.name(), "--apply-qk-clip", "100"}, "give the scores that were seen"},
       {{folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("notes.txt"), "--dry-run"}, "max scores: parse error"},

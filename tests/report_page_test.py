@@ -10,7 +10,9 @@ import copy
 import json
 import math
 import os
+import random
 import re
+import struct
 import subprocess
 import sys
 from decimal import Decimal
@@ -291,6 +293,25 @@ class Checker:
             self.fail(f"ids used twice: {twice}")
 
 
+def attended(command, folder):
+    """What rootdk attend --html puts into its page, of four heads of random numbers."""
+    random.seed(7)
+    arrays = []
+    for name in ("q", "k", "v"):
+        numbers = [random.gauss(0, 2) for _ in range(4 * 16 * 8)]
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4, 16, 8), }".ljust(117).encode() + b"\n"
+        arrays.append(os.path.join(folder, f"{name}.npy"))
+        with open(arrays[-1], "wb") as file:
+            file.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header +
+                       struct.pack(f"<{len(numbers)}f", *numbers))
+    page = os.path.join(folder, "attended.html")
+    subprocess.run([command, "attend", *arrays, "--html", page, "--force"], stdout=subprocess.DEVNULL, check=True)
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    start = text.index('id="results">') + len('id="results">')
+    return json.loads(text[start : text.index("</script", start)])
+
+
 def main(command, maker, d3, folder):
     browser_path = chromium.find()
     if not browser_path:
@@ -313,6 +334,7 @@ def main(command, maker, d3, folder):
         ("stopped", stopped(results, 0)),
         ("stopped later", stopped(results, 1)),
         ("empty", nothing),
+        ("attend", attended(command, folder)),
     ]
     failures, seen = [], []
     browser = chromium.Browser(browser_path)

@@ -1,5 +1,6 @@
 // The judge on evidence made by hand: what must hold for any evidence, and both sides of every threshold.
 // tests/theory_judge_measured_test.cc has it judge what the engine measured.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -66,7 +67,14 @@ Evidence any_evidence() {
   e.key_mean_norm = maybe(log_draw(1e-3, 1e3));
   e.alignment = maybe(log_draw(1e-2, 1e2));
   e.expected_sigma = maybe(log_draw(1e-4, 1e4));
+  e.ground = *rc::gen::element(Ground::kMeasured, Ground::kEmbeddings, Ground::kWeights);
+  e.overflows = e.ground != Ground::kMeasured && coin();
   return e;  // dim_qk stays unknown: the average over ‖q‖ costs thirty times as much
+}
+
+/// The symptom alone: what follows may speak of the scale or of dtypes, which are facts.
+std::string symptom_of(const Judgement& j) {
+  return j.words.substr(0, std::min(j.words.find(". "), j.words.find("the spread")));
 }
 
 TEST(Judge, SaysSomethingOfAnything) {
@@ -79,6 +87,14 @@ TEST(Judge, SaysSomethingOfAnything) {
       RC_ASSERT(std::adjacent_find(j.codes.begin(), j.codes.end()) == j.codes.end());
       if (has(j, Verdict::kSoft) || has(j, Verdict::kUnknown)) RC_ASSERT(j.codes.size() == 1u);
       if (has(j, Verdict::kFrozen)) RC_ASSERT(!has(j, Verdict::kSharp));
+      // What never ran is nowhere spoken of as if it had.
+      const bool fact = j.ground == Ground::kMeasured || j.verdict == Verdict::kNotFinite ||
+          j.verdict == Verdict::kUnknown;
+      RC_ASSERT(j.words.starts_with("Would be ") == !fact);
+      RC_ASSERT((j.fix.find("if measuring bears this out") != j.fix.npos ||
+                 j.fix.starts_with("If measuring bears this out, ")) == !fact);
+      for (const char* claim : {"σ = ", " is ", "half of the rows give"})
+        RC_ASSERT(fact || symptom_of(j).find(claim) == std::string::npos);
       for (const std::string* text : {&j.words, &j.fix}) {
         RC_ASSERT(text->size() > 4u && text->back() == '.');
         RC_ASSERT(text->find("nan") == std::string::npos);
@@ -345,6 +361,57 @@ TEST(JudgeWords, ExamplesInFull) {
   EXPECT_EQ(judge(made_of(1 / 8.0, 3.1, 1, 1)).fix,
             "Divide the scores by 3.1 for unit variance: use the scale 1/24.8, a divisor of 3.1·√d_k; or use QK-norm, which keeps σ there whatever the "
             "weights do.");
+}
+
+TEST(JudgeWords, FollowTheirGround) {
+  Evidence e = made_of(1, 3, 1, 1);
+  e.entropy = e.sum_p2 = e.mean_p_max = e.median_p_max = e.rows = e.raw_max = Evidence::kUnknown;
+  e.ground = Ground::kWeights;
+  EXPECT_EQ(judge(e).ground, Ground::kWeights);
+  EXPECT_EQ(judge(e).words,
+            fmt::format("Would be frozen if inputs were isotropic: σ would be 24, {:.3g} times σ_c = 3.72, where 1024 "
+                        "keys freeze, and Gaussian scores would leave an "
+                        "entropy of {:.3g} out of 6.93. Why: q·k is not scaled, 8 times what 1/√d_k gives, and queries "
+                        "would be 3 times as large as unit variance.",
+                        24 / critical_sigma(1024), gaussian_softmax(24, 1024, 64).entropy));
+  EXPECT_EQ(judge(e).fix,
+            "If measuring bears this out, divide the scores by 24 for unit variance: use the scale 1/24, a divisor of "
+            "3·√d_k; or use QK-norm, which keeps σ "
+            "there whatever the weights do.");
+  e.ground = Ground::kEmbeddings;
+  EXPECT_TRUE(judge(e).words.starts_with("Would be frozen if every layer's inputs were like the embeddings: σ would be "
+                                         "24, ")) << judge(e).words;
+  EXPECT_TRUE(judge(e).fix.starts_with("If measuring bears this out, divide ")) << judge(e).fix;
+  Evidence soft_head = made_of(1 / 8.0, 1, 1, 1);
+  soft_head.ground = Ground::kWeights;
+  EXPECT_TRUE(judge(soft_head).words.starts_with("Would be soft if inputs were isotropic: σ would be 1, "))
+      << judge(soft_head).words;
+  EXPECT_EQ(judge(soft_head).fix, "None, if measuring bears this out.");
+  Evidence flat = soft(0);
+  flat.ground = Ground::kWeights;
+  EXPECT_EQ(judge(flat).words, "Would be uniform if inputs were isotropic: all scores of a row would be equal.");
+}
+
+// Of weights it is no matter of rows or of statistics, and finite ones are not called NaN.
+TEST(JudgeWords, NotFinite) {
+  Evidence e;
+  e.not_finite = 1;
+  EXPECT_EQ(judge(e).words, "Not finite: NaN or Inf in every row.");
+  e.ground = Ground::kWeights;
+  EXPECT_EQ(judge(e).words, "Not finite: NaN or Inf among its weights.");
+  EXPECT_EQ(judge(e).fix, "Go back to a checkpoint whose weights are finite, and look for the step that made the first "
+                          "NaN or Inf.");
+  e.overflows = true;
+  EXPECT_EQ(judge(e).words, "Not finite: its weights are finite, but products of them overflow f32.");
+  EXPECT_EQ(judge(e).fix, "Go back to a checkpoint from before its weights ran away: no scale helps once q·k itself "
+                          "overflows.");
+  // Rows that are not finite may well have seen two keys.
+  Evidence rows;
+  rows.rows = 0;
+  rows.not_finite = 0.5;
+  EXPECT_EQ(judge(rows).words,
+            "Not finite: NaN or Inf in 50 % of the rows. No finite row sees two keys, so there is nothing else to "
+            "judge.");
 }
 
 TEST(JudgeWords, ExplodingBecauseOfTheMeanKey) {

@@ -6,14 +6,55 @@ const letters = {soft: "", uniform: "_", sharp: "+", frozen: "#", exploding: "X"
 const heads = layers.flatMap((layer, row) => layer.heads.map((head, column) => ({layer, head, row, column})));
 const contexts = results.contexts.map(String);
 const judged = contexts.includes(String(results.judged_at)) ? String(results.judged_at) : contexts[contexts.length - 1];
-const row_name = (layer) => (kinds.size > 1 ? `${layer.attention} ${layer.layer}` : `${layer.layer}`);
+const row_name = (layer) => (kinds.size > 1 ? `${visible(layer.attention)} ${layer.layer}` : `${layer.layer}`);
 const name_of = (one) => `${row_name(one.layer)}.${one.head.head}`;
+
+// What verdicts stand on, and σ as each ground has it: whatever the JSON holds stands side by side. ----------------
+
+const grounds = {
+  measured: {name: "measured", says: "on activations of this model"},
+  embeddings: {
+    name: "on the embeddings",
+    says: "which would hold if every layer's inputs were like the normalised embeddings"
+  },
+  weights: {
+    name: "from the weights alone",
+    says: "which would hold if inputs were isotropic, and queries and keys independent; in a trained model they are not, " +
+        "and σ is often several times as large"
+  },
+};
+const ground_of = (head) => grounds[head.ground] || grounds.weights;
+const stands = heads.filter((one) => one.head.verdict !== "not_finite");  // that holds for any input
+const sigmas = [{title: "σ from the weights", short: "σ weights", of: (h) => ref(h, "sigma"), ground: "weights"},
+                {title: "σ on the embeddings", short: "σ embeddings", of: (h) => ref(h, "embeddings", "sigma"),
+                 ground: "embeddings"},
+                {title: "σ measured", short: "σ measured", of: (h) => ref(h, "measured", "sigma"), ground: "measured"}]
+                   .filter((s) => s.ground === "weights" || heads.some((one) => one.head[s.ground]));
+
+/// What is known in several ways, in the surest of them: what the verdict stands on.
+const surest = (head, key) => {
+  const ground = ["measured", "embeddings"].find((id) => head[id]);
+  return ground ? ref(head, ground, key) : ref(head, key);
+};
+
+const badge_of = (head) => el("span", {class: `ground ${head.ground || "weights"}`}, ground_of(head).name);
+
+function ground_note() {
+  const lines = Object.entries(grounds).map(([id, {name, says}]) => {
+    const count = stands.filter((one) => ground_of(one.head) === grounds[id]).length;
+    const text = ` ${counted(count, "verdict")}, ${says}.`;
+    return count ? el("p", {}, el("span", {class: `ground ${id}`}, name), text) : null;
+  });
+  return el("div", {class: "ground-note", role: "note"}, el("h3", {}, "What the verdicts stand on"), lines);
+}
 
 /// What the map and the table can show: a reference into the JSON.
 const quantities = {
   "σ/σ_c": {of: (h, n) => ref(h, "sigma_over_critical", n), help: "beyond 1 scores freeze"},
-  "σ": {of: (h) => ref(h, "sigma"), help: "spread of the scores; 1 is what 1/√d_k is for"},
-  "divisor ÷ √d_k": {of: (h) => ref(h, "ratio"), help: "1 where the square root is right"},
+  ...Object.fromEntries(sigmas.map((s) => [
+    sigmas.length > 1 ? s.title : "σ", {of: s.of, help: "spread of the scores; 1 is what 1/√d_k is for"}
+  ])),
+  "divisor ÷ √d_k": {of: (h) => surest(h, "ratio"), help: "1 where the square root is right"},
   "entropy": {of: (h, n) => ref(h, "entropy", n), help: "of softmax, in nats"},
   "p_max": {of: (h, n) => ref(h, "p_max", n), help: "the largest weight, on average"},
   "effective keys": {of: (h, n) => ref(h, "effective_keys", n), help: "1/Σp²"},
@@ -31,7 +72,7 @@ const changed = () => watchers.forEach((watch) => watch());
 function map_figure() {
   const most = d3.max(layers, (l) => l.heads.length);
   return chart({
-    label: `A map of ${layers.length} layers and up to ${most} heads.`,
+    label: `A map of ${counted(layers.length, "layer")} and up to ${counted(most, "head")}.`,
     choices: {show: Object.keys(quantities).map((id) => ({id, label: id})), keys: [judged, ...contexts.filter((n) => n !== judged)].map((n) => ({id: n, label: `${n} keys`}))},
     caption: "A cell is a head; choose one to see it below. Letters: _ uniform, + sharp, # frozen, X exploding, ! not finite.",
     draw({svg, width, chosen: choice, spot}) {
@@ -53,7 +94,8 @@ function map_figure() {
         mark(rect, value);
         if (cell >= 9 && letters[one.head.verdict])
           g.append("text").attr("class", "letter").attr("x", one.column * cell + (cell - 1) / 2).attr("y", one.row * tall + tall / 2 + 3).text(letters[one.head.verdict]);
-        spot(left + (one.column + 0.5) * cell, top + (one.row + 0.5) * tall, `head ${name_of(one)}: ${one.head.verdict}`, [[choice.show, value], [help, ""]]);
+        spot(left + (one.column + 0.5) * cell, top + (one.row + 0.5) * tall,
+             `head ${name_of(one)}: ${one.head.verdict}, ${ground_of(one.head).name}`, [[choice.show, value], [help, ""]]);
       }
       if (values.length)
         g.append("text").attr("class", "quiet").attr("y", layers.length * tall + 18).text(`dark ${number(d3.min(values))} … bright ${number(d3.max(values))}`);
@@ -116,12 +158,39 @@ function facts_of(head) {
                 ["… over the context's distances", "variance_in_context"], ["mean of q·k", "mean"], ["no |score| exceeds", "bound"], ["65504 over that (f16)", "f16_headroom"],
                 ["bf16 rounds such a score by", "bf16_rounding"], ["spread of q's components", "sigma_q"], ["of k's", "sigma_k"], ["length of the mean key", "key_mean_norm"],
                 ["alignment of q and k", "alignment"], ["largest singular value of W_qᵀW_k", "largest_singular_value"], ["effective rank", "effective_rank"]];
-  const cells = rows.map(([title, key]) => [title, put(digits(4), head, key)]);
-  if (head.measured)
-    for (const [title, key] of [["σ on the given activations", "sigma"], ["… over that of isotropic inputs", "sigma_over_isotropic"], ["largest score seen", "largest_score"],
-                                ["QK-clip's γ", "clip_factor"]])
-      cells.push([title, put(digits(4), head.measured, key)]);
-  return table("What the weights say", [{title: "", left: true}, "value"], cells);
+  return table("What the weights say", [{title: "", left: true}, "value"],
+               rows.map(([title, key]) => [title, put(digits(4), head, key)]));
+}
+
+/// The same head on other inputs than isotropic ones; what is not known by name is shown by its own.
+function on_inputs_of(head, ground, caption) {
+  if (!head[ground]) return null;
+  const values = head[ground];
+  const titles = {
+    sigma: "σ, after the scale",
+    sigma_over_isotropic: "… over that of isotropic inputs",
+    unit_divisor: "unit divisor",
+    ratio: "its ratio to √d_k",
+    variance: "variance of q·k within a row",
+    largest_score: "largest |score| seen",
+    largest_raw: "largest score seen",
+    clip_factor: "QK-clip's γ",
+    entropy: "entropy",
+    p_max: "largest weight, on average",
+    trace_jacobian: "tr J"
+  };
+  const others = Object.keys(values).filter((key) => !(key in titles) && (isNumber(values[key]) || values[key] === null));
+  const keys = [...Object.keys(titles).filter((key) => key in values), ...others];
+  return table(caption, [{title: "", left: true}, "value"],
+               keys.map((key) => [titles[key] || key, put(digits(4), values, key)]));
+}
+
+/// σ as each ground has it, side by side; the one that the verdict stands on is marked.
+function sigmas_of(head) {
+  return el("dl", {class: "sigmas"}, sigmas.map((s) => {
+    const stands = grounds[s.ground] === ground_of(head);
+    return el("div", {class: stands ? "stands" : undefined}, el("dt", {}, s.title), el("dd", {}, shown(s.of(head), digits(3))));
+  }));
 }
 
 function head_section() {
@@ -137,24 +206,29 @@ function head_section() {
     if (curve.length) charts.push(el("div", {}, el("h3", {}, "Variance over distance (rotary)"), line_figure("Variance of q·k over distance.", "distance", "variance of q·k", curve, {reference: head.variance})));
     if (contexts.length > 1 && Object.keys(head.entropy).length)
       charts.push(el("div", {}, el("h3", {}, "Entropy over keys"), line_figure("Predicted entropy.", "keys", "entropy", contexts.map((n) => ({x: ref(head.keys, n), y: ref(head.entropy, n)})), {log_y: false})));
-    node.replaceChildren(
-        el("h2", {}, `Head ${name_of(chosen)}: `, ref(head, "verdict")), el("p", {class: "question"}, ref(head, "words")),
+    const conditional = head.verdict !== "not_finite";  // that is so for any input
+    node.replaceChildren(...[
+        el("h2", {}, `Head ${name_of(chosen)}: `, ref(head, "verdict")),
+        conditional ? el("p", {class: "stands-on"}, badge_of(head)) : null,
+        el("p", {class: "question"}, ref(head, "words")), conditional ? sigmas_of(head) : null,
         el("div", {class: "fix"}, el("code", {}, fix), copy_button(fix)),
-        el("div", {class: "pair"}, facts_of(head),
+        el("div", {class: "pair"}, facts_of(head), el("div", {},
            table("What softmax makes of it, if scores are Gaussian", [{title: "keys", left: true}, "σ/σ_c", "entropy", "effective keys", "p_max", {title: "verdict", left: true}],
                  contexts.filter((n) => head.keys[n] !== undefined).map((n) => [put(exact, head.keys, n), put(digits(3), head.sigma_over_critical, n), put(digits(4), head.entropy, n),
-                                        put(digits(3), head.effective_keys, n), put(digits(3), head.p_max, n), ref(head.verdicts, n)]))),
-        el("div", {class: "trio"}, charts));
+                                        put(digits(3), head.effective_keys, n), put(digits(3), head.p_max, n), ref(head.verdicts, n)])),
+           on_inputs_of(head, "measured", "What was measured"), on_inputs_of(head, "embeddings", "On the embeddings"))),
+        el("div", {class: "trio"}, charts)].filter(Boolean));
   });
   return node;
 }
 
 // The table --------------------------------------------------------------------------------------------------------------------
 
-const columns = [["head", (one) => name_of(one)], ["verdict", (one) => ref(one.head, "verdict")], ["σ", (one) => ref(one.head, "sigma")],
-                 ["unit divisor", (one) => ref(one.head, "unit_divisor")], ["÷ √d_k", (one) => ref(one.head, "ratio")], ["σ/σ_c", (one) => ref(one.head, "sigma_over_critical", judged)],
+const columns = [["head", (one) => name_of(one)], ["verdict", (one) => ref(one.head, "verdict")],
+                 ...sigmas.map((s) => [sigmas.length > 1 ? s.short : "σ", (one) => s.of(one.head)]),
+                 ["unit divisor", (one) => surest(one.head, "unit_divisor")], ["÷ √d_k", (one) => surest(one.head, "ratio")], ["σ/σ_c", (one) => ref(one.head, "sigma_over_critical", judged)],
                  ["entropy", (one) => ref(one.head, "entropy", judged)], ["p_max", (one) => ref(one.head, "p_max", judged)], ["bound", (one) => ref(one.head, "bound")],
-                 ["effective rank", (one) => ref(one.head, "effective_rank")]];
+                 ["effective rank", (one) => ref(one.head, "effective_rank")], ["ground", (one) => ref(one.head, "ground")]];
 const kMostRows = 500;
 
 function table_section() {
@@ -176,7 +250,7 @@ function table_section() {
       return value === null || value === undefined ? -Infinity : value;
     };
     const rows = heads.filter(passes).sort((a, b) => (down ? -1 : 1) * d3.ascending(key(a), key(b)));
-    note.textContent = rows.length > kMostRows ? `The first ${kMostRows} of ${rows.length} heads.` : `${rows.length} heads.`;
+    note.textContent = rows.length > kMostRows ? `The first ${kMostRows} of ${counted(rows.length, "head")}.` : `${counted(rows.length, "head")}.`;
     body.replaceChildren(...rows.slice(0, kMostRows).map((one) => {
       const pick = el("button", {type: "button"}, name_of(one));
       pick.addEventListener("click", () => choose(one));
@@ -209,13 +283,12 @@ function choose(one) {
 
 add(document.getElementById("model"), ref(results, "model"));
 add(document.getElementById("made"),
-    el("span", {}, "family ", ref(results, "family"), " · scale ", ref(results, "scale_rule"), ` · ${layers.length} attention layers · ${heads.length} heads · verdicts at ${judged} keys`));
+    el("span", {}, "family ", ref(results, "family"), " · scale ", ref(results, "scale_rule"), ` · ${counted(layers.length, "attention layer")} · ${counted(heads.length, "head")} · verdicts at ${judged} keys`));
 const counts = verdicts.map((v) => `${heads.filter((one) => one.head.verdict === v).length} ${v}`).join(", ");
 const map = map_figure();
 watchers.push(() => d3.select(map).selectAll(".cell").classed("chosen", (one) => one === chosen).classed("dimmed", (one) => !passes(one)));
 document.getElementById("audit").append(
-    el("section", {id: "map", "aria-label": "The map"}, el("h2", {}, "The map"), el("p", {class: "question"}, `Which heads are too sharp, and which look at nothing? ${counts}.`), map,
-       el("p", {class: "note"}, heads.some((one) => one.head.measured) ? "Predictions are for the activations that were given." : "Inputs are taken as isotropic, queries and keys as independent: real tokens are neither."),
+    el("section", {id: "map", "aria-label": "The map"}, el("h2", {}, "The map"), el("p", {class: "question"}, `Which heads are too sharp, and which look at nothing? ${counts}.`), ground_note(), map,
        (results.notes || []).map((_, i) => el("p", {class: "note"}, "Note: ", ref(results.notes, i)))),
     head_section(), table_section());
 document.getElementById("closing").append(el("p", {}, "Charts by D3 (BSD-3-Clause, Mike Bostock). Nothing was loaded from anywhere to show this page."));

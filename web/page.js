@@ -28,7 +28,8 @@ function section_of(chapter, place) {
   const charts =
       el("div", {class: "charts"}, more ? more.figure : null,
          part.figure ||
-             el("p", {class: "note"}, "There is nothing to draw here; what there is of this experiment is in results.json."));
+             el("p", {class: "note"},
+                "There is nothing to draw here; what there is of this experiment is in the JSON inside this file."));
   const conclusion =
       el("div", {class: "conclusion"}, el("h3", {}, "What to conclude"), el("p", {}, ref(chapter, "conclusion")),
          chapter.complete === false ? el("p", {class: "unfinished"}, "Interrupted: this is what was finished.") : null);

@@ -68,9 +68,17 @@ function add(node, child) {
     typeset(node, String(child));
 }
 
+/// Names of files and tensors may hold controls of direction, which would make a line read in another order: they
+/// become visible.
+const visible = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+                                       (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/// "1 head", "12 heads".
+const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
 /// "d_k" with its k set low; the text itself stays as it is.
 function typeset(node, text) {
-  text.split("d_k").forEach((part, i) => {
+  visible(text).split("d_k").forEach((part, i) => {
     if (i) {
       const dk = document.createElement("d-k");
       dk.append(Object.assign(document.createElement("i"), {textContent: "d"}));

@@ -2,6 +2,7 @@
 #include "arrays.h"
 #include "destinations.h"
 #include "report/json.h"
+#include "results.h"
 #include "rootdk/attention.h"
 #include "verbs.h"
 
@@ -11,8 +12,9 @@ namespace {
 
 struct Options : Common {
   std::string q, k, v, rule = "sqrt_dk", stats = "full", out, diagonal = "bottom-right";
-  bool causal = false, force = false;
+  bool causal = false;
   double soft_cap = 0;
+  PageOption page;
 };
 
 StatsLevel level_of(const std::string& text) {
@@ -41,9 +43,10 @@ Problem problem_of(const Options& o) {
 int run(const Options& o) {
   o.begin();
   const Problem problem = problem_of(o);
-  Destinations destinations(o.force);
+  Destinations destinations(o.page.force);
   for (const std::string& read : {o.q, o.k, o.v}) destinations.reads(read);
   destinations.writes("--out", o.out);
+  o.page.check(destinations);
   const Array q = read_array(o.q), k = read_array(o.k), v = read_array(o.v);
   const Inputs inputs{q.view(o.q), k.view(o.k), v.view(o.v)};
   const Plan plan = make_plan(problem, rootdk::shape_of(inputs, problem));
@@ -52,16 +55,20 @@ int run(const Options& o) {
   Array output = make_array(q.dtype, std::move(shape));
   const Extents extents = {plan.shape.batch, plan.shape.heads_q, plan.shape.len_q, plan.shape.dim_v};
   report::Attended attended{plan.shape, problem.scale.name(), o.causal, plan.kernel, plan.isa, {}};
-  attended.stats =
-      forward(problem, inputs, {Tensor{output.bytes.data(), output.dtype, Device::kCpu, extents, row_major(extents)}});
+  const double seconds = timed([&] {
+    attended.stats = forward(problem, inputs,
+                             {Tensor{output.bytes.data(), output.dtype, Device::kCpu, extents, row_major(extents)}});
+  });
   if (!o.out.empty()) write_file(o.out, npy_bytes(output));
+  Told told = tell(attended);
+  told.data["output"] = o.out.empty() ? report::Json(nullptr) : report::Json(o.out);
+  o.page.write(o, {"attend", "Attention on your own arrays", "What did the scores of each head do?"}, told, seconds);
   if (o.json) {
-    report::Json json = report::json_of(attended);
-    json["output"] = o.out.empty() ? report::Json(nullptr) : report::Json(o.out);
-    print(report::dumped(json));
+    print(report::dumped(told.data));
   } else {
-    print(report::text_of(attended) +
-          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n" : "The output is in " + o.out + ".\n"));
+    print(told.text +
+          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n"
+                         : "The output is in " + base::visible(o.out) + ".\n"));
   }
   return 0;
 }
@@ -72,6 +79,7 @@ Verb attend_verb() {
   const auto o = std::make_shared<Options>();
   return {"attend", "Attention on your own arrays: the output, and what the scores did",
           "  rootdk attend q.npy k.npy v.npy --causal --out o.npy\n"
+          "  rootdk attend q.npy k.npy v.npy --html heads.html\n"
           "  rootdk attend q.npy k.npy v.npy --rule \"sqrt_dk*ssmax(0.43)\" --json",
           [o](OptionList& list) {
             list.argument("q", o->q, "Queries, .npy: [[[batch,] heads,] length, dim]; f64 stays f64, all else becomes f32");
@@ -84,7 +92,7 @@ Verb attend_verb() {
             list.option("--soft-cap", o->soft_cap, "cap·tanh(s/cap) after the scale; 0 is off");
             list.option("--stats", o->stats, "none, basic or full");
             list.option("--out", o->out, "Where to write the output, .npy");
-            list.flag("--force", o->force, kForceHelp);
+            o->page.declare(list);
             o->declare(list);
           },
           [o] { return run(*o); }};

@@ -2,9 +2,11 @@
 #include "rootdk/audit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -26,7 +28,7 @@ namespace {
 
 struct Options {
   std::string path, heads, kv_heads, head_dim, norm, scale, rotary_base, context, family, family_file;
-  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, colour = "auto";
+  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, fail_on, colour = "auto";
   std::int64_t worst = 10;
   int threads = 0;
   bool json = false, dry_run = false, families = false, force = false;
@@ -46,13 +48,43 @@ std::optional<double> real(const char* option, const std::string& text) {
   return values[0];
 }
 
+/// A number, or a rule.
+void set_scale(const std::string& text, audit::Hints& hints) {
+  if (text.empty()) return;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size()) {
+    hints.scale = value;
+    return;
+  }
+  const std::vector<Scale> rules = scales("--scale", text);
+  if (rules.size() != 1) base::refuse("--scale: \"{}\", but one rule or number is wanted", text);
+  hints.scale_rule = text;
+}
+
+std::vector<theory::Verdict> verdicts_of(const char* option, const std::string& text) {
+  std::vector<theory::Verdict> out;
+  if (text.empty()) return out;
+  for (const std::string& name : split_list(option, text)) {
+    const auto found = std::find_if(theory::kVerdicts.begin(), theory::kVerdicts.end(),
+                                    [&](theory::Verdict v) { return name == theory::name_of(v); });
+    if (found == theory::kVerdicts.end()) {
+      std::vector<std::string> known;
+      for (const theory::Verdict v : theory::kVerdicts) known.emplace_back(theory::name_of(v));
+      base::refuse("{}: \"{}\" is no verdict; there are {}", option, name, fmt::join(known, ", "));
+    }
+    out.push_back(*found);
+  }
+  return out;
+}
+
 audit::Hints hints_of(const Options& o) {
   audit::Hints hints;
   hints.heads = whole("--heads", o.heads);
   hints.kv_heads = whole("--kv-heads", o.kv_heads);
   hints.head_dim = whole("--head-dim", o.head_dim);
   hints.context = whole("--context", o.context);
-  hints.scale = real("--scale", o.scale);
+  set_scale(o.scale, hints);
   hints.rotary_base = real("--rotary-base", o.rotary_base);
   if (o.norm == "rms") hints.norm = theory::Norm::Kind::kRms;
   else if (o.norm == "layer") hints.norm = theory::Norm::Kind::kLayer;
@@ -116,8 +148,8 @@ void check(const Options& o) {
     base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores, --tokens, --embeddings or --inputs");
   if (is_random(o)) base::refuse("--apply-qk-clip: random tokens do not show the largest scores; give --tokens a file of real ones");
   if (o.out.empty() && !o.dry_run) base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
-  if (!o.against.empty() || !o.csv.empty() || !o.html.empty() || !o.hidden_out.empty())
-    base::refuse("--apply-qk-clip: goes without --against, --csv, --html and --hidden-out");
+  if (!o.against.empty() || !o.csv.empty() || !o.html.empty() || !o.hidden_out.empty() || !o.fail_on.empty())
+    base::refuse("--apply-qk-clip: goes without --against, --csv, --html, --hidden-out and --fail-on");
 }
 
 audit::Options options_of(const Options& o) {
@@ -155,12 +187,24 @@ int clip(const Options& o, const checkpoint::Checkpoint& file, const audit::Mode
   return 0;
 }
 
+/// Exit status where a head is what --fail-on names.
+constexpr int kFailed = 3;
+
+int status_of(const audit::Audit& found, const std::vector<theory::Verdict>& fail_on) {
+  if (!found.complete) return kInterruptedStatus;
+  const std::string failed = report::heads_that_are(found, fail_on);
+  if (failed.empty()) return 0;
+  fmt::print(stderr, "rootdk audit: --fail-on: {}\n", failed);
+  return kFailed;
+}
+
 int run(const Options& o) {
   if (o.families) {
     print(audit::families_json() + "\n");
     return 0;
   }
   check(o);
+  const std::vector<theory::Verdict> fail_on = verdicts_of("--fail-on", o.fail_on);
   const bool colour = wants_colour(o);
   if (o.threads > 0) omp_set_num_threads(o.threads);
   const auto file = checkpoint::Checkpoint::open(o.path);
@@ -193,7 +237,7 @@ int run(const Options& o) {
     const auto worst = static_cast<std::size_t>(o.worst);
     print(report::text_of(found, {colour, worst}) + (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1)) : ""));
   }
-  return found.complete ? 0 : kInterruptedStatus;
+  return status_of(found, fail_on);
 }
 
 }  // namespace
@@ -210,6 +254,7 @@ Verb audit_verb() {
           "  rootdk audit model/ --tokens random              the same where there is no text at hand\n"
           "  rootdk audit step_2000/ --against step_1000/     what training did to the scale\n"
           "  rootdk audit model.safetensors --apply-qk-clip 100 --max-scores seen.json --dry-run\n"
+          "  rootdk audit model/ --fail-on not_finite,frozen  exit status 3 if a head is so: for CI\n"
           "  rootdk audit --families                          how models are described, for --family-file",
           [o](OptionList& list) {
             list.optional_argument("checkpoint", o->path, ".safetensors, its index, a directory of either, or a .gguf");
@@ -217,7 +262,8 @@ Verb audit_verb() {
             list.option("--kv-heads", o->kv_heads, "How many key heads");
             list.option("--head-dim", o->head_dim, "d_k");
             list.option("--norm", o->norm, "Before the projections: rms, layer or none");
-            list.option("--scale", o->scale, "What the model multiplies q·k with");
+            list.option("--scale", o->scale,
+                        "What the model multiplies q·k with: a number, or a rule that rootdk rules lists");
             list.option("--rotary-base", o->rotary_base, "Of rotary positions; 0 for a model without them");
             list.option("--context", o->context, "The longest context");
             list.option("--family", o->family, "Take it for a model of this family");
@@ -237,8 +283,10 @@ Verb audit_verb() {
             list.flag("--dry-run", o->dry_run, "Only say what would change");
             list.option("--csv", o->csv, "Write a line for every head there");
             list.option("--html", o->html, "Write a page there that needs nothing else");
+            list.option("--fail-on", o->fail_on,
+                        "Exit with 3 if any head is one of these: not_finite,exploding,frozen,uniform,sharp,…");
             list.flag("--force", o->force, kForceHelp);
-            list.option("--worst", o->worst, "Heads in the table");
+            list.option("--worst", o->worst, "Heads in the table; words and fix for each of them that is not soft");
             list.option("--colour", o->colour, "auto, always or never");
             list.flag("--json", o->json, "The result as JSON on standard output (docs/audit.md)");
             list.option("--threads", o->threads, "Threads to use; 0 is all that OpenMP offers");

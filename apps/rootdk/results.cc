@@ -37,10 +37,31 @@ void Results::keep(const std::filesystem::path& folder) const {
   if (report::has_html()) write_file(folder / kPage, report::html(json));
 }
 
+std::string Results::page() const { return report::html(report::dumped(json_)); }
+
 std::string Results::where(const std::filesystem::path& folder) {
   const std::string data = (folder / kData).string(), page = (folder / kPage).string();
   if (report::has_html()) return fmt::format("The report is {}, its data {}.\n", page, data);
   return fmt::format("The data is in {}; for {} rootdk must be built with D3 (Debian: node-d3).\n", data, kPage);
+}
+
+void PageOption::declare(OptionList& list) {
+  list.option("--html", path, "Write a page there that needs nothing else");
+  list.flag("--force", force, kForceHelp);
+}
+
+void PageOption::check(Destinations& destinations) const {
+  if (!path.empty() && !report::has_html())
+    base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  destinations.writes("--html", path);
+}
+
+void PageOption::write(const Common& common, const Heading& heading, const Told& told, double seconds) const {
+  if (path.empty()) return;
+  Results results(common);
+  results.add(heading, told, seconds);
+  results.set_complete(told.complete);
+  write_file(path, results.page());
 }
 
 }  // namespace rootdk::app

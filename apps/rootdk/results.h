@@ -1,10 +1,13 @@
-// Results as they are kept: results.json (docs/results-json.md), and report.html, which is drawn from it.
+// Results as they are kept: results.json (docs/results-json.md), and report.html, which is drawn from it; or a page
+// alone, of one result.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
 #include "common.h"
+#include "destinations.h"
 #include "report/json.h"
 
 namespace rootdk::app {
@@ -50,8 +53,31 @@ class Results {
   /// A sentence that says where they are.
   static std::string where(const std::filesystem::path& folder);
 
+  /// The page, with the results inside it.
+  std::string page() const;
+
  private:
   report::Json json_;
 };
+
+/// --html of a verb that has one result.
+struct PageOption {
+  std::string path;
+  bool force = false;
+
+  void declare(OptionList& list);
+  /// Before anything is computed: refuses what could not be written. Destinations say what may be.
+  void check(Destinations& destinations) const;
+  /// Nothing, if the option was not given.
+  void write(const Common& common, const Heading& heading, const Told& told, double seconds) const;
+};
+
+/// Seconds that run() takes.
+template <class Run>
+double timed(const Run& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 }  // namespace rootdk::app

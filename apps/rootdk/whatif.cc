@@ -1,6 +1,7 @@
 // rootdk whatif: a saved q and k under every rule.
 #include "arguments.h"
 #include "arrays.h"
+#include "results.h"
 #include "verbs.h"
 
 namespace rootdk::app {
@@ -10,9 +11,13 @@ namespace {
 struct Options : Common {
   std::string q, k, v, rules;
   bool causal = false;
+  PageOption page;
 };
 
 int run(const Options& o) {
+  Destinations destinations(o.page.force);
+  for (const std::string& read : {o.q, o.k, o.v}) destinations.reads(read);
+  o.page.check(destinations);
   const Array q = read_array(o.q, Precision::kF32), k = read_array(o.k, Precision::kF32);
   Array v;
   lab::WhatifOptions options;
@@ -27,7 +32,14 @@ int run(const Options& o) {
     options.treatments.clear();
     for (const std::string& rule : split_list("--rules", o.rules)) options.treatments.push_back(lab::treatment(rule));
   }
-  return run_experiment(o, "whatif", [&](const lab::Watch& watch) { return lab::try_rules(options, watch); });
+  return run_experiment(o, "whatif", [&](const lab::Watch& watch) {
+    lab::Whatif found;
+    const double seconds = timed([&] { found = lab::try_rules(options, watch); });
+    const Heading heading = {"whatif", "A saved q and k under every rule",
+                             "What would each rule make of these queries and keys?"};
+    o.page.write(o, heading, tell(found), seconds);
+    return found;
+  });
 }
 
 }  // namespace
@@ -36,6 +48,7 @@ Verb whatif_verb() {
   const auto o = std::make_shared<Options>();
   return {"whatif", "A saved q and k under every rule, side by side",
           "  rootdk whatif q.npy k.npy v.npy --causal\n"
+          "  rootdk whatif q.npy k.npy v.npy --html rules.html\n"
           "  rootdk whatif q.npy k.npy --rules \"sqrt_dk,measured,qk_norm,soft_cap(30)\"",
           [o](OptionList& list) {
             list.argument("q", o->q, "Queries, .npy: [[[batch,] heads,] length, dim]; computed in f32");
@@ -44,6 +57,7 @@ Verb whatif_verb() {
             list.flag("--causal", o->causal, "A query sees the keys up to its own; the last query stands on the last key");
             list.option("--rules", o->rules,
                         "Scales, measured, qk_norm, cosine(c), soft_cap(c), temperature (default: all, as usual)");
+            o->page.declare(list);
             o->declare(list);
           },
           [o] { return run(*o); }};

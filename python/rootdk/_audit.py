@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,11 +20,15 @@ from ._problem import flag, real, text, whole, wholes
 from ._stats import Array
 
 _BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "effective_keys", "p_max")
+_ON_INPUTS = ("embeddings", "measured")  # the same head on other inputs: objects in its dictionary
+_GROUNDS = {"measured": "measured", "embeddings": "on the embeddings", "weights": "from the weights alone"}
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\x00-\x1f\x7f-\x9f]")
 
 
 class Audit:
     """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head, `found["entropy"]` one
-    [heads, contexts]; `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
+    [heads, contexts], `found["ground"]` what each verdict stands on ("measured", "embeddings" or "weights");
+    `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
 
     def __init__(self, text: str, words: str, conclusion: str, csv: str, hidden: Array | None = None):
         self._json, self._words, self._csv, self._hidden = text, words, csv, hidden
@@ -67,19 +72,25 @@ class Audit:
 
     @property
     def names(self) -> list[str]:
-        """What there is for every head."""
+        """What there is for every head; `embeddings_sigma` is `head["embeddings"]["sigma"]`, where any head has it."""
         if not self.heads:
             return []
+        nested = {f"{part}_{name}": None for head in self.heads for part in _ON_INPUTS for name in head.get(part, {})}
         return [name for name, value in self.heads[0].items() if name in _BY_CONTEXT
-                or isinstance(value, (int, float, str, type(None)))]
+                or isinstance(value, (int, float, str, type(None)))] + list(nested)
 
     def __getitem__(self, name: str) -> Array:
         """[heads], or [heads, contexts] for what depends on the number of keys; NaN where it is not known."""
         if name not in self.names:
             raise KeyError(f"{name!r} is none of {', '.join(self.names)}")
+        part, _, rest = name.partition("_")
+        if part in _ON_INPUTS:
+            return np.array([_known(head.get(part, {}).get(rest)) for head in self.heads], dtype=np.float64)
         values = [head[name] for head in self.heads]
         if name in _BY_CONTEXT:
             return np.array([[_known(value.get(str(n))) for n in self.contexts] for value in values], dtype=np.float64)
+        if all(isinstance(value, bool) for value in values):
+            return np.array(values, dtype=np.bool_)
         if all(isinstance(value, int) for value in values):
             return np.array(values, dtype=np.int64)
         if any(isinstance(value, str) for value in values):
@@ -119,7 +130,8 @@ class Audit:
         return self._words
 
     def __repr__(self) -> str:
-        return f"Audit({self.model}, {self.family}, {len(self.data['layers'])} layers, {len(self)} heads): {self.conclusion}"
+        layers, heads = _counted(len(self.data["layers"]), "layer"), _counted(len(self), "head")
+        return f"Audit({_visible(self.model)}, {_visible(self.family)}, {layers}, {heads}): {self.conclusion}"
 
     def _repr_html_(self) -> str:
         widest = max((len(layer["heads"]) for layer in self.data["layers"]), default=0)
@@ -127,9 +139,11 @@ class Audit:
         lines = []
         for layer in self.data["layers"]:
             cells = "".join(_cell(head, str(self.judged_at)) for head in layer["heads"])
-            lines.append(f"<tr><th>{html.escape(layer['attention'])} {layer['layer']}</th>{cells}</tr>")
+            lines.append(f"<tr><th>{html.escape(_visible(layer['attention']))} {layer['layer']}</th>{cells}</tr>")
+        grounds = {head["ground"] for head in self.heads if head["verdict"] != "not_finite"}
+        stands = ", ".join(words for name, words in _GROUNDS.items() if name in grounds)
         return (f"<p>{html.escape(repr(self))}</p>"
-                f"<table><caption>σ of the scores; colour: σ/σ_c at {self.judged_at} keys</caption>"
+                f"<table><caption>σ of the scores, {stands}; colour: σ/σ_c at {self.judged_at} keys</caption>"
                 f"<thead><tr><th>layer</th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>")
 
 
@@ -137,17 +151,28 @@ def _known(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
+def _visible(name: str) -> str:
+    """A file's name cannot steer a terminal, nor the order in which a line is read."""
+    return _DIRECTION.sub(lambda c: f"\\u{ord(c[0]):04x}", name)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def _cell(head: dict[str, Any], context: str) -> str:
-    words = html.escape(f"head {head['head']}, {head['verdict']}: {head['words']}", quote=True)
-    if head["sigma"] is None:
+    ground = _GROUNDS[head["ground"]]
+    words = html.escape(f"head {head['head']}, {head['verdict']}, {ground}: {head['words']}", quote=True)
+    sigma = head.get("measured", head.get("embeddings", head))["sigma"]  # what the verdict stands on
+    if sigma is None:
         return f'<td title="{words}">–</td>'
     frozen = min(1.0, _known(head["sigma_over_critical"].get(context)))
     shade = f' style="background: rgb(213 94 0 / {frozen:.2f})"' if frozen == frozen else ""
-    return f'<td title="{words}"{shade}>{head["sigma"]:.2f}</td>'
+    return f'<td title="{words}"{shade}>{sigma:.2f}</td>'
 
 
 def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None,
-          head_dim: int | None = None, norm: str | None = None, scale: float | None = None,
+          head_dim: int | None = None, norm: str | None = None, scale: float | str | None = None,
           rotary_base: float | None = None, context: int | None = None, family: str | None = None,
           family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None,
           inputs: Path | None = None, run: Any = None, embeddings: Any = None, against: Source | None = None,
@@ -159,7 +184,8 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     config       what config.json would say of a module or a state_dict, as a dict or a configuration of
                  transformers; without it, a module's own ``config``
     heads, kv_heads, head_dim, norm ("rms", "layer", "none"), scale, rotary_base, context
-                 what no configuration says; wins over one that does
+                 what no configuration says; wins over one that does. A scale is a number, or a rule of
+                 ``rootdk.rules()``: "sqrt_dk", "dk(8)"
     family       take it for a model of this family; ``family_file`` describes a new one
     contexts     numbers of keys to predict for; verdicts are for ``at`` of them, or the longest
     inputs       activations as they enter the projections: an .npy, or a directory of them
@@ -174,7 +200,10 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     call = _core.AuditCall()
     call.heads, call.kv_heads, call.head_dim = _whole("heads", heads), _whole("kv_heads", kv_heads), _whole("head_dim", head_dim)
     call.context, call.judge_at = _whole("context", context), _whole("at", at)
-    call.scale = None if scale is None else real("scale", scale)
+    if isinstance(scale, str):
+        call.scale_rule = scale
+    elif scale is not None:
+        call.scale = real("scale", scale)
     call.rotary_base = None if rotary_base is None else real("rotary_base", rotary_base)
     if norm is not None:
         call.set_norm(text("norm", norm))

@@ -81,6 +81,7 @@ class AuditCall:
     head_dim: int | None
     context: int | None
     scale: float | None
+    scale_rule: str
     rotary_base: float | None
     family: str
     family_json: str

@@ -243,8 +243,11 @@ class Stats(_Learned[CoreStats]):
         return self._judge(dtype, batch * self.heads + head, 1)[0]
 
     def _judge(self, dtype: str, first: int, count: int) -> list[Judgement]:
+        all_of_them = json.loads(self._core.judge(_text("dtype", dtype), first, count))["judgements"]
+        for j in all_of_them:
+            del j["ground"]  # statistics are measured, always
         return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j)
-                for j in json.loads(self._core.judge(_text("dtype", dtype), first, count))["judgements"]]
+                for j in all_of_them]
 
     def __repr__(self) -> str:
         head = f"Stats({self.level}, batch {self.batch} × heads {self.heads})"

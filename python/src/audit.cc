@@ -117,6 +117,7 @@ void bind_audit(nb::module_& m) {
     call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },
                      [field](AuditCall& c, const std::string& value) { c.hints.*field = value; });
   };
+  text("scale_rule", &audit::Hints::scale_rule);
   text("family", &audit::Hints::family);
   text("family_json", &audit::Hints::family_json);
   const auto option = [&]<class T>(const char* name, T audit::Options::*field) {

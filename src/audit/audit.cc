@@ -153,7 +153,8 @@ Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::M
   head.d_k = a.dim_qk;
   head.scale = a.scale;
   head.not_finite = q.not_finite + k.not_finite;
-  if (head.not_finite > 0) return draft;
+  head.overflows = head.not_finite == 0 && (q.overflows || k.overflows);
+  if (!head.finite()) return draft;
   theory::HeadTheory& t = draft.theory;
   t = theory::head_theory(q.projected, k.projected, meeting);
   head.mean = t.mean;
@@ -216,7 +217,7 @@ struct Open {
 void prepare_keys(Open& open, std::int64_t h) {
   const auto at = static_cast<std::size_t>(h);
   open.keys[at] = open.weights.side(Which::kKeys, h);
-  if (open.embedded && open.keys[at].not_finite == 0)
+  if (open.embedded && open.keys[at].not_finite == 0 && !open.keys[at].overflows)
     open.keys_embedded[at] = moments_of(rows_on(open.weights, Which::kKeys, h, open.embedded->keys), open.layer.attention.dim_qk);
 }
 
@@ -251,7 +252,7 @@ void audit_head(const Options& options, Open& open, std::int64_t h) {
   head.kv_head = h / (a.heads_q / a.heads_kv);
   Draft& draft = open.drafts[h];
   draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)], open.meeting, options, head);
-  if (head.not_finite > 0) return;
+  if (!head.finite()) return;
   if (open.embedded) draft.theory = set_on_embeddings(open, head).value_or(draft.theory);
   if (open.tokens)
     draft.theory = set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens),
@@ -321,8 +322,10 @@ double keys_in(const Attention& a, std::int64_t context, bool own) {
 theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, DType dtype, const theory::Thresholds& thresholds) {
   const Head& head = *draft.head;
   theory::Evidence e;
-  if (head.not_finite > 0) {
+  if (!head.finite()) {
+    e.ground = theory::Ground::kWeights;
     e.not_finite = 1;
+    e.overflows = head.overflows;
     return theory::judge(e, thresholds);
   }
   e = theory::evidence_of(draft.theory, keys, static_cast<double>(head.d_k), head.scale);
@@ -355,10 +358,10 @@ DType dtype_of(const checkpoint::Checkpoint& checkpoint, const Attention& a) {
   }
 }
 
-// Sums and products of weights near the end of f32's range leave it; such a head cannot be told from one with an Inf.
-void set_overflowed(Head& head) {
-  for (const double x : {head.variance, head.sigma, head.mean, head.effective_rank})
-    if (!std::isfinite(x)) head.not_finite = std::max<std::int64_t>(head.not_finite, 1);
+// Sums and products of weights near the end of f32's range leave it.
+bool overflows(const Head& head) {
+  return !std::isfinite(head.variance) || !std::isfinite(head.sigma) || !std::isfinite(head.mean) ||
+         !std::isfinite(head.effective_rank);
 }
 
 void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
@@ -368,8 +371,8 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
   std::map<double, Range> wanted;  // by number of keys
   const bool own = options.contexts.empty();
   for (Draft& draft : drafts) {
-    if (draft.head->not_finite == 0) set_overflowed(*draft.head);
-    if (draft.head->not_finite > 0) continue;
+    if (draft.head->finite()) draft.head->overflows = overflows(*draft.head);
+    if (!draft.head->finite()) continue;
     if (std::isnan(draft.sigma)) continue;
     const auto want = [&](double keys) {
       Range& range = wanted[keys];
@@ -390,7 +393,7 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     Head& head = *draft.head;
     const DType dtype = dtype_of(checkpoint, *draft.attention);
     const auto judged = [&](double keys, double entropy) { return judgement_of(draft, keys, entropy, dtype, options.thresholds); };
-    if (head.not_finite > 0) {
+    if (!head.finite()) {
       head.judgement = judged(2, Head::kUnknown);
       return;
     }
@@ -426,7 +429,7 @@ void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& option
   auto draft = drafts.begin();
   for (const std::vector<HeadStats>& layer : audit.ran->layers)
     for (const HeadStats& stats : layer) {
-      if (draft->head->not_finite == 0) set_measured(stats, options, *draft);
+      if (draft->head->finite()) set_measured(stats, options, *draft);
       ++draft;
     }
 }
@@ -440,7 +443,8 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.contexts = contexts_for(model, options);
     out.judged_at = options.judge_at.value_or(out.contexts.back());
     if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
-    if (!(options.clip_threshold > 0)) refuse("clip_threshold: {}, but a number above 0 is wanted", options.clip_threshold);
+    if (!(options.clip_threshold > 0))
+      refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
     if (options.run) {
       if (!options.inputs.empty()) refuse("inputs: came with a run, which measures everything itself");
       check_run(checkpoint, model, *options.run);

@@ -140,7 +140,8 @@ void write(const Checkpoint& file, const Changes& changes, const std::filesystem
 
 Clipped clip_checkpoint(const Checkpoint& file, const Model& model, std::span<const Observed> observed, const Clip& clip, const std::filesystem::path& out) {
   return base::with_memory_errors([&] {
-    if (!(clip.threshold > 0) || !std::isfinite(clip.threshold)) refuse("threshold: {}, but a number above 0 is wanted", clip.threshold);
+    if (!(clip.threshold > 0) || !std::isfinite(clip.threshold))
+      refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", clip.threshold);
     if (file.format() != checkpoint::Format::kSafetensors) refuse("{}: only safetensors can be corrected", in_quotes(file.files().front().string()));
     std::map<const Attention*, std::vector<ClippedHead>> by_layer;
     for (const Observed& o : observed) {

@@ -252,15 +252,19 @@ void Recogniser::set_scale(const Pattern& p, std::int64_t layers, Attention& a) 
     if (!std::isfinite(*hints_.scale) || *hints_.scale == 0) refuse("scale: {}, but a finite number other than 0 is wanted", *hints_.scale);
     return constant(*hints_.scale);
   }
-  if (settings_.find("rootdk.train") != nullptr) {
-    if (const auto text = settings_.text({"scale"})) {
-      const Scale scale = Scale::parse(*text);
-      a.scale *= scale.factor(0, a.dim_qk, {a.context, a.context - 1});
-      scale_rule_ = *text;
-      if (scale.by_row()) note(fmt::format("the scale {} depends on the query: taken for one that sees {} keys", *text, a.context));
-      return;
-    }
-  }
+  const auto rule = [&](const std::string& text) {
+    const Scale scale = Scale::parse(text);
+    const double factor = scale.factor(0, a.dim_qk, {a.context, a.context - 1});
+    if (!std::isfinite(factor) || factor == 0)
+      refuse("scale: {} is {} here, but a finite number other than 0 is wanted", text, factor);
+    a.scale *= factor;
+    scale_rule_ = text;
+    if (scale.by_row())
+      note(fmt::format("the scale {} depends on the query: taken for one that sees {} keys", text, a.context));
+  };
+  if (!hints_.scale_rule.empty()) return rule(hints_.scale_rule);
+  if (settings_.find("rootdk.train") != nullptr)
+    if (const auto text = settings_.text({"scale"})) return rule(*text);
   if (const auto found = p.scale_divisor_square_by_layers.find(layers); found != p.scale_divisor_square_by_layers.end())
     return constant(1 / std::sqrt(found->second));
   if (const auto square = real(settings_, p.scale_divisor_square)) {

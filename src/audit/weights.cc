@@ -208,9 +208,9 @@ Side LayerWeights::side(Which which, std::int64_t head) const {
     out.projected = first ? std::move(next) : joined(out.projected, next);
     first = false;
   }
-  // Sums of huge numbers that are finite themselves may not be.
-  if (out.not_finite == 0) out.not_finite = count_not_finite(out.projected.covariance) + count_not_finite(out.projected.mean);
-  if (const NormPlace& place = qk_norm(which); place.kind != theory::Norm::Kind::kNone && out.not_finite == 0) {
+  if (out.not_finite == 0)
+    out.overflows = count_not_finite(out.projected.covariance) + count_not_finite(out.projected.mean) > 0;
+  if (const NormPlace& place = qk_norm(which); place.kind != theory::Norm::Kind::kNone && out.finite()) {
     theory::Norm norm;
     norm.kind = place.kind;
     norm.gain_offset = place.gain_offset;
@@ -219,7 +219,7 @@ Side LayerWeights::side(Which which, std::int64_t head) const {
     out.not_finite = std::count_if(norm.gain.begin(), norm.gain.end(), [](double x) { return !std::isfinite(x); });
     if (out.not_finite == 0) out.projected = qk_normalised(out.projected, norm);
   }
-  if (out.not_finite > 0) out.projected = {};
+  if (!out.finite()) out.projected = {};
   else scale_leading(out.projected, static_cast<std::int64_t>(2 * attention_.rotary.frequencies.size()), attention_.rotary.magnitude);
   return out;
 }

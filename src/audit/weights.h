@@ -22,7 +22,10 @@ struct HeadRows {
 /// q or k of one head.
 struct Side {
   theory::Projected projected;  ///< empty where something is not finite
-  std::int64_t not_finite = 0;
+  std::int64_t not_finite = 0;  ///< NaN or Inf among its weights
+  bool overflows = false;       ///< they are finite, but sums of their products are not
+
+  bool finite() const { return not_finite == 0 && !overflows; }
 };
 
 enum class Which : std::uint8_t { kQueries, kKeys };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/hints.h"
 #include "checkpoint/index.h"
 #include "checkpoint/text.h"
 
@@ -29,7 +30,10 @@ Format format_of(const Source& source) {
   const std::string_view begin = source.text(0, std::min<std::uint64_t>(source.size(), 9));
   if (begin.starts_with("GGUF")) return Format::kGguf;
   if (begin.starts_with("\x93NUMPY")) return Format::kNpy;
-  if (begin.starts_with("PK\x03\x04")) return Format::kNpz;
+  const bool zip = begin.starts_with("PK\x03\x04");  // as torch.save writes; before that it wrote the pickle itself
+  if (is_pickle_name(source.path()) && (zip || begin.starts_with("\x80")))
+    refuse("{}: {}", source.name(), how_to_convert(source.path()));
+  if (zip) return Format::kNpz;
   if (begin.size() == 9 && begin[8] == '{') return Format::kSafetensors;
   source.refuse_at(0, "neither safetensors, GGUF, .npz nor .npy");
 }
@@ -68,6 +72,8 @@ Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options) {
     choice = choose_files(path);
   } else {
     data.directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    if (const std::string hint = how_to_download(path); !hint.empty() && !fs::exists(path, error))
+      refuse("{}: no such file; {}", printable(path.native()), hint);
     if (!is_index(path)) {
       auto source = Source::open(path);
       const Format format = format_of(*source);

@@ -7,6 +7,7 @@
 #include <set>
 #include <system_error>
 
+#include "checkpoint/hints.h"
 #include "checkpoint/text.h"
 
 namespace rootdk::checkpoint {
@@ -98,6 +99,11 @@ Choice choose_files(const fs::path& directory) {
   if (names.contains(kWhole)) return {{}, {kWhole}};
   for (const char* ending : {".safetensors", ".gguf", ".npz"})
     if (auto files = one_or_shards(directory, names, ending); !files.empty()) return {{}, std::move(files)};
+  const auto pickle = std::find_if(names.begin(), names.end(),
+                                   [](const std::string& name) { return is_pickle_name(name); });
+  if (pickle != names.end())
+    refuse("{}: no .safetensors, .gguf or .npz is in it, but {}, {}", printable(directory.native()), printable(*pickle),
+           how_to_convert(directory / *pickle));
   refuse("{}: no .safetensors, .gguf or .npz is in it", printable(directory.native()));
 }
 

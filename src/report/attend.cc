@@ -5,6 +5,7 @@
 #include "report/experiments.h"
 #include "report/json.h"
 #include "report/numbers.h"
+#include "report/sentences.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -118,8 +119,10 @@ std::string conclusion_of(const Attended& a) {
 std::string text_of(const Attended& a) {
   const Shape& s = a.shape;
   std::string out = wrap(fmt::format(
-      "{} query heads on {} key heads, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
-      s.heads_q, s.heads_kv, whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v, s.batch, name_of(s.dtype),
+      "{} on {}, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
+      counted_of(static_cast<std::size_t>(s.heads_q), "query head"),
+      counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v,
+      s.batch, name_of(s.dtype),
       a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
   if (a.stats.level != StatsLevel::kNone) {
     const bool full = a.stats.level == StatsLevel::kFull;

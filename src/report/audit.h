@@ -15,12 +15,15 @@ using Json = nlohmann::ordered_json;
 
 struct AuditText {
   bool colour = false;     ///< ANSI colours in the map; its letters say the same
-  std::size_t worst = 10;  ///< heads in the table
+  std::size_t worst = 10;  ///< heads in the table, and most that are spoken of
 };
 
 Json json_of(const audit::Audit& audit);
 std::string text_of(const audit::Audit& audit, const AuditText& options = {});
 std::string conclusion_of(const audit::Audit& audit);
+/// "frozen (2 heads, from the weights alone): 0.1, 3.2; not_finite (1 head): 1.1": those to which any of the verdicts
+/// applies, though another may be more serious. Empty if there are none.
+std::string heads_that_are(const audit::Audit& audit, const std::vector<theory::Verdict>& verdicts);
 /// A line for each head, after one of titles.
 std::string csv_of(const audit::Audit& audit);
 
@@ -28,6 +31,7 @@ std::string csv_of(const audit::Audit& audit);
 Json json_of(const std::vector<audit::HeadDrift>& drift);
 std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t worst);
 
+std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out);
 Json json_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out);
 std::string text_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out);
 

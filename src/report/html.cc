@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/refuse.h"
+#include "base/visible.h"
 #include "report/page.h"
 
 namespace rootdk::report {
@@ -89,10 +90,63 @@ void check_audit(const AnyJson& audit) {
   }
 }
 
-std::string around(std::string_view before, std::string_view json, std::string_view after) {
-  std::string out(before);
-  out += fit_for_script(json);
-  return out += after;
+/// What a link to the page shows, and the window's title.
+struct About {
+  std::string title, description;
+};
+
+std::string fit_for_attribute(std::string_view text) {
+  std::string out;
+  for (const char c : base::visible(text)) switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\n': out += ' '; break;
+      default: out += c;
+    }
+  return out;
+}
+
+/// The page's head with its places filled; what is put in is not looked into again.
+std::string with_about(std::string_view before, const About& about) {
+  constexpr std::string_view kTitle = "@TITLE@", kAbout = "@ABOUT@";
+  const std::size_t end = before.find("<style>");  // nothing after it has places
+  std::string out;
+  for (std::size_t i = 0; i < end;) {
+    const std::string_view rest = before.substr(i);
+    const bool title = rest.starts_with(kTitle);
+    if (title || rest.starts_with(kAbout)) {
+      out += fit_for_attribute(title ? about.title : about.description);
+      i += title ? kTitle.size() : kAbout.size();
+    } else {
+      out += before[i++];
+    }
+  }
+  return out.append(before.substr(end));
+}
+
+std::string around(std::string_view before, const About& about, std::string_view json, std::string_view after) {
+  return with_about(before, about).append(fit_for_script(json)).append(after);
+}
+
+About about_results(const AnyJson& results) {
+  const AnyJson& chapters = results["chapters"];
+  if (chapters.size() == 1)
+    return {chapters[0]["title"].get<std::string>() + ": measured by rootdk", chapters[0]["conclusion"]};
+  return {"Why attention is scaled: measured by rootdk",
+          fmt::format("{} experiments on the scale of attention: what was measured beside what theory predicts, and "
+                      "what follows.", chapters.size())};
+}
+
+About about_audit(const AnyJson& audit) {
+  const auto text = [&](const char* name, const char* otherwise) {
+    const AnyJson value = audit.value(name, AnyJson());
+    return value.is_string() ? value.get<std::string>() : otherwise;
+  };
+  return {text("model", "A model") + ": the scale of every head",
+          text("conclusion", "How far the scale of each attention head is from the one that gives its scores unit "
+                             "variance.")};
 }
 
 void want_d3() {
@@ -106,14 +160,16 @@ bool has_html() { return !kPageAfter.empty(); }
 std::string html(std::string_view results_json) {
   want_d3();
   if (results_json.starts_with(kByteOrderMark)) results_json.remove_prefix(kByteOrderMark.size());
-  check(parsed("results_json", results_json));
-  return around(kPageBefore, results_json, kPageAfter);
+  const AnyJson results = parsed("results_json", results_json);
+  check(results);
+  return around(kPageBefore, about_results(results), results_json, kPageAfter);
 }
 
 std::string audit_html(std::string_view audit_json) {
   want_d3();
-  check_audit(parsed("audit_json", audit_json));
-  return around(kAuditPageBefore, audit_json, kAuditPageAfter);
+  const AnyJson audit = parsed("audit_json", audit_json);
+  check_audit(audit);
+  return around(kAuditPageBefore, about_audit(audit), audit_json, kAuditPageAfter);
 }
 
 }  // namespace rootdk::report

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/visible.h"
+
 namespace rootdk::report {
 
 namespace {
@@ -32,7 +34,7 @@ void write(const Json& json, std::size_t indent, std::string& out) {
 std::string dumped(const Json& json) {
   std::string out;
   write(json, 0, out);
-  return out += '\n';
+  return base::with_visible_direction(out) + '\n';
 }
 
 double shortest(float x) {

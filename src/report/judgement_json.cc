@@ -11,6 +11,7 @@ void judgement_fields(Writer& io, const theory::Judgement& j) {
   io.constant("verdict", theory::name_of(j.verdict));
   auto& codes = io.node()["codes"] = nlohmann::ordered_json::array();
   for (const theory::Verdict code : j.codes) codes.push_back(theory::name_of(code));
+  io.constant("ground", theory::name_of(j.ground));
   io.number("keys", j.keys);
   io.number("sigma", j.sigma);
   io.number("sigma_c", j.sigma_c);

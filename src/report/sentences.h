@@ -17,6 +17,17 @@ inline std::string listed(const std::vector<std::string>& items) {
   return out;
 }
 
+/// "1 head", "12 heads".
+inline std::string counted_of(std::size_t count, std::string_view what) {
+  return whole(static_cast<std::int64_t>(count)) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
+/// Of numbers in ascending order, at least one; the mean of the two in the middle where their number is even.
+inline double median_of(const std::vector<double>& sorted) {
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
 /// "3.4 times as large as", "as large as", "a tenth …": how a compares with b, both above 0.
 inline std::string compared(double a, double b, std::string_view larger, std::string_view smaller) {
   return a >= b ? times(a / b) + " " + std::string(larger) : times(b / a) + " " + std::string(smaller);

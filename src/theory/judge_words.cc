@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <vector>
 
 namespace rootdk::theory {
@@ -16,6 +17,28 @@ bool known(double x) { return !std::isnan(x); }
 std::string number(double x) {
   const double size = std::fabs(x);
   return size >= 100 && size < 1e6 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x);
+}
+
+// What never ran is spoken of as "would be": the words of a measurement, and those of a condition. -----------------
+
+bool measured(const Evidence& e) { return e.ground == Ground::kMeasured; }
+
+std::string_view is_or(const Evidence& e, std::string_view fact, std::string_view would) {
+  return measured(e) ? fact : would;
+}
+
+/// "Frozen: ", or "Would be frozen if inputs were isotropic: ".
+std::string opening(const Evidence& e, Verdict verdict) {
+  std::string name = name_of(verdict);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  switch (e.ground) {
+    case Ground::kMeasured: break;
+    case Ground::kEmbeddings:
+      return fmt::format("Would be {} if every layer's inputs were like the embeddings: ", name);
+    case Ground::kWeights: return fmt::format("Would be {} if inputs were isotropic: ", name);
+  }
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name + ": ";
 }
 
 bool has(const Judgement& j, Verdict verdict) { return std::find(j.codes.begin(), j.codes.end(), verdict) != j.codes.end(); }
@@ -56,10 +79,14 @@ std::string scale_in_words(const Evidence& e, double factor) {
 std::string in_words(const Evidence& e, const Share& share) {
   switch (share.part) {
     case Part::kScale: return scale_in_words(e, share.factor);
-    case Part::kQueries: return fmt::format("queries are {} times as large as unit variance", number(share.factor));
-    case Part::kKeys: return fmt::format("keys spread {} times as far as unit variance", number(share.factor));
+    case Part::kQueries: return fmt::format("queries {} {} times as large as unit variance",
+                                            is_or(e, "are", "would be"), number(share.factor));
+    case Part::kKeys: return fmt::format("keys {} {} times as far as unit variance", is_or(e, "spread", "would spread"),
+                                         number(share.factor));
     case Part::kAlignment:
-      return fmt::format("q and k are {}: q·k varies {} times as much as in unrelated directions", share.factor > 1 ? "aligned" : "turned away from each other",
+      return fmt::format("q and k {} {}: q·k {} {} times as much as in unrelated directions",
+                         is_or(e, "are", "would be"),
+                         share.factor > 1 ? "aligned" : "turned away from each other", is_or(e, "varies", "would vary"),
                          number(share.factor * share.factor));
   }
   return {};
@@ -81,24 +108,30 @@ bool mean_key_is_long(const Evidence& e) { return e.key_mean_norm > std::sqrt(e.
 
 // Sentences -----------------------------------------------------------------------------------------------------------
 
-std::string spread(const Judgement& j) {
-  return fmt::format("σ = {} is {} times σ_c = {}, where {} keys freeze", number(j.sigma), number(j.sigma / j.sigma_c), number(j.sigma_c), number(j.keys));
+std::string spread(const Evidence& e, const Judgement& j) {
+  return fmt::format("σ {} {}{} {} times σ_c = {}, where {} keys freeze", is_or(e, "=", "would be"), number(j.sigma),
+                     is_or(e, " is", ","),
+                     number(j.sigma / j.sigma_c), number(j.sigma_c), number(j.keys));
 }
 
 std::string entropy(const Evidence& e, const Judgement& j) {
   const std::string most = number(std::log(e.keys + (e.sink_mass > 0 ? 1 : 0)));
   if (!known(e.entropy)) return fmt::format("Gaussian scores would leave an entropy of {} out of {}", number(j.predicted_entropy), most);
   const std::string predicted = known(j.predicted_entropy) ? fmt::format(" (Gaussian scores: {})", number(j.predicted_entropy)) : "";
-  return fmt::format("the entropy is {} out of {}{}", number(e.entropy), most, predicted);
+  return fmt::format("the entropy {} {} out of {}{}", is_or(e, "is", "would be"), number(e.entropy), most, predicted);
 }
 
 std::string p_max(const Evidence& e) {
-  return known(e.median_p_max) ? fmt::format("half of the rows give one key {} or more", number(e.median_p_max))
-                               : fmt::format("the largest probability is {} on average", number(e.mean_p_max));
+  return known(e.median_p_max) ? fmt::format("half of the rows {} one key {} or more", is_or(e, "give", "would give"),
+                                             number(e.median_p_max))
+                               : fmt::format("the largest probability {} {} on average", is_or(e, "is", "would be"),
+                                             number(e.mean_p_max));
 }
 
 std::string exploding(const Evidence& e, const Judgement& j, const Thresholds& t) {
-  std::string out = fmt::format("Exploding: raw scores reach {}, which {} rounds by up to {}", number(e.raw_max), name_of(e.dtype), number(j.rounding));
+  std::string out = fmt::format("{}raw scores {} {}, which {} rounds by up to {}", opening(e, j.verdict),
+                                is_or(e, "reach", "would reach"),
+                                number(e.raw_max), name_of(e.dtype), number(j.rounding));
   if (e.dtype == DType::kF16 && e.raw_max > t.f16_max) out += ", and f16 ends at 65504";
   out += ".";
   if (mean_key_is_long(e))
@@ -107,37 +140,52 @@ std::string exploding(const Evidence& e, const Judgement& j, const Thresholds& t
   return out;
 }
 
+/// Of weights it is a fact: no input changes it.
+std::string not_finite(const Evidence& e) {
+  if (e.overflows) return "Not finite: its weights are finite, but products of them overflow f32.";
+  if (!measured(e)) return "Not finite: NaN or Inf among its weights.";
+  return e.not_finite >= 1 ? "Not finite: NaN or Inf in every row."
+                           : fmt::format("Not finite: NaN or Inf in {} % of the rows.", number(100 * e.not_finite));
+}
+
 std::string symptom(const Evidence& e, const Judgement& j, const Thresholds& t) {
+  if (j.verdict == Verdict::kUnknown) return "";
+  if (j.verdict == Verdict::kNotFinite) return not_finite(e);
+  if (j.verdict == Verdict::kExploding) return exploding(e, j, t);
+  const std::string open = opening(e, j.verdict), wide = spread(e, j);
   switch (j.verdict) {
-    case Verdict::kUnknown: return "";
-    case Verdict::kSoft: return fmt::format("Soft: {}, and {}.", spread(j), entropy(e, j));
     case Verdict::kOutliers:
-      return fmt::format("Outliers: {}, yet {}: the spread is that of a few rows, or of keys so far below the others that softmax does not see them.",
-                         spread(j), entropy(e, j));
-    case Verdict::kSink: return fmt::format("Sink: it takes {} of the probability.", number(e.sink_mass));
-    case Verdict::kSharp: return fmt::format("Sharp: {}, and {}.", spread(j), entropy(e, j));
+      return fmt::format("{}{}, yet {}: the spread {} that of a few rows, or of keys so far below the others that "
+                         "softmax does not see them.", open,
+                         wide, entropy(e, j), is_or(e, "is", "would be"));
+    case Verdict::kSink: return fmt::format("{}it {} {} of the probability.", open, is_or(e, "takes", "would take"),
+                                            number(e.sink_mass));
     case Verdict::kUniform:
-      return e.sigma == 0 ? "Uniform: all scores of a row are equal."
-                          : fmt::format("Uniform: {}; every key gets nearly the same.", entropy(e, j));
+      return e.sigma == 0 ? fmt::format("{}all scores of a row {} equal.", open, is_or(e, "are", "would be"))
+                          : fmt::format("{}{}; every key {} nearly the same.", open, entropy(e, j),
+                                        is_or(e, "gets", "would get"));
     case Verdict::kFrozen:
       if (e.sigma > t.frozen * j.sigma_c)
-        return fmt::format("Frozen: {}, and {}.", spread(j), known(e.median_p_max) ? p_max(e) : entropy(e, j));
-      return known(e.sigma / j.sigma_c) ? fmt::format("Frozen: {}, although {}.", p_max(e), spread(j)) : fmt::format("Frozen: {}.", p_max(e));
-    case Verdict::kExploding: return exploding(e, j, t);
-    case Verdict::kNotFinite: return fmt::format("Not finite: NaN or Inf in {} % of the rows.", number(100 * e.not_finite));
+        return fmt::format("{}{}, and {}.", open, wide, known(e.median_p_max) ? p_max(e) : entropy(e, j));
+      return known(e.sigma / j.sigma_c) ? fmt::format("{}{}, although {}.", open, p_max(e), wide)
+                                        : fmt::format("{}{}.", open, p_max(e));
+    default: return fmt::format("{}{}, and {}.", open, wide, entropy(e, j));
   }
-  return {};
 }
 
 /// " Also frozen, sink."
-std::string others(const Judgement& j) {
+std::string others(const Evidence& e, const Judgement& j) {
   std::string out;
-  for (std::size_t i = 1; i < j.codes.size(); ++i) out += fmt::format("{}{}", i == 1 ? " Also " : ", ", name_of(j.codes[i]));
+  for (std::size_t i = 1; i < j.codes.size(); ++i)
+    out += fmt::format("{}{}", i > 1 ? ", " : is_or(e, " Also ", " Would also be "), name_of(j.codes[i]));
   return out.empty() ? out : out + ".";
 }
 
 std::string not_judged(const Evidence& e) {
-  if (e.rows == 0) return " No row sees two keys, so there is nothing else to judge.";
+  if (e.not_finite >= 1) return "";  // in every row, or in the weights: there is nothing else
+  if (e.rows == 0)
+    return e.not_finite > 0 ? " No finite row sees two keys, so there is nothing else to judge."
+                            : " No row sees two keys, so there is nothing else to judge.";
   if (known(e.sigma) && known(e.keys)) return "";
   return " Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or frozen was not judged.";
 }
@@ -157,19 +205,9 @@ std::string capitalised(std::string text) {
   return text;
 }
 
-}  // namespace
 
-std::string words_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
-  std::string out = symptom(e, j, t);
-  const bool of_spread = j.verdict == Verdict::kUniform || j.verdict == Verdict::kSharp || (j.verdict == Verdict::kFrozen && e.sigma > t.frozen * j.sigma_c) ||
-                         (j.verdict == Verdict::kExploding && !mean_key_is_long(e));
-  if (of_spread) out += cause(e, j, t);
-  if (known(e.expected_sigma) && known(e.sigma)) out += fmt::format(" The weights let one expect σ = {}.", number(e.expected_sigma));
-  out += others(j) + not_judged(e);
-  return out.starts_with(' ') ? out.substr(1) : out;
-}
-
-std::string fix_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
+/// As if all of it had been measured.
+std::string plain_fix(const Evidence& e, const Judgement& j, const Thresholds& t) {
   const std::string divide = unit_variance(j);
   switch (j.verdict) {
     case Verdict::kUnknown:
@@ -196,9 +234,37 @@ std::string fix_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
       return j.unit_variance_factor > 2 && has(j, Verdict::kFrozen) ? capitalised(divide) + "; or " + clip + "." : capitalised(clip) + ".";
     }
     case Verdict::kNotFinite:
+      if (e.overflows)
+        return "Go back to a checkpoint from before its weights ran away: no scale helps once q·k itself overflows.";
+      if (!measured(e))
+        return "Go back to a checkpoint whose weights are finite, and look for the step that made the first NaN or "
+               "Inf.";
       return "Look for the first NaN or Inf among q, k and bias; where large scores made it, QK-norm or QK-clip bounds them.";
   }
   return {};
+}
+
+}  // namespace
+
+
+std::string words_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
+  std::string out = symptom(e, j, t);
+  const bool of_spread = j.verdict == Verdict::kUniform || j.verdict == Verdict::kSharp ||
+      (j.verdict == Verdict::kFrozen && e.sigma > t.frozen * j.sigma_c) ||
+                         (j.verdict == Verdict::kExploding && !mean_key_is_long(e));
+  if (of_spread) out += cause(e, j, t);
+  if (known(e.expected_sigma) && known(e.sigma))
+    out += fmt::format(" The weights let one expect σ = {}.", number(e.expected_sigma));
+  out += others(e, j) + not_judged(e);
+  return out.starts_with(' ') ? out.substr(1) : out;
+}
+
+std::string fix_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
+  std::string fix = plain_fix(e, j, t);
+  if (measured(e) || j.verdict == Verdict::kUnknown || j.verdict == Verdict::kNotFinite) return fix;
+  if (j.verdict == Verdict::kSoft) return "None, if measuring bears this out.";
+  fix[0] = static_cast<char>(fix[0] - 'A' + 'a');
+  return "If measuring bears this out, " + fix;
 }
 
 }  // namespace rootdk::theory

@@ -75,6 +75,59 @@ def test_heads_are_rows_and_columns(tmp_path):
     assert found._repr_html_().count("<td") == 8
 
 
+def test_verdicts_carry_their_ground(tmp_path):
+    folder = llama(tmp_path / "model")
+    found = rootdk.audit(folder)
+    assert found.data["experiment"] == "audit" and found.data["conclusion"] == found.conclusion
+    assert set(found["ground"]) <= {"embeddings", "weights"} and found.names.count("ground") == 1
+    for head in found:  # nothing ran, so nothing is told as a fact
+        assert head["words"].startswith("Would be ") and "if measuring bears this out" in head["fix"].lower()
+        assert ("embeddings" in head) == (head["ground"] == "embeddings")
+    np.save(tmp_path / "acts.npy", np.random.default_rng(1).standard_normal((200, WIDTH)).astype(np.float32))
+    measured = rootdk.audit(folder, inputs=tmp_path / "acts.npy")
+    assert set(measured["ground"]) == {"measured"}
+    assert all("would be" not in head["words"].lower() and "measuring" not in head["fix"] for head in measured)
+    assert measured["measured_sigma"].tolist() == [head["measured"]["sigma"] for head in measured]
+    assert "measured_sigma" in measured.names and "measured_sigma" not in found.names
+    with pytest.raises(KeyError, match="measured_sigma"):
+        found["measured_sigma"]
+    assert "σ of the scores, measured;" in measured._repr_html_()
+    sigma = measured.heads[0]["measured"]["sigma"]
+    assert f">{sigma:.2f}</td>" in measured._repr_html_()
+
+
+def test_arrays_of_what_only_some_heads_have():
+    heads = [{"head": 0, "sigma": None, "ground": "weights"},
+             {"head": 1, "sigma": 1.0, "ground": "embeddings", "embeddings": {"sigma": 2.5, "ratio": 3.0}}]
+    found = rootdk.Audit(json.dumps({"layers": [{"layer": 0, "attention": "self", "heads": heads}]}), "", "", "")
+    assert found.names[-2:] == ["embeddings_sigma", "embeddings_ratio"]
+    np.testing.assert_array_equal(found["embeddings_sigma"], [np.nan, 2.5])
+
+
+def test_a_scale_by_its_rule(tmp_path):
+    folder = llama(tmp_path / "model")
+    assert (rootdk.audit(folder, scale="dk(8)")["scale"] == 2).all()
+    assert rootdk.audit(folder, scale="dk(8)").to_json() == command(folder, "--scale", "dk(8)", "--json").stdout
+
+
+def test_names_steer_nothing(tmp_path):
+    found = rootdk.audit(llama(tmp_path / "m\u202e\x1b[2Jx"))
+    assert found.model == "m\u202e\x1b[2Jx"
+    for text in (repr(found), str(found), found.to_json(), found._repr_html_()):
+        assert "\u202e" not in text and "\x1b" not in text
+    with pytest.raises(ValueError) as caught:
+        rootdk.audit(tmp_path / "m\u202e\x1b[2Jx" / "none")
+    assert "\u202e" not in str(caught.value) and "\x1b" not in str(caught.value)
+
+
+def test_says_how_to_get_what_it_can_read(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match="pickle.*save_file"):
+        rootdk.audit(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="hf download no-such-org/no-such-model --local-dir no-such-model"):
+        rootdk.audit("no-such-org/no-such-model")
+
+
 def test_what_moved(tmp_path):
     before, after = llama(tmp_path / "before"), llama(tmp_path / "after", growth=30.0)
     found = rootdk.audit(after, against=before)
@@ -128,7 +181,8 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
     (dict(heads=0), ValueError, "heads: 0"),
     (dict(heads=2.5), TypeError, "heads: float"),
     (dict(norm="batch"), ValueError, "norm"),
-    (dict(scale="sqrt"), TypeError, "scale: str"),
+    (dict(scale="sqrt"), ValueError, 'scale: "sqrt"'),
+    (dict(scale=[1]), TypeError, "scale: list"),
     (dict(contexts=[1.5]), TypeError, "contexts: float"),
     (dict(contexts=[0]), ValueError, "0"),
     (dict(at=1), ValueError, "1"),

@@ -60,7 +60,8 @@ struct Head {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
   std::int64_t head = 0, kv_head = 0, d_k = 0;
-  std::int64_t not_finite = 0;   ///< NaN or Inf among its numbers; then nothing else is known
+  std::int64_t not_finite = 0;   ///< NaN or Inf among its weights; then nothing else is known
+  bool overflows = false;        ///< its weights are finite, but products of them leave f32; then little else is known
 
   // Of q·k, before the scale.
   double mean = kUnknown;
@@ -86,6 +87,8 @@ struct Head {
   /// Were every layer's inputs like the model's own normalised embeddings; absent where these are not known.
   std::optional<OnInputs> on_embeddings;
   std::optional<Measured> measured;
+
+  bool finite() const { return not_finite == 0 && !overflows; }
 
   /// The surest of what is known: measured, on embeddings, from the weights alone. Verdicts and `contexts` stand on it.
   theory::Ground ground() const {

@@ -17,7 +17,8 @@ namespace rootdk::audit {
 struct Hints {
   std::optional<std::int64_t> heads = {}, kv_heads = {}, head_dim = {};
   std::optional<theory::Norm::Kind> norm = {};
-  std::optional<double> scale = {};           ///< what multiplies q·k
+  std::optional<double> scale = {};           ///< what multiplies q·k …
+  std::string scale_rule = {};                ///< … or a rule for it, as Scale::parse reads it; empty: none
   std::optional<double> rotary_base = {};     ///< 0: no rotary positions
   std::optional<std::int64_t> context = {};
   std::string family = {};       ///< the name of a family; empty: found out

@@ -5,6 +5,7 @@
 // serious of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -29,6 +30,11 @@ enum class Verdict : std::uint8_t {
   kExploding,  ///< raw scores so large that the dtype rounds differences away that softmax would see
   kNotFinite,  ///< NaN or Inf
 };
+
+/// All of them, from harmless to serious.
+inline constexpr std::array kVerdicts = {Verdict::kUnknown, Verdict::kSoft,   Verdict::kOutliers,
+                                         Verdict::kSink,    Verdict::kSharp,  Verdict::kUniform,
+                                         Verdict::kFrozen,  Verdict::kExploding, Verdict::kNotFinite};
 
 /// "unknown", "soft", "outliers", "sink", "sharp", "uniform", "frozen", "exploding", "not_finite".
 ROOTDK_API const char* name_of(Verdict verdict);
@@ -75,7 +81,8 @@ struct Evidence {
   double mean_score = kUnknown;      ///< mean of Σ p s, less the row's own mean score: for Stein's ratio
   double mean_p_max = kUnknown, median_p_max = kUnknown;
   double sink_mass = 0;              ///< mean
-  double not_finite = 0;             ///< share of all rows
+  double not_finite = 0;             ///< share of all rows; from weights: 1 if there is no number to say
+  bool overflows = false;            ///< from weights that are finite: only their products are not
   // Where the scores come from.
   DType dtype = DType::kF32;         ///< in which q and k come or scores are kept, whichever is narrower
   double raw_max = kUnknown;         ///< the largest |c·q·k|
