@@ -8,19 +8,21 @@ import torch
 from torch import Tensor
 
 from . import einsum
-from .products import Held, Lost, Note, Scaled, number_of, plain_data, written
-from .shapes import Found, Shapes, axis_of
-
+from .heads import Hints
+from .mixing import Mixing
+from .products import Held, Lost, Note, Owed, Scaled, number_of, plain_data, written
+from .shapes import Found, axis_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
 
 
-class Trail(Shapes):
-    """What is known of the tensors of one thread. Each step is called with a function's arguments and its result."""
+class Trail(Mixing):
+    """What is known of the tensors of one thread. Each step is called with a function's arguments and its result. `owes` is told of
+    every softmax over followed scores."""
 
-    def __init__(self, hints: Callable[[], Sequence[Tensor]], heads: Optional[int] = None):
+    def __init__(self, hints: Hints, heads: Optional[int] = None, owes: Callable[[Owed], None] = lambda owed: None):
         super().__init__()
-        self.hints, self.heads = hints, heads
+        self.hints, self.heads, self.owes = hints, heads, owes
 
     def scaled(self, *tensors: Any) -> float:
         """What these were multiplied with."""
@@ -37,8 +39,9 @@ class Trail(Shapes):
         if len(sides) != 2 or not isinstance(out, Tensor) or not all(isinstance(x, Tensor) for x in sides):
             return None
         a, b = sides
-        found = self._times_values(sides, [{a.ndim - 1}, {max(b.ndim - 2, 0)}])
-        if found is None:
+        axes = [{a.ndim - 1}, {max(b.ndim - 2, 0)}]
+        found = self._times_values(sides, axes, out)
+        if found is None and not any(self._mixed_by_product(x, *axis, out) for x, axis in zip(sides, axes)):
             self._product_of_two(a, b, out)
         return found
 
@@ -48,7 +51,7 @@ class Trail(Shapes):
     def baddbmm(self, args: Any, kwargs: Any, out: Any) -> Found:
         names = ("input", "batch1", "batch2")
         sides = [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(names)]
-        found = self._times_values(sides[1:], [{2}, {1}])
+        found = self._times_values(sides[1:], [{2}, {1}], out)
         if found is None:
             self._product_of_two(sides[1], sides[2], out)
             note = self.memory.get(out)
@@ -66,8 +69,8 @@ class Trail(Shapes):
             self._permuted_by(equation, tensors[0], out)
             return None
         axes = [{*einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
-        found = self._times_values(tensors, axes, lambda x: einsum.has_own_axis(equation, tensors, x))
-        if found is not None or len(tensors) != 2:
+        found = self._times_values(tensors, axes, out, lambda x: einsum.has_own_axis(equation, tensors, x))
+        if found is not None or self._mixed_by_einsum(equation, tensors, out) or len(tensors) != 2:
             return found
         a, b = tensors
         product = einsum.product_of(equation, a, b) if self._may_be_product(a, b, out) else None
@@ -105,52 +108,79 @@ class Trail(Shapes):
             if isinstance(self.memory.get(x), Note):
                 self.memory.pop(x)
 
-    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]],
+    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]], out: Any,
                       own: Optional[Callable[[Tensor], bool]] = None) -> Found:
         """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody else's,
         as weights have their queries; those of a router have not."""
         for x, summed in zip(sides, axes):
             note = self.memory.get(x)
             if isinstance(note, Note) and note.key in summed:
-                if note.stage == "weights" or (note.stage == "exp" and note.held.summed):
+                if note.stage == "weights":
                     return self._report(note)
-                if note.stage == "exp":
+                if note.stage == "exp" and isinstance(out, Tensor):
                     note.held.multiplied = True
-            elif isinstance(note, Lost) and (note.key is None or note.key in summed) and all(y.ndim > 2 for y in sides):
+                    self._owe_division(note)
+                    self.memory.set(out, note.but(stage="product"))
+            elif isinstance(note, Note) and note.stage == "weights" and note.row in summed and note.held.owed is not None:
+                note.held.owed.why = "it goes over queries, and its weights are summed over keys, or the other way round"
+            elif isinstance(note, Lost) and not note.scores and (note.key is None or note.key in summed) and all(y.ndim > 2 for y in sides):
                 self.memory.pop(x)
                 if own is None or own(x):
-                    return f"softmax over {list(note.shape)}", "its scores were not followed from a product"
+                    return f"softmax over {list(note.shape)}", note.why
         return None
 
     def _report(self, note: Note) -> Found:
-        found = written(note, self.hints, self.heads)
+        found, owed = written(note, self.hints, self.heads), note.held.owed
+        if isinstance(found, str):
+            if owed is not None:
+                owed.told = True
+            found = (f"softmax over {[] if owed is None else [*owed.shape]}", found)
+        elif found is not None and owed is not None:
+            owed.told = True
         note.held.let_go()
         return found
 
+    def _owe(self, note: Note, shape: Sequence[int]) -> None:
+        """From here on these scores must be told, or named."""
+        if len(shape) > 2 and note.held.owed is None and shape[note.key] > 1 and (len(shape) > 3 or note.row is None or shape[note.row] > 1):
+            note.held.owed = Owed(shape)
+            self.owes(note.held.owed)
+
+    def _owe_division(self, note: Note) -> None:
+        """exp(scores) with its sum and its product with values: what is left to see is that one is divided by the other."""
+        if note.held.summed and note.held.multiplied and note.held.scores is not None:
+            self._owe(note.but(row=note.held.row, key=note.held.key), note.held.scores.shape)
+
     # Softmax ----------------------------------------------------------------------------------------------------------
     def softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._softmax(args, kwargs, out, "weights")
-        return None
+        return self._softmax(args, kwargs, out, "weights")
 
     def log_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._softmax(args, kwargs, out, "log")
-        return None
+        return self._softmax(args, kwargs, out, "log")
 
-    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str) -> None:
+    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str) -> Found:
         x = args[0] if args else kwargs.get("input")
         if not isinstance(out, Tensor) or not isinstance(x, Tensor) or out is x:
             self.memory.pop(x)
-            return
+            return None
         axis = axis_of(args[1] if len(args) > 1 else kwargs.get("dim"), x.ndim)
         note = self.memory.get(x)
         if isinstance(note, Note) and note.stage == "scores" and axis is not None:
-            note = _over(note, axis)
-            if note is not None:
-                self.memory.set(out, note.but(stage=stage, held=_saw(note, x)))
-                return
+            over = _over(note, axis)
+            if over is not None:
+                saw = over.but(stage=stage, held=_saw(over, x))
+                self.memory.set(out, saw)
+                if stage == "weights":
+                    self._owe(saw, x.shape)
+            elif stage == "weights":  # over heads, say
+                self.memory.set(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries"))
+            return None
+        if isinstance(note, Lost) and note.scores and stage == "weights":
+            return f"softmax over {list(x.shape)}", note.why
         like_scores = x.ndim > 2 and x.shape[-1] > 1 and (x.shape[-2] > 1 or x.ndim > 3)
         if axis == x.ndim - 1 and like_scores and stage == "weights":
             self.memory.set(out, Lost(tuple(x.shape), axis))
+        return None
 
     def exp(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -158,6 +188,7 @@ class Trail(Shapes):
         if isinstance(note, Note) and isinstance(out, Tensor):
             if note.stage == "log":
                 self.memory.set(out, note.but(stage="weights"))
+                self._owe(note, out.shape)
             elif note.stage == "scores" and out is not x:
                 self.memory.set(out, note.but(stage="exp", held=_saw(note, x)))
         return None
@@ -174,8 +205,7 @@ class Trail(Shapes):
         if isinstance(note, Note) and note.stage == "exp" and isinstance(out, Tensor) and _reduces(args, kwargs, note, x):
             note.held.summed = True
             self.memory.set(out, note.but(stage="total"))
-            if note.held.multiplied:
-                return self._report(note)
+            self._owe_division(note)
         return None
 
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -185,29 +215,43 @@ class Trail(Shapes):
             self.memory.set(out, note.but(stage="lse", held=_saw(note, x)))
         return None
 
+    def logaddexp(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """A sink that joins the logarithm of the sum."""
+        a, b = _two(args, kwargs)
+        if not isinstance(self.memory.get(a), Note):
+            a, b = b, a
+        note = self.memory.get(a)
+        if isinstance(note, Note) and note.stage == "lse" and isinstance(out, Tensor) and isinstance(b, Tensor):
+            _add(note.held, a, b.detach())
+            self.memory.set(out, note)
+        return None
+
     # Arithmetic -------------------------------------------------------------------------------------------------------
     def times(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._arithmetic(args, kwargs, out, lambda b: b)
-        return None
+        return self._arithmetic(args, kwargs, out, lambda b: b)
 
     def over(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._arithmetic(args, kwargs, out, lambda b: 1 / b if b else None)
-        return None
+        return self._arithmetic(args, kwargs, out, lambda b: 1 / b if b else None)
 
-    def _arithmetic(self, args: Any, kwargs: Any, out: Any, number: Factor) -> None:
+    def _arithmetic(self, args: Any, kwargs: Any, out: Any, number: Factor) -> Found:
         a, b = _two(args, kwargs)
         if not isinstance(out, Tensor):
-            return
+            return None
         over = number(2.0) != 2.0
         one, other = self.memory.get(a), self.memory.get(b)
-        if isinstance(one, Note) and one.stage == "exp" and isinstance(other, Note) and other.held is one.held:
+        if isinstance(one, Note) and one.stage == "inverse" and isinstance(other, Note) and not over:
+            a, b, one, other = b, a, other, one
+        if isinstance(one, Note) and one.stage in ("exp", "product") and isinstance(other, Note) and other.held is one.held:
             if other.stage == ("total" if over else "inverse"):
+                if one.stage == "product":
+                    return self._report(one)
                 self.memory.set(out, one.but(stage="weights"))
-            return
+                self._owe(one, out.shape)
+            return None
         if over and isinstance(b, Tensor) and isinstance(other, Note):
             if other.stage == "total":
                 self.memory.set(out, other.but(stage="inverse"))
-            return
+            return None
         if not isinstance(one, Note) and isinstance(other, Note):
             a, b, one = b, a, other
         if isinstance(one, Note):
@@ -216,6 +260,7 @@ class Trail(Shapes):
             self.same(args, kwargs, out)
         elif isinstance(a, Tensor):
             self._remember_number(a, b, one, out, number)
+        return None
 
     def _scores_times(self, note: Note, a: Tensor, b: Any, out: Tensor, number: Factor) -> None:
         if out.shape != a.shape:
@@ -280,13 +325,16 @@ class Trail(Shapes):
                     self.memory.set(out, both)
                     return
         if not isinstance(one, Note):
+            if isinstance(one, Lost) or isinstance(other, Lost):
+                self.same(args, kwargs, out)
+                return
             a, b, one = b, a, other
             if isinstance(one, Note) and sign < 0:  # something minus scores
                 one = one.times(-1.0)
         if not isinstance(one, Note):
-            if isinstance(one, Lost):
-                self.same(args, kwargs, out)
             return
+        if one.stage == "total":
+            _add_to_total(one.held, a, b, other if a is args[0] else None, sign * (alpha or 0.0))
         if out.shape != a.shape:
             return
         if one.stage == "scores":
@@ -361,6 +409,7 @@ class Trail(Shapes):
             return
         self.memory.set(out, note)
 
+
 def _two(args: Any, kwargs: Any) -> tuple[Any, Any]:
     a = args[0] if args else kwargs.get("input")
     return a, args[1] if len(args) > 1 else kwargs.get("other")
@@ -368,6 +417,51 @@ def _two(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def _saw(note: Note, x: Tensor) -> Held:
     return note.held.next(scores=x, row=note.row, key=note.key)
+
+
+def _add_to_total(held: Held, total: Tensor, b: Any, note: Any, factor: float) -> None:
+    """Σ exp(s) + b: a sink of score ln b (softmax1 has b = 1, or e^−max where the maximum was taken from s), or a guard against 0."""
+    value = number_of(b, may_wait=True)
+    if isinstance(note, Note) or factor <= 0 or value is None and not isinstance(b, Tensor):
+        held.unclear = "more than a number was added to the sum of its exponentials"
+        return
+    with torch.no_grad():
+        more = (b.detach() if value is None else torch.as_tensor(value, dtype=total.dtype, device=total.device)) * factor
+        if not bool((more > _NOTHING * total.detach()).any()):
+            return
+        _add(held, total, more.log())
+
+
+_NOTHING = 2.0**-24  # of a sum: less than f32 can show
+
+
+@torch.no_grad()
+def _add(held: Held, total: Tensor, sink: Tensor) -> None:
+    """A sink of that score beside what the row's maximum left of the others. One number for a head, or it is something else: the sum over
+    other keys, where a softmax is computed in blocks."""
+    saw = held.scores
+    if saw is None:
+        return
+    kept = [1 if axis == held.key else size for axis, size in enumerate(saw.shape)]
+    gone = [size for axis, size in enumerate(saw.shape) if axis != held.key]
+    sink = sink.detach()
+    if [*total.shape] == kept and sink.ndim <= len(kept):
+        sink = sink.expand(kept)
+    elif [*total.shape] == gone and sink.ndim <= len(gone):
+        sink = sink.expand(gone).unsqueeze(held.key)
+    else:
+        held.unclear = "what was added to the sum of its exponentials could not be followed"
+        return
+    score = sink if held.shift is None else sink + held.shift.detach()
+    rows = score if held.row is None else score.transpose(held.row, -1)
+    spread = (rows.amax(-1) - rows.amin(-1)).nan_to_num(nan=0.0)
+    if held.added is not None or held.unclear is None and bool((spread > _ROUNDING * score.abs().amax().clamp(min=1.0)).any()):
+        held.unclear = "more than a number was added to the sum of its exponentials"
+        return
+    held.added = sink
+
+
+_ROUNDING = 1e-2  # of exp and ln, of scores in f16 or bf16
 
 
 def _over(note: Note, axis: int) -> Optional[Note]:
