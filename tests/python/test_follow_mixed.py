@@ -1,5 +1,5 @@
-"""Attention that is not one softmax of each head's q·k over keys, times values: heads that talk to each other, softmax over queries,
-softmax1, windows. It is shown as what it is, or named."""
+"""Attention that is not one softmax of each head's q·k over keys, times values: heads that talk to each other, softmax
+over queries, softmax1, windows. It is shown as what it is, or named."""
 from __future__ import annotations
 
 import math
@@ -80,18 +80,25 @@ def test_heads_that_talk_before_softmax_are_named(way, then):
         s = BEFORE[way](scores(q, k))
         s = s + torch.zeros(T, S, dtype=s.dtype) if then == "masked" else s
         p = s.contiguous().softmax(-1)
-        times_values(torch.einsum("bhqk,hg->bgqk", p, torch.eye(H + 1, dtype=p.dtype)) if then == "talk again" else p, v)
+        p = torch.einsum("bhqk,hg->bgqk", p, torch.eye(H + 1, dtype=p.dtype)) if then == "talk again" else p
+        times_values(p, v)
         follow.forget()
     assert not looker.written
     ((what, why),) = looker.unseen
     assert what == f"softmax over [{B}, {H + 1}, {T}, {S}]" and "mixed before it" in why
 
 
-# Softmax over another axis, or for another purpose ----------------------------------------------------------------------
+# Softmax over another axis, or for another purpose --------------------------------------------------------------------
+def slots(q, k, v):
+    p = scores(q, k).softmax(-2)
+    return p / p.sum(-1, keepdim=True) @ v
+
+
 OTHERWISE = {
     "over queries": (lambda q, k, v: scores(q, k).softmax(-2) @ v, "goes over queries"),
-    "over queries, einsum": (lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k).softmax(2), v), "goes over queries"),
-    "slots": (lambda q, k, v: (lambda p: p / p.sum(-1, keepdim=True))(scores(q, k).softmax(-2)) @ v, "goes over queries"),
+    "over queries, einsum": (lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k).softmax(2), v),
+                             "goes over queries"),
+    "slots": (slots, "goes over queries"),
     "over queries, transposed": (lambda q, k, v: scores(q, k).softmax(-1).mT @ q, "goes over queries"),
     "over heads": (lambda q, k, v: scores(q, k).softmax(1) @ v, "neither keys nor queries"),
     "elementwise": (lambda q, k, v: (scores(q, k).softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(-2), "not followed"),
@@ -145,16 +152,28 @@ def by_head(q, k, v):
     return shifted(q, k, v, torch.tensor([0.5, -1.0, 2.0], dtype=q.dtype).reshape(-1, 1, 1))
 
 
+def by_logarithm(q, k, v):
+    s = scores(q, k)
+    return torch.exp(s - torch.logaddexp(torch.logsumexp(s, -1, keepdim=True), torch.zeros((), dtype=s.dtype))) @ v
+
+
+def normalised(how):
+    def attention(q, k, v):
+        e = scores(q, k).exp()
+        return how(e, e.sum(-1, keepdim=True)) @ v
+
+    return attention
+
+
 SINKS = {
-    "after": (lambda q, k, v: (lambda e: e / (1 + e.sum(-1, keepdim=True)))(scores(q, k).exp()) @ v, 0.0),
-    "before": (lambda q, k, v: (lambda e: e / (e.sum(-1, keepdim=True) + 1.0))(scores(q, k).exp()) @ v, 0.0),
-    "in place": (lambda q, k, v: (lambda e: e * e.sum(-1, keepdim=True).add_(2).reciprocal())(scores(q, k).exp()) @ v, math.log(2)),
-    "inverse first": (lambda q, k, v: (lambda e: 1 / (1 + e.sum(-1, keepdim=True)) * e)(scores(q, k).exp()) @ v, 0.0),
+    "after": (normalised(lambda e, total: e / (1 + total)), 0.0),
+    "before": (normalised(lambda e, total: e / (total + 1.0)), 0.0),
+    "in place": (normalised(lambda e, total: e * total.add_(2).reciprocal()), math.log(2)),
+    "inverse first": (normalised(lambda e, total: 1 / (1 + total) * e), 0.0),
     "shifted": (shifted, 0.0),
     "by head": (by_head, [0.5, -1.0, 2.0]),
     "normalised last": (last, 0.0),
-    "logaddexp": (lambda q, k, v: (lambda s: torch.exp(s - torch.logaddexp(torch.logsumexp(s, -1, keepdim=True), torch.zeros((), dtype=s.dtype))))(
-        scores(q, k)) @ v, 0.0),
+    "logaddexp": (by_logarithm, 0.0),
 }
 
 
@@ -171,7 +190,8 @@ def test_what_is_added_to_the_sum_is_a_sink(way):
     (found,) = looker.written
     assert not looker.unseen
     np.testing.assert_allclose(found.scores.detach().numpy(), s, atol=1e-12)
-    np.testing.assert_allclose(found.sink.expand(B, H, T, 1)[..., 0].numpy(), np.broadcast_to(np.reshape(sink, (-1, 1)), (B, H, T)), atol=1e-12)
+    expected = np.broadcast_to(np.reshape(sink, (-1, 1)), (B, H, T))
+    np.testing.assert_allclose(found.sink.expand(B, H, T, 1)[..., 0].numpy(), expected, atol=1e-12)
 
 
 def test_a_watch_shows_softmax1_as_a_sink():
@@ -180,6 +200,21 @@ def test_a_watch_shows_softmax1_as_a_sink():
         shifted(q, k, v)
     _, _, p = plain(q.numpy(), k.numpy(), v.numpy(), sink=0.0)
     np.testing.assert_allclose(w.stats("attention").sink_mass[0], 1 - p.sum(-1).mean((0, 2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("attention, sink", [(shifted, [0.0] * H), (by_head, [0.5, -1.0, 2.0])],
+                         ids=["softmax1", "by head"])
+def test_it_is_one_in_narrow_types_too(attention, sink, dtype):
+    q, k, v = (x.detach() for x in qkv(dtype=dtype))
+    looker = Notes()
+    with Follow(looker):
+        attention(q, k, v)
+    (found,) = looker.written
+    z = torch.tensor(sink)
+    units = torch.finfo(dtype).eps * (4 + (found.scores.double().amax((0, 2, 3)) - z).abs())
+    off = (found.sink.double() - z.reshape(-1, 1, 1)).abs().amax((0, 2, 3))
+    assert not looker.unseen and (off <= units).all()
 
 
 @pytest.mark.parametrize("guard", [0.0, 1e-9, 1e-12])
@@ -222,7 +257,8 @@ def windows():
 
 def of_windows(x, order):
     """[batch, heads, blocks, wide, dim] as somebody may have it."""
-    return {"heads first": x, "blocks first": x.transpose(1, 2), "folded": x.flatten(0, 1), "batch of blocks": x.transpose(1, 2).flatten(0, 1)}[order]
+    return {"heads first": x, "blocks first": x.transpose(1, 2), "folded": x.flatten(0, 1),
+            "batch of blocks": x.transpose(1, 2).flatten(0, 1)}[order]
 
 
 @pytest.mark.parametrize("hint", ["what it was given", "what it says"])
@@ -274,7 +310,9 @@ def test_axes_that_nothing_tells_apart_are_named():
         scores(q, k).softmax(-1) @ v
         follow.forget()
     assert not looker.written
-    assert looker.unseen == [(f"softmax over [{B}, {H}, {BLOCKS}, {WIDE}, {WIDE}]", f"which of the axes [{B}, {H}, {BLOCKS}] are heads is not known")]
+    ((what, why),) = looker.unseen
+    assert what == f"softmax over [{B}, {H}, {BLOCKS}, {WIDE}, {WIDE}]"
+    assert why == f"which of the axes [{B}, {H}, {BLOCKS}] are heads is not known"
 
 
 # Through the watch ----------------------------------------------------------------------------------------------------
@@ -322,7 +360,8 @@ def test_a_watch_counts_heads_and_not_windows():
     np.testing.assert_allclose(stats.raw_max[0], scores(y, y).amax((0, 2, 3, 4)).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("module, words", [(lambda: Talks(before=True), "heads are mixed"), (Slots, "goes over queries")])
+@pytest.mark.parametrize("module, words", [(lambda: Talks(before=True), "heads are mixed"),
+                                           (Slots, "goes over queries")])
 def test_a_watch_names_them_once(module, words, tmp_path):
     model, x = torch.nn.Sequential(module()), torch.randn(B, T, H * D)
     with pytest.warns(RuntimeWarning, match=words) as said, rootdk.watch(model) as w:
@@ -349,3 +388,15 @@ def test_an_inner_watch_does_not_end_what_an_outer_one_follows():
     with rootdk.watch(model) as outer, rootdk.watch(model.softmax) as inner:
         model(x)
     assert outer.layers == ["(root)"] and not outer.unseen and inner.layers == []
+
+
+def test_a_watch_without_an_end_of_steps_does_not_grow():
+    q, k, v = (x.detach() for x in qkv())
+    looker = Notes()
+    with Follow(looker) as follow:
+        for _ in range(1000):
+            scores(q, k).softmax(-1) @ v
+        assert len(follow._owed) <= 64 and not looker.unseen
+        for _ in range(1000):
+            scores(q, k).softmax(-1)
+        assert len(follow._owed) <= 64 and len(looker.unseen) > 900

@@ -690,5 +690,5 @@ def test_a_checkpoint_of_the_same_tensor_in_one_step_after_another_has_its_gradi
 def test_completion_shows_what_is_for_its_user():
     w = rootdk.watch()
     public = {name for name in dir(w) if not name.startswith("_")}
-    assert public == {"alarms", "cost", "layers", "loss", "model", "next_step", "prometheus", "qk_clip", "report", "stats", "step", "table",
-                      "tensorboard", "to_dicts", "to_pandas", "unseen"}
+    assert public == {"alarms", "cost", "layers", "loss", "model", "next_step", "prometheus", "qk_clip", "report",
+                      "stats", "step", "table", "tensorboard", "to_dicts", "to_pandas", "unseen"}

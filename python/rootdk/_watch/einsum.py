@@ -42,8 +42,8 @@ def operands_of(args: Sequence[Any]) -> Optional[tuple[str, list[Any]]]:
 
 def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
     """If this may be q·kᵀ: q [*lead, len_q, dim], k [*lead, dim, len_kv], and the result's axes of queries and keys. Which is
-    which, softmax decides later; the result's first is taken for the queries'. Where each query has keys of its own (local
-    attention), queries are among the lead axes."""
+    which, softmax decides later; the result's first is taken for the queries'. Where each query has keys of its own
+    (local attention), queries are among the lead axes."""
     read = letters(equation, (a.ndim, b.ndim))
     if read is None:
         return None
@@ -68,14 +68,15 @@ def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Te
 
 def _own_keys(a: Tensor, one: Letters, b: Tensor, other: Letters, result: Letters,
               dim: str) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
-    """One side has one axis that the other has not, and no other way round: q [*lead, 1, dim], k [*lead, dim, len_kv]."""
+    """The larger side has one axis that the other has not: q [*lead, 1, dim], k [*lead, dim, len_kv]."""
     if len(one) > len(other):
         a, one, b, other = b, other, a, one
     columns = [x for x in result if x not in one]
     lead = [x for x in result if x in one]
     if len(columns) != 1 or {*lead} != {*one} - {dim} or not {*lead} <= {*other}:
         return None
-    return _arrange(a, one, [*lead, dim]).unsqueeze(-2), _arrange(b, other, [*lead, dim, columns[0]]), None, result.index(columns[0])
+    q, k = _arrange(a, one, [*lead, dim]).unsqueeze(-2), _arrange(b, other, [*lead, dim, columns[0]])
+    return q, k, None, result.index(columns[0])
 
 
 def _arrange(x: Tensor, names: Letters, wanted: Sequence[str]) -> Tensor:

@@ -249,7 +249,7 @@ def scaled_before(query: Tensor, key: Tensor) -> float:
 
 
 def forget(finished: bool = True) -> None:
-    """Lets go of what this thread's mode was following: a step is over, unless another watch's model is still running."""
+    """Lets go of what this thread's mode was following: a step is over, unless another watch's model still runs."""
     if not any(watch.inside() for watch in _open):
         _thread.mode.forget(finished)
 

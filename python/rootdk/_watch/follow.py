@@ -22,6 +22,7 @@ _SDPA = torch._C._nn.scaled_dot_product_attention  # what a mode is given, whate
 _MHA = torch.nn.functional.multi_head_attention_forward
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _ATTENTION = re.compile(r"attention|attn|fmha")
+_MOST_OWED = 64
 
 
 class Looker(Protocol):
@@ -40,7 +41,8 @@ class Looker(Protocol):
         """Something that looks like attention and could not be followed; each time."""
 
     def miss_here(self) -> Optional[Callable[[str, str], None]]:
-        """`missed` for what turns out only later, in the name of the module that is running now; None where nobody wants to know."""
+        """`missed` for what turns out only later, in the name of the module that is running now; None where nobody
+        wants to know."""
 
     def batch_hint(self) -> Sequence[Tensor]:
         """What the module that is running was given, to tell batch from heads where they are one axis."""
@@ -74,8 +76,14 @@ class Follow(TorchFunctionMode):
 
     def _owes(self, owed: Owed) -> None:
         miss = self.looker.miss_here()
-        if miss is not None:
-            self._owed.append((owed, miss))
+        if miss is None:
+            return
+        if len(self._owed) >= _MOST_OWED:  # a watch without a model may never come to the end of a step
+            untold = [(each, name) for each, name in self._owed if not each.told]
+            for each, name in untold[: -_MOST_OWED // 2]:
+                name(f"softmax over {[*each.shape]}", each.why)
+            self._owed = untold[-_MOST_OWED // 2 :]
+        self._owed.append((owed, miss))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,7 +1,7 @@
-"""Which axes of scores are the batch, which are heads, and which are positions: local attention has windows beside them.
+"""Which axes of scores are the batch, which are heads, and which are positions, as the windows of local attention are.
 
-Scores [*lead, len_q, len_kv] say nothing of it themselves. What the module that computes them was given does, and what it calls
-its heads.
+Scores [*lead, len_q, len_kv] do not say so themselves. What the module that computes them was given does, and how many
+heads it says it has.
 """
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Callable, Iterable, Optional, Sequence
 from torch import Tensor
 
 #: What modules and their configs call the number of query heads.
-NAMES = ("num_heads", "n_heads", "n_head", "num_head", "nhead", "heads", "num_attention_heads", "n_attn_heads", "attention_heads")
+NAMES = ("num_heads", "n_heads", "n_head", "num_head", "nhead", "heads", "num_attention_heads", "n_attn_heads",
+         "attention_heads")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Split:
         return x.reshape(self.batch, self.heads, *rest)
 
 
-def split_of(lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Optional[int], hints: Hints) -> Optional[Split]:
-    """Of scores whose lead axes are these. `batch`: where a reshape has joined it with heads. None where nothing tells."""
+def split_of(lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Optional[int],
+             hints: Hints) -> Optional[Split]:
+    """Of scores whose lead axes are these. `batch`: where a reshape has joined it with heads. None if nothing tells."""
     lead = tuple(lead)
     if not lead:
         return Split(1, 1)
@@ -64,7 +66,7 @@ def split_of(lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Option
     if len(lead) == 3 and k.ndim == 5 and any(k.shape[axis] == 1 or k.stride(axis) == 0 for axis in (1, 2)):
         return Split(lead[0], lead[1] * lead[2])  # [batch, heads_kv, group] or [batch, group, heads_kv]
     for known in (set(hints.heads()), _by_width(dim, hints)):
-        axes = [(i,) for i in range(1, len(lead)) if lead[i] in known]
+        axes: list[tuple[int, ...]] = [(i,) for i in range(1, len(lead)) if lead[i] in known]
         if not axes:  # [heads_kv, group]
             axes = [(i, i + 1) for i in range(1, len(lead) - 1) if lead[i] * lead[i + 1] in known]
         if len(axes) == 1:
@@ -74,8 +76,8 @@ def split_of(lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Option
 
 
 def _windows(lead: tuple[int, ...], dim: int, len_q: int, hints: Hints) -> Optional[Split]:
-    """If the second of two lead axes counts windows, which together are as long as what the module was given; heads are then in the
-    first."""
+    """If the second of two lead axes counts windows, which together are as long as what the module was given; heads are
+    then in the first."""
     heads = {*hints.heads()} | _by_width(dim, hints)
     if lead[1] in heads:
         return None
@@ -107,8 +109,8 @@ def _by_width(dim: int, hints: Hints) -> set[int]:
 
 
 def batch_of(count: int, len_q: int, hints: Iterable[Tensor]) -> Optional[int]:
-    """Of scores [count, len_q, len_kv] with heads folded into the batch: the batch, from what the module that computes them was
-    given."""
+    """Of scores [count, len_q, len_kv] with heads folded into the batch: the batch, from what the module that computes
+    them was given."""
     for x in hints:
         shape = tuple(x.shape)
         first, second = shape[0] if shape else 0, shape[1] if len(shape) > 1 else 0
@@ -120,8 +122,8 @@ def batch_of(count: int, len_q: int, hints: Iterable[Tensor]) -> Optional[int]:
             return first
         if len(shape) == 3 and first == len_q and second and count % second == 0:  # [len, batch, width]
             return second
-        if len(shape) == 2 and first and second == len_q and not x.is_floating_point() and count % first == 0:  # token ids
-            return first
+        if len(shape) == 2 and first and second == len_q and not x.is_floating_point() and count % first == 0:
+            return first  # token ids
         if len(shape) == 2 and first == len_q and x.is_floating_point():  # [len, width]
             return 1
     return None

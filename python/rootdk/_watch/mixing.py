@@ -1,6 +1,7 @@
 """What mixes heads, or leaves them alone: linear layers and convolutions on scores and on weights (talking heads).
 
-Mixed weights are still those of one softmax, whose rows are what a watch shows. Mixed scores are no head's product any more.
+Mixed weights are still those of one softmax, whose rows are what a watch shows. Mixed scores are no head's product
+any more.
 """
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from . import einsum
 from .products import Lost, Note
-from .shapes import Found, Shapes
+from .shapes import Found
+from .telling import Telling
 
 MIXED = "heads are mixed before it, so that its rows belong to no head's q·k"
 
 
-class Mixing(Shapes):
+class Mixing(Telling):
     """Steps that sum over heads. Each is called with a function's arguments and its result."""
 
     def linear(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -36,11 +38,9 @@ class Mixing(Shapes):
             if all(size == 1 for size in weight.shape[2:]) and out.ndim == x.ndim:
                 self._mix(note, x, x.ndim - weight.ndim + 1, out)
             elif isinstance(note, Note) and note.stage == "scores":
-                self.memory.set(out, Lost(tuple(out.shape), None, "scores of several keys are mixed before it", scores=True))
+                why = "scores of several keys are mixed before it"
+                self.memory.set(out, Lost(tuple(out.shape), None, why, scores=True))
         return None
-
-    def _report(self, note: Note) -> Found:
-        raise NotImplementedError
 
     def _mixed_by_product(self, x: Any, axis: int, out: Any) -> bool:
         """Whether a product sums over an axis of scores or weights that is neither their queries' nor their keys'."""
@@ -60,12 +60,12 @@ class Mixing(Shapes):
             if not isinstance(note, Note) or note.stage not in ("scores", "weights") or note.row is None:
                 continue
             assert read is not None
-            mine, result = read[0][i], read[1]
-            summed = einsum.summed_axes(equation, tensors, i)
-            if not summed or note.row in summed or note.key in summed or not {mine[note.row], mine[note.key]} <= {*result}:
+            row, key = read[0][i][note.row], read[0][i][note.key]
+            result, summed = read[1], einsum.summed_axes(equation, tensors, i)
+            if not summed or row not in result or key not in result:
                 continue
             if note.stage == "weights":
-                self.memory.set(out, note.but(row=result.index(mine[note.row]), key=result.index(mine[note.key])))
+                self.memory.set(out, note.but(row=result.index(row), key=result.index(key)))
             else:
                 self.memory.set(out, Lost(tuple(out.shape), None, MIXED, scores=True))
             return True

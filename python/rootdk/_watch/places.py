@@ -41,8 +41,8 @@ class Place(threading.local):
         self.started = 0.0  #: when it did
 
     def drop_interrupted(self, entering: Optional[torch.nn.Module] = None) -> bool:
-        """Takes modules off the stack that are not running any more: PyTorch calls no hook when KeyboardInterrupt, or anything else that is
-        no Exception, leaves a module. Whether any was."""
+        """Takes modules off the stack that are not running any more: PyTorch calls no hook when KeyboardInterrupt, or
+        anything else that is no Exception, leaves a module. Whether there were any."""
         count = len(self.stack)
         while self.stack and not _runs(self.modules[-1], 2 if self.modules[-1] is entering else 1):
             self.pop()
@@ -55,8 +55,8 @@ class Place(threading.local):
 
 
 def _runs(module: torch.nn.Module, times: int) -> bool:
-    """Whether this thread is in so many calls of that module. Where dynamo goes on after a break in its graph, the frames are its own and
-    say nothing."""
+    """Whether this thread is in so many calls of that module. Where dynamo goes on after a break in its graph, the
+    frames are its own and say nothing."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_name
@@ -75,14 +75,14 @@ class _Input:
     """What a module was called with, for a checkpoint that calls it again."""
 
     tensor: weakref.ReferenceType[Tensor]
-    step: Optional[int]  # None: two steps gave it the same tensor, and nothing says which of them backward computes again
+    step: Optional[int]  # None: two steps gave it the same tensor, and nothing says which of them is computed again
     done: bool = False  # whether backward has
 
 
 class Modules:
-    """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told when a thread enters
-    the model and leaves it, `interrupted` when it was found to have left without a word, `unseen` of modules that look like attention in
-    which none was seen."""
+    """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told
+    when a thread enters the model and leaves it, `interrupted` when it is found to have left without a word, `unseen`
+    of modules that look like attention in which none was seen."""
 
     def __init__(self, model: torch.nn.Module, begin: Callable[[], None], end: Callable[[Any], None],
                  interrupted: Callable[[], None], unseen: Callable[[str, str], None]):
@@ -171,9 +171,10 @@ class Modules:
             with self._lock:
                 self._inputs = dict(list(self._inputs.items())[_MOST_INPUTS // 2 :])
         before = self._inputs.get((name, where))
-        # The same memory, of a tensor that is still there, and backward has not been to it: not told from the other step's.
-        twice = before is not None and not before.done and before.step != self.place.step and before.tensor() is not None
-        self._inputs[name, where] = _Input(weakref.ref(x), None if twice else self.place.step)
+        step: Optional[int] = self.place.step
+        if before is not None and not before.done and before.step != step and before.tensor() is not None:
+            step = None  # that tensor is still there, so this is the same memory, and backward has not been to it yet
+        self._inputs[name, where] = _Input(weakref.ref(x), step)
 
 
 class Hook:

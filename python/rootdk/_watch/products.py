@@ -71,7 +71,8 @@ class Scaled:
 
 
 class Owed:
-    """A softmax over scores that came from a product. It is told when its weights meet values, and named if they never do."""
+    """A softmax over scores that came from a product. It is told when its weights meet values, and named if they never
+    do."""
 
     __slots__ = ("shape", "why", "told")
 
@@ -84,8 +85,8 @@ class Owed:
 class Held:
     """The tensors of one product, shared by all notes on what came of it, so that they can be let go at once."""
 
-    __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift", "added",
-                 "summed", "multiplied", "unclear", "owed", "before")
+    __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift",
+                 "added", "summed", "multiplied", "unclear", "owed", "before")
 
     def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
         self.q: Optional[Tensor] = q
@@ -98,7 +99,7 @@ class Held:
         self.sink: Optional[Tensor] = None
         self.sink_first = False
         self.shift: Optional[Tensor] = None  # what was taken from each row
-        self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores), which is a sink, too
+        self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores): a sink, too
         self.summed = self.multiplied = False  # of exp(scores): whether its sum, its product with values was seen
         self.unclear: Optional[str] = None  # why these scores cannot be told, though softmax has seen them
         self.owed: Optional[Owed] = None  # since softmax
@@ -123,8 +124,8 @@ class Held:
 
 
 class Note:
-    """What a tensor is. Stages: scores, exp (of scores), total (of exp), inverse (of the total), lse, log (of weights), weights,
-    product (of exp and values)."""
+    """What a tensor is. Stages: scores, exp (of scores), total (of exp), inverse (of the total), lse, log (of weights),
+    weights, product (of exp and values)."""
 
     __slots__ = ("held", "stage", "row", "key", "factor", "cap", "split")
 
@@ -153,8 +154,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Lost:
-    """Softmax's output over scores that were not followed, or such scores themselves; `key` is the axis of it that softmax went over,
-    if still known."""
+    """Softmax's output over scores that were not followed, or such scores themselves; `key` is the axis of it that
+    softmax went over, if still known."""
 
     shape: tuple[int, ...]
     key: Optional[int]
@@ -236,6 +237,6 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
             sink = saw.narrow(key, 0 if sink_first else saw.shape[key] - 1, 1)
         sink = per_row(sink)
     if held.added is not None:
-        also = per_row(held.added if held.shift is None else held.added + held.shift.detach())
+        also = per_row(held.added if held.shift is None else held.added + held.shift.detach()).to(scores.dtype)
         sink = also if sink is None else torch.logaddexp(sink, also)
     return Written(wide_q, wide_k, note.factor, held.prescale, note.cap, scores, sink, hooked, per_head)

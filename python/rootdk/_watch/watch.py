@@ -210,8 +210,8 @@ class Watch:
         return bool(self._place.stack)
 
     def _wanted(self) -> bool:
-        """What this thread computes now is to be looked at. Not what comes from a graph that was compiled of several modules: nothing says
-        which of them it was, and all of them are named."""
+        """Whether what this thread computes now is to be looked at. Not what comes from a graph that was compiled of
+        several modules: nothing says which of them it was, and all of them are named."""
         if self._modules is not None:
             self._modules.drop_interrupted()
         place = self._place
