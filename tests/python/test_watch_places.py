@@ -282,6 +282,36 @@ def test_a_compiled_model_runs_as_if_unwatched_and_is_named(backend, whole):
     compiled(x)
 
 
+@pytest.mark.parametrize("way", ["sdpa", "divided"])
+@pytest.mark.parametrize("compiles", ["in place", "wrapped", "its attention"])
+def test_a_part_that_is_compiled_is_named_and_the_others_are_seen(compiles, way):
+    """backend="eager" calls torch's functions from the graph, where the watch sees them, but not whose they are."""
+    torch._dynamo.reset()
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(way=way)
+
+        def forward(self, x):
+            return x + self.attention(x)
+
+    model, x = torch.nn.Sequential(Block(), Block()).eval(), torch.randn(1, 9, 32)
+    expected = model(x)
+    if compiles == "in place":
+        model[1].compile(backend="eager")
+    elif compiles == "wrapped":
+        model[1] = torch.compile(model[1], backend="eager")
+    else:
+        model[1].attention.compile(backend="eager")
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        for _ in range(3):
+            torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+    assert w.layers == ["0.attention"]
+    assert list(w.unseen) == ["1._orig_mod.attention" if compiles == "wrapped" else "1.attention"]
+    assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {(step, "0.attention") for step in range(3)}
+
+
 def test_flex_attention_runs_as_if_unwatched_and_is_named():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
 

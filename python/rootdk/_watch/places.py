@@ -6,6 +6,7 @@ step ends when a part is called again. What backward computes again for a checkp
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import threading
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")  # whose functions call compiled ones
 _MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
 
 
@@ -47,6 +49,19 @@ class Place(threading.local):
         while self.stack and not _runs(self.modules[-1], 2 if self.modules[-1] is entering else 1):
             self.pop()
         return len(self.stack) < count
+
+    def in_graph(self) -> bool:
+        """Whether dynamo has taken over since the innermost module was called: what it compiled calls no hook, so that
+        nothing says which of the modules inside is running."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and self.modules:
+            code = frame.f_code
+            if code.co_filename.endswith(_DYNAMO):
+                return True
+            if code.co_name == "_call_impl" and frame.f_locals.get("self") is self.modules[-1]:
+                return False
+            frame = frame.f_back
+        return False
 
     def pop(self) -> tuple[str, int]:
         self.modules.pop()
@@ -204,12 +219,8 @@ def _silent(*_: Any) -> None:
 def compiled_parts(model: torch.nn.Module) -> Iterable[str]:
     """Names of the modules that torch.compile has taken over, whose insides call no hook."""
     for name, module in model.named_modules():
-        if is_compiled(module):
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             yield name
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def label_of(place: Place, root: str) -> Optional[str]:

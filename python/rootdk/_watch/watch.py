@@ -30,7 +30,7 @@ from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
 from .products import plain_data
-from .places import Modules, Place, compiled_parts, in_backward, is_compiled, label_of
+from .places import Modules, Place, compiled_parts, in_backward, label_of
 from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, table, unseen_words
 from .transformers import register_with_transformers
 
@@ -210,18 +210,16 @@ class Watch:
         return bool(self._place.stack)
 
     def _wanted(self) -> bool:
-        """Whether what this thread computes now is to be looked at. Not what comes from a graph that was compiled of
-        several modules: nothing says which of them it was, and all of them are named."""
+        """Whether this thread is where it is to be looked at."""
         if self._modules is not None:
             self._modules.drop_interrupted()
         place = self._place
-        if place.step % self._every != 0 or place.modules and is_compiled(place.modules[-1]):
-            return False
-        return bool(place.stack) if self.model is not None else place.opened
+        return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
 
     def here(self) -> Optional[Spot]:
-        """What this thread computes now, if it is to be looked at."""
-        if not self._wanted():
+        """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says which
+        of the modules in it that is, and all of them are named."""
+        if not self._wanted() or self._place.in_graph():
             return None
         place = self._place
         place.noticed += 1
