@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
-_DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")  # whose functions call compiled ones
+_DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")
 _MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
 
 
@@ -56,7 +56,7 @@ class Place(threading.local):
         frame: Any = sys._getframe(1)
         while frame is not None and self.modules:
             code = frame.f_code
-            if code.co_filename.endswith(_DYNAMO):
+            if code.co_name == "compile_wrapper" and code.co_filename.endswith(_DYNAMO):
                 return True
             if code.co_name == "_call_impl" and frame.f_locals.get("self") is self.modules[-1]:
                 return False

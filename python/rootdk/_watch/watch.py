@@ -217,8 +217,8 @@ class Watch:
         return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
 
     def here(self) -> Optional[Spot]:
-        """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says which
-        of the modules in it that is, and all of them are named."""
+        """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
+        which of the modules in it that is, and all of them are named."""
         if not self._wanted() or self._place.in_graph():
             return None
         place = self._place
