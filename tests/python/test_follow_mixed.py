@@ -2,6 +2,7 @@
 over queries, softmax1, windows. It is shown as what it is, or named."""
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -380,6 +381,19 @@ def test_a_watch_sees_heads_that_talk_after_softmax():
     p = scores(y, y).softmax(-1)
     assert w.layers == ["0"] and not w.unseen
     np.testing.assert_allclose(w.stats("0").entropy[0], -(p * p.log()).sum(-1).mean((0, 2)).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", [None, torch.nn.Identity()])
+def test_what_an_error_cut_short_is_not_named(model):
+    q, k, _ = (x.detach() for x in qkv())
+    w = rootdk.watch(model)
+    with pytest.raises(KeyError), w:
+        scores(q, k).softmax(-1)
+        raise KeyError
+    assert not w.unseen
+    with pytest.warns(RuntimeWarning, match="not followed") if model is None else contextlib.nullcontext(), w:
+        scores(q, k).softmax(-1)
+        w.model is None or w.model(q)
 
 
 def test_an_inner_watch_does_not_end_what_an_outer_one_follows():

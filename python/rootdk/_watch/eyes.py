@@ -279,7 +279,7 @@ def open_eyes(watch: Looking) -> None:
         _open.append(watch)
 
 
-def close_eyes(watch: Looking) -> None:
+def close_eyes(watch: Looking, finished: bool = True) -> None:
     """In whatever order watches are closed, the last one takes the mode away."""
     with _open_lock:
         if watch in _open:
@@ -288,4 +288,4 @@ def close_eyes(watch: Looking) -> None:
         _thread.open -= 1
         if _thread.open == 0 and _thread.pushed:
             leave()
-    forget()
+    forget(finished)

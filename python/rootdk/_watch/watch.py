@@ -104,7 +104,7 @@ class Watch:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        close_eyes(self)
+        close_eyes(self, finished=exception[:1] == (None,))
         self._is_open = self._place.opened = False
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):

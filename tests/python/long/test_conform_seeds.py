@@ -1,5 +1,5 @@
-"""conform accuses no function that is right, whatever the random batches: 200 seeds in each of the narrow dtypes, where rounding
-is largest. `./run test-long`."""
+"""conform accuses no function that is right, whatever the random batches: 200 seeds in each of the narrow dtypes, where
+rounding is largest. `./run test-long`."""
 from __future__ import annotations
 
 import pytest
