@@ -75,6 +75,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "reformer": dict(is_decoder=True, attn_layers=["local", "local"], axial_pos_embds=False, local_attn_chunk_length=17),
     "swin": dict(window_size=2, patch_size=4),
     "swinv2": dict(window_size=2, patch_size=4),
+    "yolos": dict(image_size=[32, 48]),
     "xmod": dict(languages=["en_XX"], default_language="en_XX"),
 }
 #: Inputs that forward wants beside, or instead of, what `batch` finds by name.
