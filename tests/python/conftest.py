@@ -9,8 +9,9 @@ import pytest
 from hypothesis import settings
 
 # What cannot even be imported without torch.
-TORCH = [f"test_{name}.py" for name in ("torch", "sdpa", "func", "autocast", "cuda", "watch", "watch_places", "follow", "follow_models",
-                                        "transformers", "models", "clip", "clip_ranks", "alarm", "audit_model", "audit_embeddings")]
+TORCH = [f"test_{name}.py" for name in ("torch", "sdpa", "func", "autocast", "cuda", "watch", "watch_places", "follow",
+                                        "follow_mixed", "follow_models", "transformers", "models", "clip", "clip_ranks",
+                                        "alarm", "audit_model", "audit_embeddings")]
 collect_ignore = [] if importlib.util.find_spec("torch") else TORCH
 
 

@@ -75,6 +75,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "reformer": dict(is_decoder=True, attn_layers=["local", "local"], axial_pos_embds=False, local_attn_chunk_length=17),
     "swin": dict(window_size=2, patch_size=4),
     "swinv2": dict(window_size=2, patch_size=4),
+    "yolos": dict(image_size=[32, 48]),
     "xmod": dict(languages=["en_XX"], default_language="en_XX"),
 }
 #: Inputs that forward wants beside, or instead of, what `batch` finds by name.
@@ -116,17 +117,17 @@ class Tiny:
 
 
 def names() -> list[str]:
-    """Every architecture of transformers' own that has a config and a model of its own; a class counts once."""
-    seen, found = set(), []
+    """Every architecture of transformers' own that has a config and a model of its own; a class counts once, under the
+    name of its own config where several lead to it (gpt2 and not gpt-sw3, llama4_text and not llama4)."""
+    found: dict[type[transformers.PreTrainedModel], str] = {}
     for name in CONFIG_MAPPING.keys():
         try:
             kind = model_class(name)
         except Unbuildable:
             continue
-        if kind not in seen:
-            seen.add(kind)
-            found.append(name)
-    return found
+        if kind not in found or name == getattr(kind.config_class, "model_type", None):
+            found[kind] = name
+    return [*found.values()]
 
 
 def model_class(name: str) -> type[transformers.PreTrainedModel]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import numpy as np
@@ -159,6 +160,23 @@ def test_the_cause_and_a_fix_that_fits(others, facts, cause, said, unsaid):
 def test_what_grew_under_qk_norm_is_not_told_to_use_it():
     (event,) = story(after(60, (0.01, 60)), flat, facts={"qk_norm": True})
     assert "gains" in event.words and "QK-norm" not in event.words
+
+
+@pytest.mark.parametrize("raw_max, keys, tau", [(0.4, 64.0, 2 * math.log(64)), (30.0, 64.0, 30.0),
+                                                (9.0, 4096.0, 2 * math.log(4096)), (0.4, math.nan, 0.4)])
+def test_a_layer_that_was_hardly_begun_is_not_clipped_to_what_it_had(raw_max, keys, tau):
+    """A fresh model's scores are all near 0: clipped to their maximum, no head could ever single out a key."""
+    def show(step):
+        return values(*((0.01, 60) if step >= 60 else (0.97, 0.05)), raw_max=raw_max if step < 60 else 400.0, keys=keys)
+
+    (event,) = story(show, flat)
+    assert event.cause == "growth"
+    assert float(re.search(r"qk_clip\(tau=([\d.]+)\)", event.words)[1]) == pytest.approx(tau, rel=5e-3)
+    assert ("single out" in event.words) == (tau > raw_max)
+    # With that score a key among others of score 0 takes all but 1/n.
+    if tau > raw_max:
+        share = [math.exp(score) / (math.exp(score) + keys - 1) for score in (raw_max, tau)]
+        assert share[0] < 1 - 1 / keys <= share[1]
 
 
 # Models -----------------------------------------------------------------------------------------------------------------

@@ -114,3 +114,16 @@ def test_what_longformer_does_is_named():
         made("Longformer", dict(SIZES, attention_window=4))(torch.randint(3, 60, (2, 8)))
     assert not looker.written and {what for what, _ in looker.unseen} == {"softmax over [2, 8, 4, 5]"}
     assert len(looker.unseen) == 2
+
+
+def test_the_windows_of_hiera_are_not_its_heads():
+    """Its masked units lie between batch and heads of some layers."""
+    import models
+    import rootdk
+
+    tiny = models.build("hiera")
+    with torch.no_grad(), rootdk.watch(tiny.model) as w:
+        tiny.model(**tiny.inputs)
+    found = {layer: w.stats(layer).heads for layer in w.layers}
+    assert found == {layer: tiny.model.get_submodule(layer).num_heads for layer in w.layers}
+    assert len(set(found.values())) > 2

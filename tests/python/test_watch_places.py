@@ -276,9 +276,40 @@ def test_a_compiled_model_runs_as_if_unwatched_and_is_named(backend, whole):
             torch.testing.assert_close(compiled(x), expected, rtol=1e-5, atol=1e-6)
     assert not dynamo.utils.counters["graph_break"] and dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     assert w.unseen and all("torch.compile" in why or "compiled graph" in why for why in w.unseen.values())
+    assert w.layers == []  # what is named is not counted as well, as the whole model's
     if whole:
         assert {"_orig_mod.layers.0", "_orig_mod.layers.1"} <= w.unseen.keys() and w.step == 19
     compiled(x)
+
+
+@pytest.mark.parametrize("way", ["sdpa", "divided"])
+@pytest.mark.parametrize("compiles", ["in place", "wrapped", "its attention"])
+def test_a_part_that_is_compiled_is_named_and_the_others_are_seen(compiles, way):
+    """backend="eager" calls torch's functions from the graph, where the watch sees them, but not whose they are."""
+    torch._dynamo.reset()
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(way=way)
+
+        def forward(self, x):
+            return x + self.attention(x)
+
+    model, x = torch.nn.Sequential(Block(), Block()).eval(), torch.randn(1, 9, 32)
+    expected = model(x)
+    if compiles == "in place":
+        model[1].compile(backend="eager")
+    elif compiles == "wrapped":
+        model[1] = torch.compile(model[1], backend="eager")
+    else:
+        model[1].attention.compile(backend="eager")
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        for _ in range(3):
+            torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+    assert w.layers == ["0.attention"]
+    assert list(w.unseen) == ["1._orig_mod.attention" if compiles == "wrapped" else "1.attention"]
+    assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {(step, "0.attention") for step in range(3)}
 
 
 def test_flex_attention_runs_as_if_unwatched_and_is_named():
@@ -559,3 +590,135 @@ def test_it_says_what_it_lacks():
         assert "w.loss(loss)" not in w.table()
     with pytest.raises(TypeError, match="on: type"):
         rootdk.watch(model, on=rootdk.Alarm)
+
+
+# Left without a word --------------------------------------------------------------------------------------------------
+class Interrupted(Model):
+    """As when somebody presses Ctrl-C: PyTorch calls no hook for what is no Exception."""
+
+    armed = False
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        if self.armed:
+            raise KeyboardInterrupt
+        return self.layers[1](x)
+
+
+class DeepInterrupt(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[1] == 7:
+            raise KeyboardInterrupt
+        return x
+
+
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_interrupt_that_is_caught_leaves_no_place_behind(deep, thread):
+    model = torch.nn.Sequential(Attention(), DeepInterrupt(), Attention()) if deep else Interrupted()
+    names = ["0", "2"] if deep else ["layers.0", "layers.1"]
+    depth = []
+
+    def run():
+        for step, n in enumerate((5, 7, 6)):
+            model.armed = step == 1
+            try:
+                model(torch.randn(1, n, 32))
+            except KeyboardInterrupt:
+                pass
+        depth.append(torch._C._len_torch_function_stack())
+
+    with rootdk.watch(model) as w:
+        in_thread(run) if thread else run()
+    seen = {(r["step"], r["layer"]) for r in w.to_dicts()}
+    assert seen == {(0, names[0]), (0, names[1]), (1, names[0]), (2, names[0]), (2, names[1])} and w.step == 2
+    assert torch._C._len_torch_function_stack() == 0 and depth == [0 if thread else 1]
+    assert not w.unseen
+
+
+def test_after_an_interrupt_a_call_outside_is_outside():
+    model, x = Interrupted(layers=2), torch.randn(1, 2, 5, 8)
+    model.armed = True
+    with pytest.warns(RuntimeWarning, match="outside"), rootdk.watch(model) as w:
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.randn(1, 5, 32))
+        F.scaled_dot_product_attention(x, x, x)
+    assert w.layers == ["layers.0"] and list(w.unseen) == ["(outside)"]
+
+
+def test_a_part_that_is_called_after_an_interrupt_begins_a_step():
+    model = Parts()
+    model.decoder = Interrupted()
+    model.decoder.armed = True
+    with rootdk.watch(model) as w:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                model.training_step(torch.randn(1, 5, 32))
+    assert w.step == 1 and {(r["step"], r["layer"]) for r in w.to_dicts()} == {
+        (step, layer) for step in (0, 1) for layer in ("encoder.layers.0", "decoder.layers.0")}
+
+
+def test_a_model_that_calls_itself_or_a_module_from_elsewhere_is_still_there():
+    class Odd(Model):
+        """Its second layer is called by its first, and it by itself."""
+
+        def forward(self, x, again=True):
+            if again:
+                return self(self.layers[0](x), again=False)
+            hook = self.layers[0].register_forward_hook(lambda m, a, out: self.layers[1](out))
+            try:
+                return self.layers[0](x)
+            finally:
+                hook.remove()
+
+    model = Odd()
+    with rootdk.watch(model) as w:
+        model(torch.randn(1, 5, 32))
+    assert w.step == 0 and w.layers == ["layers.0", "layers.0#2", "layers.1"]
+
+
+# The same tensor twice ------------------------------------------------------------------------------------------------
+class OfOneInput(torch.nn.Module):
+    """A checkpointed layer that gets the very tensor that the model gets."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.layer, self.reentrant, self.size = Attention(causal=False), reentrant, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.size * checkpoint(self.layer, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_of_the_same_tensor_in_two_steps_swaps_no_gradients(reentrant):
+    """Backward computes one of the two again, and nothing says which: rather no number than the other's."""
+    model = OfOneInput(reentrant)
+    x = torch.randn(1, 12, 32, requires_grad=True)
+    with rootdk.watch(model) as w:
+        one, two = model(x).square().mean(), model(x).square().mean()
+        (one + 100 * two).backward()
+    found = {key: values[0] for key, values in rows_of(w, "d_scores").items()}
+    if reentrant:
+        assert all(math.isnan(value) for value in found.values()) and len(found) == 8
+    else:
+        for head in range(4):
+            assert found[1, "layer", head] == pytest.approx(1e4 * found[0, "layer", head], rel=1e-3)
+
+
+def test_a_checkpoint_of_the_same_tensor_in_one_step_after_another_has_its_gradients():
+    model = OfOneInput(True)
+    x = torch.randn(1, 12, 32, requires_grad=True)
+    with rootdk.watch(model) as w:
+        for size in (1, 100):
+            (size * model(x).square().mean()).backward()
+    found = {key: values[0] for key, values in rows_of(w, "d_scores").items()}
+    for head in range(4):
+        assert found[1, "layer", head] == pytest.approx(1e4 * found[0, "layer", head], rel=1e-3)
+
+
+# What it shows of itself ----------------------------------------------------------------------------------------------
+def test_completion_shows_what_is_for_its_user():
+    w = rootdk.watch()
+    public = {name for name in dir(w) if not name.startswith("_")}
+    assert public == {"alarms", "cost", "layers", "loss", "model", "next_step", "prometheus", "qk_clip", "report",
+                      "stats", "step", "table", "tensorboard", "to_dicts", "to_pandas", "unseen"}

@@ -11,7 +11,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from .._stats import Stats
-from .frozen import Frozen, median
+from .frozen import Frozen, Look, median
 
 CAUSES = ("scale", "initialisation", "gain", "alignment", "bias", "growth", "unknown")
 
@@ -102,7 +102,17 @@ def _grown(frozen: Frozen, facts: Mapping[str, Any]) -> tuple[str, str, str]:
     why += f": {', '.join(grown)} in size." if grown else "."
     where = "the gains of the norms of q and k" if facts.get("qk_norm") else "W_q and W_k"
     fix = f"Go back to before step {since.step} with a lower learning rate (or a longer warm-up) for {where}"
-    if before.raw_max > 0:
-        fix += (f", or mend it while it runs: w.qk_clip(tau={number(before.raw_max)}) after every optimizer step, "
-                "the largest score it had when open")
+    tau, what = _tau(before)
+    if tau > 0:
+        fix += f", or mend it while it runs: w.qk_clip(tau={number(tau)}) after every optimizer step, {what}"
     return "growth", why, fix + ("." if facts.get("qk_norm") else "; a QK-norm keeps it from coming back.")
+
+
+def _tau(open_look: Look) -> tuple[float, str]:
+    """The largest score of a layer that was open, but never less than a head needs: a key whose score is 2 ln n above
+    those of the n others takes all but 1/n of their row. In a model that has just begun no score is that large yet."""
+    least = 2 * math.log(open_look.keys) if open_look.keys > 1 else 0.0
+    if least > open_look.raw_max:
+        what = f"2 ln n, so that a head can still single out one of the {number(open_look.keys)} keys that a row sees"
+        return least, what
+    return open_look.raw_max, "the largest score it had when open"

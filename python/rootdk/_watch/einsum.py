@@ -40,17 +40,20 @@ def operands_of(args: Sequence[Any]) -> Optional[tuple[str, list[Any]]]:
     return args[0], list(given)
 
 
-def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Tensor, int, int]]:
+def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
     """If this may be q·kᵀ: q [*lead, len_q, dim], k [*lead, dim, len_kv], and the result's axes of queries and keys. Which is
-    which, softmax decides later; the result's first is taken for the queries'."""
+    which, softmax decides later; the result's first is taken for the queries'. Where each query has keys of its own
+    (local attention), queries are among the lead axes."""
     read = letters(equation, (a.ndim, b.ndim))
     if read is None:
         return None
     (one, other), result = read
     summed = [x for x in one if x in other and x not in result]
     mine, yours = [x for x in result if x not in other], [x for x in result if x not in one]
-    if len(summed) != 1 or not mine or not yours or {*one, *other} != {*result, summed[0]}:
+    if len(summed) != 1 or {*one, *other} != {*result, summed[0]}:
         return None
+    if not mine or not yours:
+        return _own_keys(a, one, b, other, result, summed[0])
     if len(yours) > 1 and len(mine) == 1:  # a group of query heads is in b
         one, other, a, b, mine, yours = other, one, b, a, yours, mine
     if len(yours) > 1:
@@ -61,6 +64,19 @@ def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Te
     lead = [x for x in result if x not in (row, column)]
     return _arrange(a, one, [*lead, row, summed[0]]), _arrange(b, other, [*lead, summed[0], column]), \
         result.index(row), result.index(column)
+
+
+def _own_keys(a: Tensor, one: Letters, b: Tensor, other: Letters, result: Letters,
+              dim: str) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
+    """The larger side has one axis that the other has not: q [*lead, 1, dim], k [*lead, dim, len_kv]."""
+    if len(one) > len(other):
+        a, one, b, other = b, other, a, one
+    columns = [x for x in result if x not in one]
+    lead = [x for x in result if x in one]
+    if len(columns) != 1 or {*lead} != {*one} - {dim} or not {*lead} <= {*other}:
+        return None
+    q, k = _arrange(a, one, [*lead, dim]).unsqueeze(-2), _arrange(b, other, [*lead, dim, columns[0]])
+    return q, k, None, result.index(columns[0])
 
 
 def _arrange(x: Tensor, names: Letters, wanted: Sequence[str]) -> Tensor:

@@ -17,6 +17,7 @@ from .. import torch as rootdk_torch
 from .._problem import StatsOptions
 from .._stats import GradientStats, Stats
 from .follow import Follow, Written
+from .heads import counts_of
 from .history import Record
 from .look import Settings, beside, computable, computed_here, hidden_by_numbers, of_written
 from .places import in_backward
@@ -39,9 +40,16 @@ class Looking(Protocol):
     def outside(self, what: str) -> None:
         """Attention in this thread that no watched module called."""
 
+    def inside(self) -> bool:
+        """Whether this thread is in the model it watches."""
+
     def missed(self, what: str, why: str) -> None: ...
 
+    def miss_here(self) -> Optional[Callable[[str, str], None]]: ...
+
     def inputs(self) -> Sequence[Tensor]: ...
+
+    def module(self) -> Optional[torch.nn.Module]: ...
 
     def take(self, spot: Spot, stats: Stats, dtype: str) -> Record: ...
 
@@ -161,9 +169,24 @@ class _Eyes:
                 return found
         return ()
 
+    def heads_hint(self) -> Sequence[int]:
+        for watch in reversed(_open):
+            if (module := watch.module()) is not None:
+                return counts_of(module)
+        return ()
+
     def missed(self, what: str, why: str) -> None:
         for watch in list(_open):
             watch.missed(what, why)
+
+    def miss_here(self) -> Optional[Callable[[str, str], None]]:
+        found = [miss for miss in (watch.miss_here() for watch in list(_open)) if miss is not None]
+
+        def miss(what: str, why: str) -> None:
+            for each in found:
+                each(what, why)
+
+        return miss if found else None
 
     def written_out(self, found: Written) -> None:
         if rootdk_torch.transformed(found.q, found.k, found.scores):
@@ -225,9 +248,10 @@ def scaled_before(query: Tensor, key: Tensor) -> float:
     return _thread.mode.trail.scaled(query, key)
 
 
-def forget() -> None:
-    """Lets go of what this thread's mode was following: a step is over."""
-    _thread.mode.forget()
+def forget(finished: bool = True) -> None:
+    """Lets go of what this thread's mode was following: a step is over, unless another watch's model still runs."""
+    if not any(watch.inside() for watch in _open):
+        _thread.mode.forget(finished)
 
 
 def enter() -> bool:
@@ -255,7 +279,7 @@ def open_eyes(watch: Looking) -> None:
         _open.append(watch)
 
 
-def close_eyes(watch: Looking) -> None:
+def close_eyes(watch: Looking, finished: bool = True) -> None:
     """In whatever order watches are closed, the last one takes the mode away."""
     with _open_lock:
         if watch in _open:
@@ -264,4 +288,4 @@ def close_eyes(watch: Looking) -> None:
         _thread.open -= 1
         if _thread.open == 0 and _thread.pushed:
             leave()
-    forget()
+    forget(finished)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import inside_mha
-from .products import Written, plain_data
+from .heads import Hints
+from .products import Owed, Written, plain_data
 from .steps import Trail
 from .torch_names import STARTS, STEPS
 from .walk import walk
@@ -21,6 +22,7 @@ _SDPA = torch._C._nn.scaled_dot_product_attention  # what a mode is given, whate
 _MHA = torch.nn.functional.multi_head_attention_forward
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _ATTENTION = re.compile(r"attention|attn|fmha")
+_MOST_OWED = 64
 
 
 class Looker(Protocol):
@@ -38,8 +40,15 @@ class Looker(Protocol):
     def missed(self, what: str, why: str) -> None:
         """Something that looks like attention and could not be followed; each time."""
 
+    def miss_here(self) -> Optional[Callable[[str, str], None]]:
+        """`missed` for what turns out only later, in the name of the module that is running now; None where nobody
+        wants to know."""
+
     def batch_hint(self) -> Sequence[Tensor]:
         """What the module that is running was given, to tell batch from heads where they are one axis."""
+
+    def heads_hint(self) -> Sequence[int]:
+        """How many heads it says it has, to tell them from positions."""
 
 
 class Follow(TorchFunctionMode):
@@ -48,7 +57,8 @@ class Follow(TorchFunctionMode):
     def __init__(self, looker: Looker):
         super().__init__()
         self.looker = looker
-        self.trail = Trail(looker.batch_hint)
+        self.trail = Trail(Hints(looker.batch_hint, looker.heads_hint), owes=self._owes)
+        self._owed: list[tuple[Owed, Callable[[str, str], None]]] = []
 
     if TYPE_CHECKING:  # dynamo breaks graphs only under modes that enter and leave in the usual way
 
@@ -56,9 +66,24 @@ class Follow(TorchFunctionMode):
 
         def __exit__(self, *exception: Any) -> None: ...
 
-    def forget(self) -> None:
-        """Lets go of what was not followed to its end."""
+    def forget(self, finished: bool = True) -> None:
+        """Lets go of what was not followed to its end, and names it, if it came to its end."""
+        owed, self._owed = self._owed, []
+        for each, miss in owed if finished else ():
+            if not each.told:
+                miss(f"softmax over {[*each.shape]}", each.why)
         self.trail.memory.notes.clear()
+
+    def _owes(self, owed: Owed) -> None:
+        miss = self.looker.miss_here()
+        if miss is None:
+            return
+        if len(self._owed) >= _MOST_OWED:  # a watch without a model may never come to the end of a step
+            untold = [(each, name) for each, name in self._owed if not each.told]
+            for each, name in untold[: -_MOST_OWED // 2]:
+                name(f"softmax over {[*each.shape]}", each.why)
+            self._owed = untold[-_MOST_OWED // 2 :]
+        self._owed.append((owed, miss))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -88,6 +88,7 @@ class Look:
     sigma_q: float = math.nan
     sigma_k: float = math.nan
     raw_max: float = math.nan
+    keys: float = math.nan  #: that a row sees
 
     @staticmethod
     def of(step: int, values: Any) -> Look | None:
@@ -104,7 +105,7 @@ class Look:
 
         largest = np.asarray(values["raw_max"], dtype=np.float64)[known] if "raw_max" in values else np.array([math.nan])
         return Look(step, float(trace_j[known].max()), float(ratio[known].min()), middle("sigma_q"), middle("sigma_k"),
-                    float(largest.max()))
+                    float(largest.max()), middle("keys"))
 
 
 def median(values: Any, known: npt.NDArray[np.bool_]) -> float:

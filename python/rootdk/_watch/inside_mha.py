@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .heads import Hints
 from .steps import Trail
 from .torch_names import STEPS
 from .walk import walk
@@ -62,7 +63,7 @@ class Operators(TorchDispatchMode):
     def __init__(self, looker: Looker, heads: Optional[int]):
         super().__init__()  # type: ignore[no-untyped-call]
         self.looker = looker
-        self.trail = Trail(tuple, heads)
+        self.trail = Trail(Hints(), heads)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         step = STEPS.get(func)

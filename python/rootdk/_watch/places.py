@@ -5,7 +5,10 @@ step ends when a part is called again. What backward computes again for a checkp
 """
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Iterable, Optional, Sequence
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor
 
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")
 _MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
 
 
@@ -26,6 +30,7 @@ class Place(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[str] = []  #: names of the modules that are running, the innermost last
+        self.modules: list[torch.nn.Module] = []
         self.inputs: list[Sequence[Tensor]] = []  #: and the tensors they were called with
         self.seen: list[int] = []  #: how many calls had been seen, or named as not seen, when each began
         self.noticed = 0
@@ -37,19 +42,71 @@ class Place(threading.local):
         self.mode = False  #: whether entering the model put the mode onto this thread's stack
         self.started = 0.0  #: when it did
 
+    def drop_interrupted(self, entering: Optional[torch.nn.Module] = None) -> bool:
+        """Takes modules off the stack that are not running any more: PyTorch calls no hook when KeyboardInterrupt, or
+        anything else that is no Exception, leaves a module. Whether there were any."""
+        count = len(self.stack)
+        while self.stack and not _runs(self.modules[-1], 2 if self.modules[-1] is entering else 1):
+            self.pop()
+        return len(self.stack) < count
+
+    def in_graph(self) -> bool:
+        """Whether dynamo has taken over since the innermost module was called: what it compiled calls no hook, so that
+        nothing says which of the modules inside is running."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and self.modules:
+            code = frame.f_code
+            if code.co_name == "compile_wrapper" and code.co_filename.endswith(_DYNAMO):
+                return True
+            if code.co_name == "_call_impl" and frame.f_locals.get("self") is self.modules[-1]:
+                return False
+            frame = frame.f_back
+        return False
+
+    def pop(self) -> tuple[str, int]:
+        self.modules.pop()
+        self.inputs.pop()
+        return self.stack.pop(), self.seen.pop()
+
+
+def _runs(module: torch.nn.Module, times: int) -> bool:
+    """Whether this thread is in so many calls of that module. Where dynamo goes on after a break in its graph, the
+    frames are its own and say nothing."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "_call_impl" and frame.f_locals.get("self") is module:
+            times -= 1
+            if times == 0:
+                return True
+        elif name.startswith("torch_dynamo_resume_in_"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@dataclasses.dataclass
+class _Input:
+    """What a module was called with, for a checkpoint that calls it again."""
+
+    tensor: weakref.ReferenceType[Tensor]
+    step: Optional[int]  # None: two steps gave it the same tensor, and nothing says which of them is computed again
+    done: bool = False  # whether backward has
+
 
 class Modules:
-    """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told when a thread enters
-    the model and leaves it, `unseen` of modules that look like attention in which none was seen."""
+    """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told
+    when a thread enters the model and leaves it, `interrupted` when it is found to have left without a word, `unseen`
+    of modules that look like attention in which none was seen."""
 
-    def __init__(self, model: torch.nn.Module, begin: Callable[[str, torch.nn.Module], None],
-                 end: Callable[[str, torch.nn.Module, Any], None], unseen: Callable[[str, str], None]):
+    def __init__(self, model: torch.nn.Module, begin: Callable[[], None], end: Callable[[Any], None],
+                 interrupted: Callable[[], None], unseen: Callable[[str, str], None]):
         self.place = Place()
         self.step = -1
-        self._begin, self._end, self._unseen = begin, end, unseen
+        self._begin, self._end, self._interrupted, self._unseen = begin, end, interrupted, unseen
         self._lock = threading.Lock()
         self._running: dict[int, tuple[int, dict[str, int]]] = {}  # thread → step and calls, while the model itself runs there
-        self._inputs: dict[tuple[str, int], int] = {}  # (module, where its input lies) → step
+        self._inputs: dict[tuple[str, int], _Input] = {}  # by module and where its input lies
         self._hooks: list[Any] = []
         attention = (name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__))
         self.attention = dict.fromkeys(attention)  #: names, in their order
@@ -65,20 +122,21 @@ class Modules:
     def _enter(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         place = self.place
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        self.drop_interrupted(module)
         if not place.stack:
             self._outermost(name, tensors)
-            self._begin(name, module)
+            self._begin()
         if tensors and not in_backward() and (module.training or torch.is_grad_enabled()):
             self._remember(name, tensors[0])
         place.stack.append(name)
+        place.modules.append(module)
         place.inputs.append(tensors)
         place.seen.append(place.noticed)
 
     def _leave(self, name: str, module: torch.nn.Module, args: Any, output: Any) -> None:
         place = self.place
         while place.stack:
-            left, before = place.stack.pop(), place.seen.pop()
-            place.inputs.pop()
+            left, before = place.pop()
             if left == name:
                 # Where a module inside of it was named, the name of this one adds nothing.
                 if name in self.attention and place.noticed == before and not in_backward():
@@ -87,14 +145,23 @@ class Modules:
                 break
         if not place.stack:
             self._running.pop(threading.get_ident(), None)
-            self._end(name, module, output)
+            self._end(output)
+
+    def drop_interrupted(self, entering: Optional[torch.nn.Module] = None) -> None:
+        """Forgets modules that were left without a word."""
+        if self.place.drop_interrupted(entering) and not self.place.stack:
+            self._running.pop(threading.get_ident(), None)
+            self._interrupted()
 
     def _outermost(self, name: str, tensors: Sequence[Tensor]) -> None:
         place = self.place
         if in_backward():
-            step = self._inputs.get((name, tensors[0].data_ptr())) if tensors else None
-            place.known = step is not None
-            place.step = self.step if step is None else step
+            found = self._inputs.get((name, tensors[0].data_ptr())) if tensors else None
+            place.known = found is not None and found.step is not None
+            place.step = self.step
+            if found is not None:
+                found.done = True
+                place.step = self.step if found.step is None else found.step
             return
         place.known = True
         if name != "" and len(self._running) == 1:  # a thread that the model has started: a replica, a part
@@ -118,7 +185,11 @@ class Modules:
         if len(self._inputs) >= _MOST_INPUTS:
             with self._lock:
                 self._inputs = dict(list(self._inputs.items())[_MOST_INPUTS // 2 :])
-        self._inputs[name, where] = self.place.step
+        before = self._inputs.get((name, where))
+        step: Optional[int] = self.place.step
+        if before is not None and not before.done and before.step != step and before.tensor() is not None:
+            step = None  # that tensor is still there, so this is the same memory, and backward has not been to it yet
+        self._inputs[name, where] = _Input(weakref.ref(x), step)
 
 
 class Hook:

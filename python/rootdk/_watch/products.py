@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
+
+from .heads import Hints, Split, split_of
 
 
 @dataclass
@@ -68,11 +70,23 @@ class Scaled:
     folded: Optional[tuple[int, int]] = None  # (axis, batch)
 
 
+class Owed:
+    """A softmax over scores that came from a product. It is told when its weights meet values, and named if they never
+    do."""
+
+    __slots__ = ("shape", "why", "told")
+
+    def __init__(self, shape: Sequence[int]):
+        self.shape = tuple(shape)
+        self.why = "its weights were not followed to a product with values"
+        self.told = False
+
+
 class Held:
     """The tensors of one product, shared by all notes on what came of it, so that they can be let go at once."""
 
     __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift",
-                 "summed", "multiplied", "before")
+                 "added", "summed", "multiplied", "unclear", "owed", "before")
 
     def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
         self.q: Optional[Tensor] = q
@@ -85,7 +99,10 @@ class Held:
         self.sink: Optional[Tensor] = None
         self.sink_first = False
         self.shift: Optional[Tensor] = None  # what was taken from each row
+        self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores): a sink, too
         self.summed = self.multiplied = False  # of exp(scores): whether its sum, its product with values was seen
+        self.unclear: Optional[str] = None  # why these scores cannot be told, though softmax has seen them
+        self.owed: Optional[Owed] = None  # since softmax
         self.before: tuple[Held, ...] = ()  # what this came from
 
     def next(self, **changes: Any) -> Held:
@@ -102,12 +119,13 @@ class Held:
         while left:
             at = left.pop()
             left += at.before
-            at.q = at.k = at.scores = at.bare = at.sink = at.shift = None
+            at.q = at.k = at.scores = at.bare = at.sink = at.shift = at.added = None
             at.before = ()
 
 
 class Note:
-    """What a tensor is. Stages: scores, exp (of scores), total (of exp), inverse (of the total), lse, log (of weights), weights."""
+    """What a tensor is. Stages: scores, exp (of scores), total (of exp), inverse (of the total), lse, log (of weights),
+    weights, product (of exp and values)."""
 
     __slots__ = ("held", "stage", "row", "key", "factor", "cap", "split")
 
@@ -136,10 +154,13 @@ class Note:
 
 @dataclass(frozen=True)
 class Lost:
-    """Softmax's output over scores that were not followed; `key` is the axis of it that softmax went over, if still known."""
+    """Softmax's output over scores that were not followed, or such scores themselves; `key` is the axis of it that
+    softmax went over, if still known."""
 
     shape: tuple[int, ...]
     key: Optional[int]
+    why: str = "its scores were not followed from a product"
+    scores: bool = False  # softmax is still to come
 
 
 def number_of(x: Any, may_wait: bool = False) -> Optional[float]:
@@ -162,89 +183,60 @@ def plain_data(x: Any) -> bool:
             and x.device.type != "meta" and not x.is_nested)
 
 
-def batch_of(count: int, len_q: int, hints: Iterable[Tensor]) -> Optional[int]:
-    """Of scores [count, len_q, len_kv] with heads folded into the batch: the batch, from what the module that computes them was
-    given."""
-    for x in hints:
-        shape = tuple(x.shape)
-        first, second = shape[0] if shape else 0, shape[1] if len(shape) > 1 else 0
-        if len(shape) == 4 and first and first * second == count:  # [batch, heads, len, dim]
-            return first
-        if len(shape) == 4 and first and second * shape[2] == len_q and count % first == 0:  # an image
-            return first
-        if len(shape) == 3 and first and second == len_q and count % first == 0:  # [batch, len, width]
-            return first
-        if len(shape) == 3 and first == len_q and second and count % second == 0:  # [len, batch, width]
-            return second
-        if len(shape) == 2 and first and second == len_q and not x.is_floating_point() and count % first == 0:  # token ids
-            return first
-        if len(shape) == 2 and first == len_q and x.is_floating_point():  # [len, width]
-            return 1
-    return None
-
-
-def split_lead(lead: Sequence[int], k: Tensor, batch: Optional[int], len_q: int,
-               hints: Callable[[], Iterable[Tensor]]) -> tuple[int, int]:
-    """(batch, heads) of scores whose lead axes are these."""
-    if len(lead) == 2:
-        return lead[0], lead[1]
-    if len(lead) == 1:
-        found = batch if batch is not None else batch_of(lead[0], len_q, hints())
-        if found is None or found < 1 or lead[0] % found:
-            return lead[0], 1
-        return found, lead[0] // found
-    if not lead:
-        return 1, 1
-    if len(lead) == 3 and k.ndim == 5:
-        shared = [k.shape[axis] == 1 or k.stride(axis) == 0 for axis in (1, 2)]
-        if any(shared):  # [batch, heads_kv, group] or [batch, group, heads_kv]
-            return lead[0], lead[1] * lead[2]
-    return math.prod(lead[:-1]), lead[-1]
-
-
-def written(note: Note, hints: Callable[[], Iterable[Tensor]], heads: Optional[int]) -> Optional[Written]:
+def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, str, None]:
+    """In words, why it cannot be told. None where its tensors were let go: it has been told before."""
     held = note.held
     q, k, saw = held.q, held.k, held.scores
     if q is None or k is None or saw is None:
         return None
+    if held.unclear is not None:
+        return held.unclear
     len_q, len_kv = q.shape[-2], k.shape[-1]
     row, key = held.row, held.key
-    lead = [saw.shape[axis] for axis in range(saw.ndim) if axis not in (row, key)]
+    lead = tuple(saw.shape[axis] for axis in range(saw.ndim) if axis not in (row, key))
     if heads is not None and math.prod(held.lead) % heads == 0:
-        split = (math.prod(held.lead) // heads, heads)
-    elif len(lead) == 2:
-        split = (lead[0], lead[1])
+        found: Optional[Split] = Split(math.prod(held.lead) // heads, heads)
+    elif len(lead) == 2 and lead != held.lead:
+        found = Split(*lead)
+    elif len(lead) != 2 and note.split is not None:
+        found = Split(*note.split)
     else:
-        split = note.split or split_lead(held.lead, k, held.batch, len_q, hints)
-    shape = (*split, len_q, len_kv)
-    if math.prod(shape) != math.prod(held.lead) * len_q * len_kv:
-        return None
+        found = split_of(held.lead, k, q.shape[-1], len_q, held.batch, hints)
+    if found is None:
+        return f"which of the axes {[*held.lead]} are heads is not known"
+    split = found
+    if split.batch * split.heads != math.prod(held.lead) or lead != held.lead and split.axes is not None:
+        return f"scores {[*saw.shape]} are not those of the product any more"
     sink_first = held.sink_first
 
-    def per_head(x: Tensor) -> Tensor:
+    def arranged(x: Tensor) -> Tensor:
         order = [axis for axis in range(x.ndim) if axis not in (row, key)] + ([] if row is None else [row]) + [key]
         x = x.permute(order)
+        x = x.unsqueeze(-2) if row is None else x
+        return split.arrange(x, x.shape[:-2])
+
+    def per_head(x: Tensor) -> Tensor:
+        x = arranged(x)
         if x.shape[-1] != len_kv:
             x = x[..., 1:] if sink_first else x[..., :len_kv]
-        return x.reshape(shape)
+        return x
+
+    def per_row(x: Tensor) -> Tensor:
+        """One number per row, as [batch, heads, len_q, 1]."""
+        return arranged(x.detach().expand([1 if axis == key else size for axis, size in enumerate(saw.shape)]))
 
     with torch.no_grad():
-        wide_q = q.detach().expand(*held.lead, len_q, q.shape[-1]).reshape(*split, len_q, q.shape[-1])
-        wide_k = k.detach().expand(*held.lead, k.shape[-2], len_kv).reshape(*split, k.shape[-2], len_kv)
+        wide_q, wide_k = split.arrange(q.detach(), held.lead), split.arrange(k.detach(), held.lead)
     hooked = saw if held.bare is None else held.bare
     scores = per_head(hooked)
     if held.bare is None and held.shift is not None:
-        scores = scores + per_head_rows(held.shift, saw, row, key, split, len_q)
+        scores = scores + per_row(held.shift)
     sink = held.sink
     if sink is not None:
         if held.bare is None:  # something happened to both since
             sink = saw.narrow(key, 0 if sink_first else saw.shape[key] - 1, 1)
-        sink = per_head_rows(sink, saw, row, key, split, len_q)
+        sink = per_row(sink)
+    if held.added is not None:
+        also = per_row(held.added if held.shift is None else held.added + held.shift.detach()).to(scores.dtype)
+        sink = also if sink is None else torch.logaddexp(sink, also)
     return Written(wide_q, wide_k, note.factor, held.prescale, note.cap, scores, sink, hooked, per_head)
-
-
-def per_head_rows(x: Tensor, like: Tensor, row: Optional[int], key: int, split: tuple[int, int], len_q: int) -> Tensor:
-    """One number per row of `like`, as [batch, heads, len_q, 1]."""
-    shape = [1 if axis == key else size for axis, size in enumerate(like.shape)]
-    order = [axis for axis in range(like.ndim) if axis not in (row, key)] + ([] if row is None else [row]) + [key]
-    return x.detach().expand(shape).permute(order).reshape(*split, len_q, 1)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Optional, Sequence, Union
 
 from torch import Tensor
@@ -10,6 +11,8 @@ from . import einsum
 from .products import Lost, Memory, Note, Scaled, Written
 
 Found = Union[Written, tuple[str, str], None]  #: attention, or what looks like it and why it was not followed
+
+_TOKENS = ("total", "inverse", "lse", "product")  #: stages at which a tensor's place among others no longer matters
 
 
 class Shapes:
@@ -24,7 +27,7 @@ class Shapes:
             return None
         note = self.memory.get(x)
         if isinstance(note, Note):
-            if note.stage in ("total", "inverse", "lse"):
+            if note.stage in _TOKENS:
                 self.memory.set(out, note)
             elif (moved := _reshaped(note, x, out)) is not None:
                 self.memory.set(out, moved)
@@ -33,7 +36,7 @@ class Shapes:
             return None
         if isinstance(note, Lost):
             kept = note.key == x.ndim - 1 and x.shape[-1] == out.shape[-1]
-            self.memory.set(out, Lost(note.shape, out.ndim - 1 if kept else None))
+            self.memory.set(out, replace(note, key=out.ndim - 1 if kept else None))
             return None
         folded = _folded(x.shape, out.shape)
         if folded is None and isinstance(note, Scaled) and note.folded is not None and x.shape[:2] == out.shape[:2]:
@@ -86,7 +89,7 @@ class Shapes:
             if moved is not None:
                 self.memory.set(out, moved)
         elif isinstance(note, Lost):
-            self.memory.set(out, Lost(note.shape, None if note.key is None else order.index(note.key)))
+            self.memory.set(out, replace(note, key=None if note.key is None else order.index(note.key)))
         else:
             folded = None if note.folded is None else (order.index(note.folded[0]), note.folded[1])
             self.memory.set(out, Scaled(note.number, note.part, folded))
@@ -103,8 +106,8 @@ class Shapes:
             elif out.ndim == x.ndim and note.folded is None:
                 self.memory.set(out, note)
         elif isinstance(note, Lost):
-            self.memory.set(out, Lost(note.shape, note.key if out.ndim == x.ndim else None))
-        elif note.stage in ("total", "inverse", "lse"):
+            self.memory.set(out, replace(note, key=note.key if out.ndim == x.ndim else None))
+        elif note.stage in _TOKENS:
             if out.numel() == x.numel():
                 self.memory.set(out, note)
         elif out.shape == x.shape:
@@ -122,12 +125,9 @@ class Shapes:
 
     def loose(self, args: Any, kwargs: Any, out: Any) -> Found:
         """Weights whose keys are somewhere else now: they can only be named."""
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
-        if isinstance(note, Note) and note.stage == "weights" and note.held.scores is not None:
-            note = Lost(tuple(note.held.scores.shape), None)
+        note = self.memory.get(args[0] if args else kwargs.get("input"))
         if isinstance(note, Lost) and isinstance(out, Tensor):
-            self.memory.set(out, Lost(note.shape, None))
+            self.memory.set(out, replace(note, key=None))
         return None
 
     def parts(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -182,8 +182,8 @@ def _reshaped(note: Note, x: Tensor, out: Tensor) -> Optional[Note]:
 
 def _moved(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
     """If lead axes change places, those of q and k do, too."""
-    if note.stage in ("total", "inverse", "lse"):
-        return None
+    if note.stage in _TOKENS:
+        return note
     row = None if note.row is None else order.index(note.row)
     key = order.index(note.key)
     held = note.plain().held

@@ -7,20 +7,14 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 from torch import Tensor
 
-from . import einsum
-from .products import Held, Lost, Note, Scaled, number_of, plain_data, written
-from .shapes import Found, Shapes, axis_of
+from . import einsum, sinks
+from .arithmetic import Arithmetic, two_of
+from .products import Held, Lost, Note, Scaled, number_of, plain_data
+from .shapes import Found, axis_of
 
 
-Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
-
-
-class Trail(Shapes):
+class Trail(Arithmetic):
     """What is known of the tensors of one thread. Each step is called with a function's arguments and its result."""
-
-    def __init__(self, hints: Callable[[], Sequence[Tensor]], heads: Optional[int] = None):
-        super().__init__()
-        self.hints, self.heads = hints, heads
 
     def scaled(self, *tensors: Any) -> float:
         """What these were multiplied with."""
@@ -37,8 +31,9 @@ class Trail(Shapes):
         if len(sides) != 2 or not isinstance(out, Tensor) or not all(isinstance(x, Tensor) for x in sides):
             return None
         a, b = sides
-        found = self._times_values(sides, [{a.ndim - 1}, {max(b.ndim - 2, 0)}])
-        if found is None:
+        axes = (a.ndim - 1, max(b.ndim - 2, 0))
+        found = self._times_values(sides, [{axis} for axis in axes], out)
+        if found is None and not any(self._mixed_by_product(x, axis, out) for x, axis in zip(sides, axes)):
             self._product_of_two(a, b, out)
         return found
 
@@ -48,7 +43,7 @@ class Trail(Shapes):
     def baddbmm(self, args: Any, kwargs: Any, out: Any) -> Found:
         names = ("input", "batch1", "batch2")
         sides = [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(names)]
-        found = self._times_values(sides[1:], [{2}, {1}])
+        found = self._times_values(sides[1:], [{2}, {1}], out)
         if found is None:
             self._product_of_two(sides[1], sides[2], out)
             note = self.memory.get(out)
@@ -66,8 +61,8 @@ class Trail(Shapes):
             self._permuted_by(equation, tensors[0], out)
             return None
         axes = [{*einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
-        found = self._times_values(tensors, axes, lambda x: einsum.has_own_axis(equation, tensors, x))
-        if found is not None or len(tensors) != 2:
+        found = self._times_values(tensors, axes, out, lambda x: einsum.has_own_axis(equation, tensors, x))
+        if found is not None or self._mixed_by_einsum(equation, tensors, out) or len(tensors) != 2:
             return found
         a, b = tensors
         product = einsum.product_of(equation, a, b) if self._may_be_product(a, b, out) else None
@@ -105,52 +100,59 @@ class Trail(Shapes):
             if isinstance(self.memory.get(x), Note):
                 self.memory.pop(x)
 
-    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]],
+    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]], out: Any,
                       own: Optional[Callable[[Tensor], bool]] = None) -> Found:
         """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody else's,
         as weights have their queries; those of a router have not."""
         for x, summed in zip(sides, axes):
             note = self.memory.get(x)
             if isinstance(note, Note) and note.key in summed:
-                if note.stage == "weights" or (note.stage == "exp" and note.held.summed):
+                if note.stage == "weights":
                     return self._report(note)
-                if note.stage == "exp":
+                if note.stage == "exp" and isinstance(out, Tensor):
                     note.held.multiplied = True
-            elif isinstance(note, Lost) and (note.key is None or note.key in summed) and all(y.ndim > 2 for y in sides):
+                    self._owe_division(note)
+                    self.memory.set(out, note.but(stage="product"))
+            elif isinstance(note, Note) and note.stage == "weights" and note.row in summed:
+                if note.held.owed is not None:
+                    note.held.owed.why = "it goes over queries, and its weights are summed over keys, or vice versa"
+            elif (isinstance(note, Lost) and not note.scores and (note.key is None or note.key in summed)
+                  and all(y.ndim > 2 for y in sides)):
                 self.memory.pop(x)
                 if own is None or own(x):
-                    return f"softmax over {list(note.shape)}", "its scores were not followed from a product"
+                    return f"softmax over {list(note.shape)}", note.why
         return None
-
-    def _report(self, note: Note) -> Found:
-        found = written(note, self.hints, self.heads)
-        note.held.let_go()
-        return found
 
     # Softmax ----------------------------------------------------------------------------------------------------------
     def softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._softmax(args, kwargs, out, "weights")
-        return None
+        return self._softmax(args, kwargs, out, "weights")
 
     def log_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._softmax(args, kwargs, out, "log")
-        return None
+        return self._softmax(args, kwargs, out, "log")
 
-    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str) -> None:
+    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str) -> Found:
         x = args[0] if args else kwargs.get("input")
         if not isinstance(out, Tensor) or not isinstance(x, Tensor) or out is x:
             self.memory.pop(x)
-            return
+            return None
         axis = axis_of(args[1] if len(args) > 1 else kwargs.get("dim"), x.ndim)
         note = self.memory.get(x)
         if isinstance(note, Note) and note.stage == "scores" and axis is not None:
-            note = _over(note, axis)
-            if note is not None:
-                self.memory.set(out, note.but(stage=stage, held=_saw(note, x)))
-                return
+            over = _over(note, axis)
+            if over is not None:
+                saw = over.but(stage=stage, held=_saw(over, x))
+                self.memory.set(out, saw)
+                if stage == "weights":
+                    self._owe(saw, x.shape)
+            elif stage == "weights":  # over heads, say
+                self.memory.set(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries"))
+            return None
+        if isinstance(note, Lost) and note.scores and stage == "weights":
+            return f"softmax over {list(x.shape)}", note.why
         like_scores = x.ndim > 2 and x.shape[-1] > 1 and (x.shape[-2] > 1 or x.ndim > 3)
         if axis == x.ndim - 1 and like_scores and stage == "weights":
             self.memory.set(out, Lost(tuple(x.shape), axis))
+        return None
 
     def exp(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -158,6 +160,7 @@ class Trail(Shapes):
         if isinstance(note, Note) and isinstance(out, Tensor):
             if note.stage == "log":
                 self.memory.set(out, note.but(stage="weights"))
+                self._owe(note, out.shape)
             elif note.stage == "scores" and out is not x:
                 self.memory.set(out, note.but(stage="exp", held=_saw(note, x)))
         return None
@@ -174,8 +177,7 @@ class Trail(Shapes):
         if isinstance(note, Note) and note.stage == "exp" and isinstance(out, Tensor) and _reduces(args, kwargs, note, x):
             note.held.summed = True
             self.memory.set(out, note.but(stage="total"))
-            if note.held.multiplied:
-                return self._report(note)
+            self._owe_division(note)
         return None
 
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -185,185 +187,16 @@ class Trail(Shapes):
             self.memory.set(out, note.but(stage="lse", held=_saw(note, x)))
         return None
 
-    # Arithmetic -------------------------------------------------------------------------------------------------------
-    def times(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._arithmetic(args, kwargs, out, lambda b: b)
-        return None
-
-    def over(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._arithmetic(args, kwargs, out, lambda b: 1 / b if b else None)
-        return None
-
-    def _arithmetic(self, args: Any, kwargs: Any, out: Any, number: Factor) -> None:
-        a, b = _two(args, kwargs)
-        if not isinstance(out, Tensor):
-            return
-        over = number(2.0) != 2.0
-        one, other = self.memory.get(a), self.memory.get(b)
-        if isinstance(one, Note) and one.stage == "exp" and isinstance(other, Note) and other.held is one.held:
-            if other.stage == ("total" if over else "inverse"):
-                self.memory.set(out, one.but(stage="weights"))
-            return
-        if over and isinstance(b, Tensor) and isinstance(other, Note):
-            if other.stage == "total":
-                self.memory.set(out, other.but(stage="inverse"))
-            return
-        if not isinstance(one, Note) and isinstance(other, Note):
-            a, b, one = b, a, other
-        if isinstance(one, Note):
-            self._scores_times(one, a, b, out, number)
-        elif isinstance(one, Lost) or isinstance(other, Lost):
-            self.same(args, kwargs, out)
-        elif isinstance(a, Tensor):
-            self._remember_number(a, b, one, out, number)
-
-    def _scores_times(self, note: Note, a: Tensor, b: Any, out: Tensor, number: Factor) -> None:
-        if out.shape != a.shape:
-            return
-        if note.stage != "scores":
-            self._pass_on(note, a, out)
-            return
-        value = number_of(b, may_wait=True)
-        if value is not None:
-            self.memory.set(out, note.plain().times(number(value)))
-        elif isinstance(b, Tensor) and _per_row(b, a, note.key) and note.held.q is not None:
-            # A number per head or row, such as a learned temperature: as well the query's.
-            held, straight = note.held, note.row == a.ndim - 2 and note.key == a.ndim - 1
-            if straight and a.shape[:-2] == held.lead and note.cap is None and held.q is not None:
-                with torch.no_grad():
-                    wide = b.detach()
-                    q = held.q.detach() * (wide if number(2.0) == 2.0 else 1 / wide)
-                self.memory.set(out, note.but(held=held.next(q=q, bare=None, shift=None)))
-            else:
-                self.memory.set(out, note.times(None))
-        else:
-            self.memory.set(out, note)  # a mask of ones and zeros
-
-    def _remember_number(self, a: Tensor, b: Any, note: Any, out: Tensor, number: Factor) -> None:
-        """Of q or k, perhaps, before they are multiplied."""
-        known = note if isinstance(note, Scaled) else Scaled()
-        value = number_of(b)
-        if value is not None and a.ndim >= 2:
-            factor = number(value)
-            if factor is not None and out.is_floating_point() and not known.part:
-                self.memory.set(out, Scaled(known.number * factor, False, known.folded))
-        elif isinstance(note, Scaled) and isinstance(b, Tensor) and out.shape == a.shape:
-            self.memory.set(out, Scaled(note.number, True, note.folded))
-
-    def plus(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._sum(args, kwargs, out, 1.0)
-        return None
-
-    def minus(self, args: Any, kwargs: Any, out: Any) -> Found:
-        self._sum(args, kwargs, out, -1.0)
-        return None
-
-    def _sum(self, args: Any, kwargs: Any, out: Any, sign: float) -> None:
-        a, b = _two(args, kwargs)
-        if not isinstance(out, Tensor):
-            return
-        one, other = self.memory.get(a), self.memory.get(b)
-        alpha = number_of(kwargs.get("alpha", 1))
-        if out is a and isinstance(one, Scaled) and one != other:
-            self.memory.pop(a)  # no multiple of what it was
-        if isinstance(one, Scaled) and isinstance(other, Scaled):
-            if one.part == other.part and one.number == other.number and out.shape == a.shape and alpha == 1:
-                self.memory.set(out, Scaled(one.number, False, one.folded))
-            return
-        if isinstance(one, Note) and isinstance(other, Note) and one.stage == "scores":
-            if other.stage == "lse" and sign < 0 and one.held in other.held.before:
-                self.memory.set(out, one.but(stage="log", held=other.held))
-                return
-            if other.stage == "scores" and alpha == 1:
-                both = _both(one, other, a, b, sign)
-                if both is not None:
-                    self.memory.set(out, both)
-                    return
-        if not isinstance(one, Note):
-            a, b, one = b, a, other
-            if isinstance(one, Note) and sign < 0:  # something minus scores
-                one = one.times(-1.0)
-        if not isinstance(one, Note):
-            if isinstance(one, Lost):
-                self.same(args, kwargs, out)
-            return
-        if out.shape != a.shape:
-            return
-        if one.stage == "scores":
-            held = one.held
-            if isinstance(b, Tensor) and a is args[0] and alpha == 1 and _per_row(b, a, one.key):
-                first = held.shift is None and (held.sink is None or held.bare is not None)
-                shift = -sign * b.detach() if first else None
-                one = one.but(held=held.next(shift=shift, bare=held.bare if first else None))
-            else:
-                one = one.plain()
-        self._pass_on(one, a, out)
-
-    def tanh(self, args: Any, kwargs: Any, out: Any) -> Found:
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
-        if isinstance(note, Note) and isinstance(out, Tensor):
-            if note.stage == "scores" and note.cap is None:
-                self.memory.set(out, note.but(cap=1.0))
-            else:
-                self.memory.pop(out)
-        return None
-
-    def negative(self, args: Any, kwargs: Any, out: Any) -> Found:
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
-        if isinstance(note, Note) and note.stage == "scores" and isinstance(out, Tensor):
-            self._scores_times(note, x, -1.0, out, lambda b: b)
-        elif isinstance(note, Scaled) and isinstance(out, Tensor):
-            self.memory.set(out, note)  # half of a rotated query
-        return None
-
-    def inverse(self, args: Any, kwargs: Any, out: Any) -> Found:
-        note = self.memory.get(args[0]) if args else None
-        if isinstance(note, Note) and note.stage == "total" and isinstance(out, Tensor):
-            self.memory.set(out, note.but(stage="inverse"))
-        return None
-
-    def same(self, args: Any, kwargs: Any, out: Any) -> Found:
-        """Masks, casts, dropout: the same thing afterwards, element by element."""
-        if not isinstance(out, Tensor) or not out.is_floating_point():
-            return None
-        for x in (*args[:3], *kwargs.values()):
-            note = self.memory.get(x)
-            if note is not None and x.shape == out.shape:
-                if isinstance(note, Note) and note.stage == "scores":
-                    note = note.plain()
-                self._pass_on(note, x, out)
-                return None
-        return None
-
-    def cast(self, args: Any, kwargs: Any, out: Any) -> Found:
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
-        if note is None or not isinstance(out, Tensor) or out is x:
-            return None
-        if out.shape == x.shape and out.is_floating_point():
+    def logaddexp(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """A sink that joins the logarithm of the sum."""
+        a, b = two_of(args, kwargs)
+        if not isinstance(self.memory.get(a), Note):
+            a, b = b, a
+        note = self.memory.get(a)
+        if isinstance(note, Note) and note.stage == "lse" and isinstance(out, Tensor) and isinstance(b, Tensor):
+            sinks.add_score(note.held, a, b.detach())
             self.memory.set(out, note)
         return None
-
-    def overwritten(self, args: Any, kwargs: Any, out: Any) -> Found:
-        if args:
-            self.memory.pop(args[0])
-        return None
-
-    def masked(self, args: Any, kwargs: Any, out: Any) -> Found:
-        """Of q or k this would not leave what was known."""
-        x = next((x for x in (*args[:3], *kwargs.values()) if isinstance(self.memory.get(x), (Note, Lost))), None)
-        return None if x is None else self.same((x,), {}, out)
-
-    def _pass_on(self, note: Any, x: Tensor, out: Tensor) -> None:
-        if out is x and self.memory.get(x) is note:
-            return
-        self.memory.set(out, note)
-
-def _two(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    a = args[0] if args else kwargs.get("input")
-    return a, args[1] if len(args) > 1 else kwargs.get("other")
 
 
 def _saw(note: Note, x: Tensor) -> Held:
@@ -378,34 +211,6 @@ def _over(note: Note, axis: int) -> Optional[Note]:
         return None
     held = note.held.next(q=note.held.k.transpose(-1, -2), k=note.held.q.transpose(-1, -2))
     return note.but(held=held, row=note.key, key=note.row)
-
-
-def _per_row(b: Tensor, a: Tensor, key: int) -> bool:
-    """Whether b, broadcast to a, is one number for each row of a."""
-    if not b.is_floating_point() or b.ndim > a.ndim:
-        return False
-    axis = key - (a.ndim - b.ndim)
-    return axis < 0 or (b.shape[axis] == 1 and a.shape[key] > 1)
-
-
-def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional[Note]:
-    """The sum of two products is one of longer vectors: content and position, say."""
-    x, y = one.held, other.held
-    if a.shape != b.shape or (one.row, one.key) != (other.row, other.key) or x.lead != y.lead or one.cap is not None:
-        return None
-    if other.cap is not None or not one.factor or other.factor is None or x.sink is not None or y.sink is not None:
-        return None
-    if x.q is None or x.k is None or y.q is None or y.k is None or x.shift is not None or y.shift is not None:
-        return None
-    with torch.no_grad():
-        def wide(t: Tensor) -> Tensor:
-            return t.detach().expand(*x.lead, *t.shape[-2:])
-
-        q = torch.cat([wide(x.q), wide(y.q) * (sign * other.factor / one.factor)], -1)
-        k = torch.cat([wide(x.k), wide(y.k)], -2)
-    held = Held(q, k, x.lead, x.batch, x.prescale)
-    held.before = (x, y)
-    return one.but(held=held)
 
 
 def _reduces(args: Any, kwargs: Any, note: Note, x: Tensor) -> bool:

@@ -25,7 +25,7 @@ from .._stats import GradientStats, Stats
 from .alarm import Alarm, Event, Watchdog
 from .cause import facts_of
 from .clip import Clipper, Projections
-from .eyes import Call, Spot, close_eyes, enter, forget, leave, open_eyes
+from .eyes import Call, Looking, Spot, close_eyes, enter, forget, leave, open_eyes
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
@@ -93,7 +93,7 @@ class Watch:
         if self._is_open:
             raise RuntimeError("watch: already open")
         if self.model is not None:
-            self._modules = Modules(self.model, self._begin, self._end, self._not_seen)
+            self._modules = Modules(self.model, self._begin, self._end, self._interrupted, self._not_seen)
             self._modules.step = self._step
             self._place = self._modules.place
         elif self._step < 0:
@@ -104,7 +104,7 @@ class Watch:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        close_eyes(self)
+        close_eyes(self, finished=exception[:1] == (None,))
         self._is_open = self._place.opened = False
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
@@ -137,7 +137,11 @@ class Watch:
         self._place.step, self._place.calls = self._step, {}
         forget()
 
-    def _begin(self, name: str, module: torch.nn.Module) -> None:
+    def __dir__(self) -> Iterable[str]:
+        """Without what only its eyes call."""
+        return sorted({*super().__dir__()} - {*vars(Looking), *Looking.__annotations__})
+
+    def _begin(self) -> None:
         """A thread enters the model."""
         place = self._place
         place.mode = enter()
@@ -145,12 +149,17 @@ class Watch:
         if not in_backward():
             self.settle(before=place.step)
 
-    def _end(self, name: str, module: torch.nn.Module, output: Any) -> None:
+    def _interrupted(self, finished: bool = False) -> None:
+        """A thread is out of the model."""
         place = self._place
         if place.mode:
             leave()
             place.mode = False
-        forget()
+        forget(finished)
+
+    def _end(self, output: Any) -> None:
+        place = self._place
+        self._interrupted(finished=sys.exc_info()[0] is None)
         if in_backward():
             return
         self._model_s += time.perf_counter() - place.started
@@ -196,13 +205,21 @@ class Watch:
         place = self._place
         return place.step % self._every == 0 if place.stack else place.opened
 
-    def _inside(self) -> bool:
+    def inside(self) -> bool:
+        """Whether this thread is in the model."""
+        return bool(self._place.stack)
+
+    def _wanted(self) -> bool:
+        """Whether this thread is where it is to be looked at."""
+        if self._modules is not None:
+            self._modules.drop_interrupted()
         place = self._place
         return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
 
     def here(self) -> Optional[Spot]:
-        """What this thread computes now, if it is to be looked at."""
-        if not self._inside():
+        """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
+        which of the modules in it that is, and all of them are named."""
+        if not self._wanted() or self._place.in_graph():
             return None
         place = self._place
         place.noticed += 1
@@ -219,15 +236,28 @@ class Watch:
         """What the innermost module was called with."""
         return self._place.inputs[-1] if self._place.inputs else ()
 
+    def module(self) -> Optional[torch.nn.Module]:
+        """The innermost of those that are running."""
+        return self._place.modules[-1] if self._place.modules else None
+
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
             self._not_seen("(outside)", f"{what} was called outside of the model's modules, or by torch.compile; rootdk.watch() without a model sees that")
 
     def missed(self, what: str, why: str) -> None:
+        miss = self.miss_here()
+        if miss is not None:
+            miss(what, why)
+
+    def miss_here(self) -> Optional[Callable[[str, str], None]]:
+        """What names something in this place, now or later. Either counts as noticed."""
+        if not self._wanted() or in_backward():
+            return None
         place = self._place
-        if self._inside() and not in_backward():
-            place.noticed += 1
-            self._not_seen((place.stack[-1] if place.stack else "") or "(root)", f"{what}: {why}")
+        place.noticed += 1
+        softmax = bool(place.modules) and isinstance(place.modules[-1], torch.nn.Softmax)
+        name = place.stack[-2 if softmax and len(place.stack) > 1 else -1] if place.stack else ""
+        return lambda what, why: self._not_seen(name or "(root)", f"{what}: {why}")
 
     def _not_seen(self, name: str, why: str) -> None:
         place = self._place

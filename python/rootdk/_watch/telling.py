@@ -1,0 +1,38 @@
+"""What is told of a softmax when its weights meet values, and what is owed until then."""
+from __future__ import annotations
+
+from typing import Callable, Optional, Sequence
+
+from .heads import Hints
+from .products import Note, Owed, written
+from .shapes import Found, Shapes
+
+
+class Telling(Shapes):
+    """`owes` hears of every softmax over followed scores: it must be told, or named."""
+
+    def __init__(self, hints: Hints, heads: Optional[int] = None, owes: Callable[[Owed], None] = lambda owed: None):
+        super().__init__()
+        self.hints, self.heads, self.owes = hints, heads, owes
+
+    def _report(self, note: Note) -> Found:
+        saw, owed = note.held.scores, note.held.owed
+        found = written(note, self.hints, self.heads)
+        if owed is not None and found is not None:
+            owed.told = True
+        note.held.let_go()
+        if isinstance(found, str) and saw is not None:
+            return f"softmax over {[*saw.shape]}", found
+        return None if isinstance(found, str) else found
+
+    def _owe(self, note: Note, shape: Sequence[int]) -> None:
+        """From here on these scores must be told, or named."""
+        rows = len(shape) > 3 or note.row is None or shape[note.row] > 1
+        if len(shape) > 2 and rows and shape[note.key] > 1 and note.held.owed is None:
+            note.held.owed = Owed(shape)
+            self.owes(note.held.owed)
+
+    def _owe_division(self, note: Note) -> None:
+        """exp(scores) with its sum and its product with values: one is to be divided by the other."""
+        if note.held.summed and note.held.multiplied and note.held.scores is not None:
+            self._owe(note.but(row=note.held.row, key=note.held.key), note.held.scores.shape)
