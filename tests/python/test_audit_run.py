@@ -155,6 +155,25 @@ def test_the_same_bits_at_any_number_of_threads(tmp_path):
     assert outputs[0] == outputs[1] == outputs[2]
 
 
+def test_many_sequences_are_as_few():
+    """More than one call of the engine takes, and more rows than go through an MLP together."""
+    model, few = made("llama"), tokens("llama")[:, :3].numpy()
+    two, many = rootdk.audit(model, run=few), rootdk.audit(model, run=np.tile(few, (600, 1)))
+    assert np.array_equal(many.last_hidden_state, np.tile(two.last_hidden_state, (600, 1, 1)))
+    for ours, theirs in zip(many.heads, two.heads):
+        for name in ("entropy", "p_max", "largest_raw", "keys"):
+            assert ours["measured"][name] == pytest.approx(theirs["measured"][name], rel=1e-9), name
+
+
+def test_gemma_s_old_gelu_means_tanh(tmp_path):
+    model, ids = made("gemma"), tokens("gemma")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_pytorch_tanh"
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
+    assert_same_hidden_state(model, rootdk.audit(tmp_path, run=ids).last_hidden_state, input_ids=ids)
+
+
 def test_qk_clip_after_a_run(llama, tmp_path):
     """Heads whose largest score passed the limit come to it, on the same tokens, where nothing before them changed."""
     ids = tokens("llama").numpy()
