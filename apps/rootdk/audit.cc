@@ -244,7 +244,7 @@ int run(const Options& o) {
 
 Verb audit_verb() {
   const auto o = std::make_shared<Options>();
-  return {"audit", "A checkpoint, without running it: how far the scale of each head is from right",
+  return {"audit", "A checkpoint, without running it or on tokens of yours: how far the scale of each head is from right",
           "  rootdk audit model/                              a directory with its config.json\n"
           "  rootdk audit model.gguf --csv heads.csv          every head in a table\n"
           "  rootdk audit model/ --html audit.html            one page: a map, each head, what to do\n"

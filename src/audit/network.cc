@@ -153,8 +153,9 @@ Network network_of(const NamedTensors& tensors, const Settings& settings, const 
   const Builder builder(tensors, attention, block, norm_kind.value_or(attention.norm_kind), width);
   for (const Attention& a : model.layers) {
     if (a.q.size() != 1 || a.k.size() != 1) refuse("heads of several parts are not run");
-    if (a.q.front().width != width)
-      refuse("{}: its rows have {} numbers, but those of the first layer {}", in_quotes(a.q.front().weight), a.q.front().width, width);
+    for (const Part* part : {&a.q.front(), &a.k.front()})
+      if (part->width != width)
+        refuse("{}: its rows have {} numbers, but those of the first layer {}", in_quotes(part->weight), part->width, width);
     if (!settings.is_gguf())
       for (const auto& [pattern, place] : {std::pair{&attention.q_norm, &a.q_norm}, {&attention.k_norm, &a.k_norm}})
         if (!pattern->empty() && place->kind == theory::Norm::Kind::kNone)

@@ -242,6 +242,28 @@ bool Runner::run_layer(std::size_t layer, std::vector<std::vector<HeadStats>>& s
 
 }  // namespace
 
+// Half by half: what run_layer, attend and apply_mlp hold at once. What is stored transposed is read whole before it is turned round.
+std::int64_t bytes_to_run(const Model& model, const RunInput& input) {
+  const auto tokens = static_cast<double>(input.sequences) * static_cast<double>(input.length);
+  const auto values = [](std::int64_t rows, std::int64_t columns) { return static_cast<double>(rows) * static_cast<double>(columns); };
+  double most = 0;
+  const double width = static_cast<double>(model.layers.front().q.front().width);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const Attention& a = model.layers[i];
+    const Block& block = model.network->blocks[i];
+    const double copies = a.q.front().transposed ? 2 : 1;
+    const std::int64_t rows_q = a.heads_q * a.dim_qk, rows_k = a.heads_kv * a.dim_qk, rows_v = a.heads_kv * block.v.rows;
+    const std::int64_t out = a.heads_q * block.v.rows;
+    const double weight = values(std::max({rows_q, rows_k, rows_v, out}), a.q.front().width);
+    const double rows = static_cast<double>(rows_q + rows_k + rows_v + out);
+    most = std::max(most, copies * weight + tokens * rows);
+    const double mlp = (block.gate.known() ? 3 : 2) * values(block.up.in, block.up.out) + (copies - 1) * values(block.up.in, block.up.out);
+    most = std::max(most, mlp + 2 * std::min(tokens, static_cast<double>(kMlpRows)) * static_cast<double>(block.up.out));
+  }
+  most += 3 * tokens * width;  // the stream, its normed copy, the branch
+  return static_cast<std::int64_t>(std::min(most * sizeof(float), 0x1p62));
+}
+
 Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input, const RunOptions& options) {
   return base::with_memory_errors([&] {
     check_run(checkpoint, model, input);

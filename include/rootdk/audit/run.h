@@ -47,6 +47,10 @@ struct Run {
   bool complete = true;                        ///< false: stopped before the last layer
 };
 
+/// The most memory that a run will take, in bytes, beside what `input` holds: of weights and activations, which is nearly all of
+/// it. The model has a network.
+ROOTDK_API std::int64_t bytes_to_run(const Model& model, const RunInput& input);
+
 /// Refuses a model without a network, with Model::why_not_run; ids that are not in the vocabulary; sequences that are longer than
 /// the model's context or its table of positions.
 ROOTDK_API Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input, const RunOptions& options = {});
