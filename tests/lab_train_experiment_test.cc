@@ -185,7 +185,7 @@ TEST(TrainRules, RefusesWhatDoesNotFit) {
   EXPECT_EQ(with([](auto& o) { o.rules.clear(); }), "rules: none given, but at least one is wanted");
   EXPECT_EQ(with([](auto& o) { o.rules.push_back(Scale::none()); }), "rules: none given twice");
   EXPECT_EQ(with([](auto& o) { o.dk = {8, 8}; }), "dk: 8 given twice");
-  EXPECT_EQ(with([](auto& o) { o.learning_rates = {0.1, 0.01}; }), "learning_rates: 0.1, 0.01, but ascending ones are wanted");
+  EXPECT_EQ(with([](auto& o) { o.learning_rates = {0.1, 0.01}; }), "learning rates: 0.1, 0.01, but ascending ones are wanted");
   EXPECT_EQ(with([](auto& o) { o.seeds = 0; }), "seeds: 0, but 1 to 1000 is wanted");
   EXPECT_EQ(with([](auto& o) { o.run.steps = 0; }), "steps: 0, but 1 to 16777216 is wanted");
 }

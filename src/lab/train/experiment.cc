@@ -41,9 +41,9 @@ void check(const TrainOptions& options) {
   for (const Scale& rule : options.rules) names.push_back(rule.name());
   check_different("rules", names);
   check_different("dk", options.dk);
-  check_different("learning_rates", options.learning_rates);
+  check_different("learning rates", options.learning_rates);
   if (!std::is_sorted(options.learning_rates.begin(), options.learning_rates.end()))
-    base::refuse("learning_rates: {}, but ascending ones are wanted", fmt::join(options.learning_rates, ", "));
+    base::refuse("learning rates: {}, but ascending ones are wanted", fmt::join(options.learning_rates, ", "));
   check_between("seeds", options.seeds, 1, 1000);
   check_between("parallel_runs", options.parallel_runs, 0, 1024);
 }
