@@ -52,7 +52,11 @@ def make(folder):
         file.write(struct.pack("<Q", len(text)) + text)
         for _, shape in shapes():
             gain = len(shape) == 1
-            values = np.ones(shape, np.float32) if gain else random.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(WIDTH))
+            values = (
+                np.ones(shape, np.float32)
+                if gain
+                else random.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(WIDTH))
+            )
             file.write((values.view(np.uint32) >> 16).astype("<u2").tobytes())
     config = {
         "model_type": "llama",
@@ -104,10 +108,14 @@ def main():
     ratios = sorted(took / (read + blas) for read, blas, took in rows)
     print(f"{path.stat().st_size / 1e9:.2f} GB, {LAYERS * HEADS} heads, {cores} cores; medians of {ROUNDS} rounds")
     print(f"  reading it through once     {1000 * read:7.1f} ms  {path.stat().st_size / read / 1e9:.1f} GB/s")
-    print(f"  the products by BLAS        {1000 * blas:7.1f} ms  {2 * LAYERS * HEADS * DIM * DIM * WIDTH / blas / 1e9:.0f} G multiply-adds/s, whole products")
+    print(
+        f"  the products by BLAS        {1000 * blas:7.1f} ms  {2 * LAYERS * HEADS * DIM * DIM * WIDTH / blas / 1e9:.0f} G multiply-adds/s, whole products"
+    )
     print(f"  both                        {1000 * (read + blas):7.1f} ms")
     middle = statistics.median(ratios)
-    print(f"  rootdk audit, all of it     {1000 * took:7.1f} ms  {middle:.2f} × both ({ratios[0]:.2f} – {ratios[-1]:.2f}); {ALLOWED} is the aim: {'met' if middle <= ALLOWED else 'MISSED'}")
+    print(
+        f"  rootdk audit, all of it     {1000 * took:7.1f} ms  {middle:.2f} × both ({ratios[0]:.2f} – {ratios[-1]:.2f}); {ALLOWED} is the aim: {'met' if middle <= ALLOWED else 'MISSED'}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The bars: what rootdk promises to reach, each a number of this run held against a floor and a goal."""
+
 from dataclasses import dataclass
 
 import numpy as np
-
 from competitors import FULL_STATS, NO_STATS, OURS
 from paired import Row
 
@@ -28,11 +28,24 @@ def worst(name: str, values: list[tuple[float, str]], floor: float, goal: float)
 
 
 def of_peak(rows: list[Row], name: str, row_name: str, floor: float, goal: float) -> list[Bar]:
-    return [Bar(name, row.of_limit().median, floor, goal, row.name) for row in rows if row.name == row_name and row.of_limit()]
+    return [
+        Bar(name, row.of_limit().median, floor, goal, row.name)
+        for row in rows
+        if row.name == row_name and row.of_limit()
+    ]
 
 
 def against_torch(rows: list[Row], name: str, groups: tuple[str, ...], floor: float, goal: float) -> list[Bar]:
-    return worst(name, [(row.times_faster("torch").median, row.name) for row in rows if row.group in groups and row.times_faster("torch")], floor, goal)
+    return worst(
+        name,
+        [
+            (row.times_faster("torch").median, row.name)
+            for row in rows
+            if row.group in groups and row.times_faster("torch")
+        ],
+        floor,
+        goal,
+    )
 
 
 def every_row(rows: list[Row]) -> list[Bar]:
@@ -46,23 +59,39 @@ def every_row(rows: list[Row]) -> list[Bar]:
     bars = worst("× PyTorch, every row (1.0 counts as 1.1 at the bandwidth limit)", values, 1.1, 1.1)
     if values:
         ratios = [row.times_faster("torch").median for row in rows if row.times_faster("torch")]
-        bars.append(Bar("× PyTorch, geometric mean", float(np.exp(np.mean(np.log(ratios)))), 1.4, 1.8, f"{len(ratios)} rows"))
+        bars.append(
+            Bar("× PyTorch, geometric mean", float(np.exp(np.mean(np.log(ratios)))), 1.4, 1.8, f"{len(ratios)} rows")
+        )
     return bars
 
 
 def cost_of(rows: list[Row], name: str, level, row_name: str, floor: float, goal: float) -> list[Bar]:
     """Seconds with statistics over seconds without."""
-    costs = [(cost.median, row.name) for row in rows if row.name == row_name and (cost := row.times_faster(level.key, NO_STATS.key))]
+    costs = [
+        (cost.median, row.name)
+        for row in rows
+        if row.name == row_name and (cost := row.times_faster(level.key, NO_STATS.key))
+    ]
     return [Bar(name, cost, floor, goal, row, at_most=True) for cost, row in costs]
 
 
 def scaling(rows: list[Row]) -> list[Bar]:
-    return worst("1 → 2 threads", [(r.median, row.name) for row in rows if (r := row.times_faster("rootdk-1-thread"))], 1.8, 1.95)
+    return worst(
+        "1 → 2 threads", [(r.median, row.name) for row in rows if (r := row.times_faster("rootdk-1-thread"))], 1.8, 1.95
+    )
 
 
 def bars(rows: list[Row]) -> list[Bar]:
-    decode = lambda types: [(row.of_limit().median, row.name) for row in rows if row.group == "decode" and row.record["case"]["dtype"] in types and row.of_limit()]
-    backward = [(row.of_limit().median, row.name) for row in rows if row.group == "backward" and not row.record["case"]["causal"] and row.of_limit()]
+    decode = lambda types: [
+        (row.of_limit().median, row.name)
+        for row in rows
+        if row.group == "decode" and row.record["case"]["dtype"] in types and row.of_limit()
+    ]
+    backward = [
+        (row.of_limit().median, row.name)
+        for row in rows
+        if row.group == "backward" and not row.record["case"]["causal"] and row.of_limit()
+    ]
     return [
         *of_peak(rows, "forward, of peak", "prefill 2,048 × d 128", 0.85, 0.90),
         *of_peak(rows, "forward, of peak", "prefill 1,024 × d 64", 0.80, 0.86),

@@ -4,6 +4,7 @@ One process each keeps their thread pools and allocators apart, and lets each ha
 compared on the very same memory shares a process: rootdk's levels of statistics, and with everyone who is bound by memory the
 reading of its K and V.
 """
+
 import os
 from dataclasses import dataclass, field
 
@@ -11,7 +12,12 @@ CORES = len(os.sched_getaffinity(0))
 
 # Results of PyTorch are allocated in every call. This keeps glibc from handing the memory back and faulting it in again,
 # and puts it on huge pages, where everyone else's is.
-REUSE_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_TOP_PAD_": str(1 << 26), "THP_MEM_ALLOC_ENABLE": "1"}
+REUSE_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,9 @@ class Competitor:
     threads: int = CORES
     options: dict = field(default_factory=dict)
     environment: dict = field(default_factory=dict)
-    guest_of: str = ""  # the key of the one whose process, threads and inputs it shares; takes part only where that one does
+    guest_of: str = (
+        ""  # the key of the one whose process, threads and inputs it shares; takes part only where that one does
+    )
 
     def home(self) -> str:
         """The key of the process it runs in."""
@@ -39,15 +47,31 @@ def read_key(whose: str) -> str:
 
 def reading(host: Competitor) -> Competitor:
     """The limit of a row bound by memory: to read the bytes the host reads, and do nothing with them."""
-    return Competitor(read_key(host.key), f"reading the K and V of {host.title}", "limits", options={"limit": "read"}, guest_of=host.key)
+    return Competitor(
+        read_key(host.key),
+        f"reading the K and V of {host.title}",
+        "limits",
+        options={"limit": "read"},
+        guest_of=host.key,
+    )
 
 
 OURS = Competitor("rootdk", "rootdk", "rootdk")  # at its default level of statistics: basic
 NO_STATS = Competitor("rootdk-no-stats", "rootdk, stats none", "rootdk", options={"stats": "none"}, guest_of="rootdk")
-FULL_STATS = Competitor("rootdk-full-stats", "rootdk, stats full", "rootdk", options={"stats": "full"}, guest_of="rootdk")
+FULL_STATS = Competitor(
+    "rootdk-full-stats", "rootdk, stats full", "rootdk", options={"stats": "full"}, guest_of="rootdk"
+)
 STATS = {"none": NO_STATS, "basic": OURS, "full": FULL_STATS}
-SAMPLED_STATS = Competitor("rootdk-sampled-stats", "rootdk, stats full from 1 in 8 blocks", "rootdk", options={"stats": "full", "sample": 8}, guest_of="rootdk")
-MATERIALISED = Competitor("materialised", "PyTorch, scores materialised", "torch_materialised", environment=REUSE_MEMORY)
+SAMPLED_STATS = Competitor(
+    "rootdk-sampled-stats",
+    "rootdk, stats full from 1 in 8 blocks",
+    "rootdk",
+    options={"stats": "full", "sample": 8},
+    guest_of="rootdk",
+)
+MATERIALISED = Competitor(
+    "materialised", "PyTorch, scores materialised", "torch_materialised", environment=REUSE_MEMORY
+)
 ONE_THREAD = Competitor("rootdk-1-thread", "rootdk, 1 thread", "rootdk", threads=1)
 PEERS = [
     Competitor("torch", "PyTorch", "torch_sdpa", environment=REUSE_MEMORY),
@@ -56,7 +80,9 @@ PEERS = [
 ]
 READS = [reading(host) for host in (OURS, *PEERS)]
 FMA = Competitor("fma", "multiply-add peak", "limits", options={"limit": "fma"})
-FMA_ONE_THREAD = Competitor("fma-1-thread", "multiply-add peak, 1 thread", "limits", threads=1, options={"limit": "fma"})
+FMA_ONE_THREAD = Competitor(
+    "fma-1-thread", "multiply-add peak, 1 thread", "limits", threads=1, options={"limit": "fma"}
+)
 COPY = Competitor("copy", "copy bandwidth", "limits", options={"limit": "copy"})
 LIMITS = [FMA, FMA_ONE_THREAD, *READS, COPY]
 

@@ -1,10 +1,10 @@
 """The tensors of a case. Every process makes its own, from the same seed: the same bits for every competitor, in memory
 that is aligned and lies in huge pages alike."""
+
 import zlib
 from functools import cached_property
 
 import numpy as np
-
 from cases import Case
 
 ALIGNMENT = 4096
@@ -14,7 +14,7 @@ def empty(shape, dtype) -> np.ndarray:
     """As np.empty (which asks for huge pages where they pay), at a page boundary."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    raw[:: ALIGNMENT] = 0  # touched now, not in a timed call
+    raw[::ALIGNMENT] = 0  # touched now, not in a timed call
     first = -raw.ctypes.data % ALIGNMENT
     return raw[first : first + size].view(dtype).reshape(shape)
 

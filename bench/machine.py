@@ -1,4 +1,5 @@
 """Where and on what a result was made."""
+
 import os
 import platform
 import re

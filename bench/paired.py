@@ -1,9 +1,9 @@
 """Statistics of interleaved samples. Two competitors are compared round by round, never by their best moments: what
 disturbs a round disturbs both."""
+
 from dataclasses import dataclass
 
 import numpy as np
-
 from competitors import FMA, read_key
 
 

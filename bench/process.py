@@ -1,4 +1,5 @@
 """The coordinator's end of a competitor's process."""
+
 import json
 import os
 import subprocess
@@ -20,8 +21,14 @@ class Process:
     def __init__(self, competitor: Competitor, libraries: Path):
         self.competitor = competitor
         environment = os.environ | competitor.variables() | {"ROOTDK_BENCH_LIB": str(libraries)}
-        self.child = subprocess.Popen([sys.executable, str(HERE / "worker.py")], env=environment, text=True, bufsize=1,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.child = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py")],
+            env=environment,
+            text=True,
+            bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     def ask(self, name: str, **arguments):
         """Sends one message and waits for the answer and for the process to fall asleep."""

@@ -4,8 +4,8 @@ The rule of rootdk's own tests: at most twice as wrong as the plain method in th
 cannot be avoided (tests/support/tolerance.cc derives it). Exact and plain are the same lines, in f64 and in f32 with S and P
 rounded to the storage dtype. A few key/value heads are compared whole; which ones is spread over batch and heads.
 """
-import numpy as np
 
+import numpy as np
 from cases import Case
 from inputs import Inputs, load, store
 
@@ -31,7 +31,11 @@ def gather(case: Case, name: str, x: np.ndarray, heads) -> np.ndarray:
 
 def attention(case: Case, q, k, v, d_o, number) -> dict:
     """One key head and its group: q [group, len_q, dim], k and v [len_kv, dim]. `number` is f64 (exact) or f32 (plain)."""
-    rounded = (lambda x: x) if number == np.float64 or case.dtype == "f32" else lambda x: load(store(x, case.dtype), case.dtype)
+    rounded = (
+        (lambda x: x)
+        if number == np.float64 or case.dtype == "f32"
+        else lambda x: load(store(x, case.dtype), case.dtype)
+    )
     q, k, v = (x.astype(number) for x in (q, k, v))
     c = number(1 / np.sqrt(case.dim))
     out = {"o": np.empty(q.shape, number)}
@@ -75,8 +79,11 @@ def floors(case: Case, q, k, v, d_o, exact) -> dict:
     if d_o is not None:
         e, b = norm(d_o) * norm(v), a + 2 * exact["lse"]
         d_s = UNIT * (4 + b) * 2 * e + stored * e
-        floor |= {"d_q": c * largest(k) * d_s, "d_k": c * largest(q) * exact["column"] * d_s,
-                  "d_v": UNIT * (2 + b) * largest(d_o) * exact["column"]}
+        floor |= {
+            "d_q": c * largest(k) * d_s,
+            "d_k": c * largest(q) * exact["column"] * d_s,
+            "d_v": UNIT * (2 + b) * largest(d_o) * exact["column"],
+        }
     return {name: x + stored * largest(exact[name]) for name, x in floor.items()}
 
 
@@ -86,13 +93,17 @@ class Reference:
         inputs = Inputs(case)
         self.exact, self.allowed = [], []
         for b, h in self.heads:
-            tensors = {name: load(gather(case, name, getattr(inputs, name), [(b, h)])[0], case.dtype)
-                       for name in ("q", "k", "v", *(("d_o",) if case.backward else ()))}
+            tensors = {
+                name: load(gather(case, name, getattr(inputs, name), [(b, h)])[0], case.dtype)
+                for name in ("q", "k", "v", *(("d_o",) if case.backward else ()))
+            }
             q, k, v, d_o = tensors["q"], tensors["k"][0], tensors["v"][0], tensors.get("d_o")
             exact, plain = attention(case, q, k, v, d_o, np.float64), attention(case, q, k, v, d_o, np.float32)
             floor = floors(case, q, k, v, d_o, exact)
             self.exact.append(exact)
-            self.allowed.append({name: 2 * float(np.abs(plain[name] - exact[name]).max()) + x for name, x in floor.items()})
+            self.allowed.append(
+                {name: 2 * float(np.abs(plain[name] - exact[name]).max()) + x for name, x in floor.items()}
+            )
 
     def complaint(self, results: dict) -> str:
         """Empty if right. results: name → [heads checked, group or 1, length, dim], f32."""

@@ -6,6 +6,7 @@ against an f64 reference (reference.py), then timed in rounds: in each round eve
 of calls while the others sleep. Ratios are taken within a round (paired.py). The result is kept as JSON, printed as a table
 (report.py) and held against the bars (bars.py).
 """
+
 import argparse
 import json
 import os
@@ -16,14 +17,14 @@ from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
 
-import numpy as np
-
 import machine
-import report
+import numpy as np
 from cases import Case, all_cases
 from competitors import ALL, LIMITS, Competitor, entrants
 from process import Failure, Process
 from reference import Reference
+
+import report
 
 HERE = Path(__file__).parent
 FEWEST = 7  # rounds that a row gets, however long they take
@@ -31,14 +32,29 @@ BATCH = 0.008  # seconds a batch should at least take, so that clocks and wake-u
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench", description="rootdk against its peers and the machine's limits. A complete run takes about "
-                                     "half an hour on two idle cores: 31 pairs a row.")
-    parser.add_argument("--quick", action="store_true", help="a look in three minutes: 7 rounds, no row that takes long")
+    parser = argparse.ArgumentParser(
+        prog="./run bench",
+        description="rootdk against its peers and the machine's limits. A complete run takes about "
+        "half an hour on two idle cores: 31 pairs a row.",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a look in three minutes: 7 rounds, no row that takes long"
+    )
     parser.add_argument("--filter", default="", metavar="TEXT", help="only rows whose name has TEXT (several: A|B)")
     parser.add_argument("--rounds", type=int, default=31, help="pairs a row, where they fit in --seconds (default 31)")
-    parser.add_argument("--seconds", type=float, default=300, help=f"of timing a row, but at least {FEWEST} rounds (default 300)")
-    parser.add_argument("--patience", type=float, default=300, metavar="SECONDS", help="to wait in all while other processes run (default 300)")
-    parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/ if complete, else build/bench/last.json")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help=f"of timing a row, but at least {FEWEST} rounds (default 300)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="to wait in all while other processes run (default 300)",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="where the JSON goes; default: bench/results/ if complete, else build/bench/last.json"
+    )
     parser.add_argument("--report", type=Path, metavar="JSON", help="only print the table of a kept result")
     parser.add_argument("--libraries", type=Path, default=HERE.parent / "build/bench/lib", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -59,7 +75,9 @@ def takes_part(entry: dict | None) -> bool:
 class Bench:
     def __init__(self, options):
         self.options, self.random, self.patience = options, random.Random(1), options.patience
-        self.processes = {competitor.key: Process(competitor, options.libraries) for competitor in ALL if not competitor.guest_of}
+        self.processes = {
+            competitor.key: Process(competitor, options.libraries) for competitor in ALL if not competitor.guest_of
+        }
         self.load = machine.Load()
         self.folder = tempfile.TemporaryDirectory()
 
@@ -124,7 +142,13 @@ class Bench:
             spent += monotonic() - begin
         for key in samples:
             entries[key] |= {"calls": calls[key], "seconds": samples[key]}
-        return {"case": case.as_dict(), "work": case.work(), "competitors": entries, "prepared": round(prepared, 1), "timed": round(spent, 1)}
+        return {
+            "case": case.as_dict(),
+            "work": case.work(),
+            "competitors": entries,
+            "prepared": round(prepared, 1),
+            "timed": round(spent, 1),
+        }
 
     def close(self):
         for process in self.processes.values():
@@ -134,7 +158,11 @@ class Bench:
 def progress(record: dict) -> str:
     row = report.Row(record)
     faster, limit = row.times_faster("torch"), row.of_limit()
-    return f"{row.name}: " + (f"{limit.median:.2f} of the limit, " if limit else "") + f"× PyTorch {report.spread(faster, row.complaint('torch'))}"
+    return (
+        f"{row.name}: "
+        + (f"{limit.median:.2f} of the limit, " if limit else "")
+        + f"× PyTorch {report.spread(faster, row.complaint('torch'))}"
+    )
 
 
 def destination(options, result: dict) -> Path:

@@ -1,5 +1,5 @@
-// The kernel from naive to final, one step a line, on one problem (8 heads, 2,048 × 2,048, d = 128): what each step gave.
-// Steps are timed in turn, round after round; every figure is a median of its rounds. ./run steps
+// The kernel from naive to final, one step a line, on one problem (8 heads, 2,048 × 2,048, d = 128): what each step
+// gave. Steps are timed in turn, round after round; every figure is a median of its rounds. ./run steps
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct Tensors {
   Tensors() : q(kHeads * kLength * kDim), k(q.size()), v(q.size()), o(q.size()) {
     std::uint32_t state = 1;  // uniform with variance 1: the values do not matter to the time
     for (std::vector<float>* x : {&q, &k, &v})
-      for (float& value : *x) value = (static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f) * 3.4641016f;
+      for (float& value : *x)
+        value = (static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f) * 3.4641016f;
   }
 };
 
@@ -97,8 +98,9 @@ int main() {
 
   const auto attention = [&](const std::string& isa, int threads, DType dtype) {
     const bool half = dtype == DType::kBF16;
-    const rootdk::Inputs in = half ? rootdk::Inputs{view(q.data(), dtype), view(k.data(), dtype), view(v.data(), dtype)}
-                                   : rootdk::Inputs{view(x.q.data(), dtype), view(x.k.data(), dtype), view(x.v.data(), dtype)};
+    const rootdk::Inputs in =
+        half ? rootdk::Inputs{view(q.data(), dtype), view(k.data(), dtype), view(v.data(), dtype)}
+             : rootdk::Inputs{view(x.q.data(), dtype), view(x.k.data(), dtype), view(x.v.data(), dtype)};
     rootdk::Outputs out;
     out.o.data = half ? static_cast<void*>(o16.data()) : x.o.data();
     out.o.dtype = dtype, out.o.shape = in.q.shape, out.o.strides = in.q.strides;
@@ -121,11 +123,15 @@ int main() {
     if (plan.isa != isa) continue;  // an extension for bf16
     steps.push_back({fmt::format("fused, {}, 1 thread", best = isa), attention(isa, 1, DType::kF32)});
   }
-  if (here.threads > 1) steps.push_back({fmt::format("fused, {}, {} threads", best, here.threads), attention(best, here.threads, DType::kF32)});
-  steps.push_back({fmt::format("bf16 stored, {}, {} threads", best, here.threads), attention(best, here.threads, DType::kBF16)});
+  if (here.threads > 1)
+    steps.push_back(
+        {fmt::format("fused, {}, {} threads", best, here.threads), attention(best, here.threads, DType::kF32)});
+  steps.push_back(
+      {fmt::format("bf16 stored, {}, {} threads", best, here.threads), attention(best, here.threads, DType::kBF16)});
   for (const std::string& isa : isas)
     if (rootdk::make_plan({}, {1, 1, 1, 64, 64, kDim, kDim}, rootdk::Pass::kForward, {1, {isa}}).isa != isa)
-      steps.push_back({fmt::format("bf16 multiplied, {}, {} threads", isa, here.threads), attention(isa, here.threads, DType::kBF16)});
+      steps.push_back({fmt::format("bf16 multiplied, {}, {} threads", isa, here.threads),
+                       attention(isa, here.threads, DType::kBF16)});
 
   for (int round = 0; round < kRounds; ++round)
     for (Step& step : steps) {
@@ -145,7 +151,8 @@ int main() {
   double before = first;
   for (Step& step : steps) {
     const double now = step.median();
-    fmt::print("{:<34} {:>9.1f} ms {:>8.1f} GF/s  x {:>6.2f} of the step before, x {:>6.1f} in all\n", step.name, now * 1e3, kFlops / now / 1e9, before / now, first / now);
+    fmt::print("{:<34} {:>9.1f} ms {:>8.1f} GF/s  x {:>6.2f} of the step before, x {:>6.1f} in all\n", step.name,
+               now * 1e3, kFlops / now / 1e9, before / now, first / now);
     before = now;
   }
 }

@@ -7,15 +7,15 @@ with output_attentions. A round times every way once, in an order that rotates; 
 before anything is timed. ./run lets threads wait passively (OMP_WAIT_POLICY): on virtual cores, those that spin hold up PyTorch
 itself.
 """
+
 import statistics
 import sys
 import time
 
+import rootdk
 import torch
 import transformers
 from machine import describe
-
-import rootdk
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 31
 ALLOWED = 1.3
@@ -25,8 +25,15 @@ SIZES = {"MiniLM's size (12 heads of 32)": (384, 1536), "BERT's size (12 heads o
 
 def build(width, inner):
     torch.manual_seed(0)
-    config = transformers.BertConfig(hidden_size=width, num_hidden_layers=6, num_attention_heads=12, intermediate_size=inner,
-                                     vocab_size=VOCABULARY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = transformers.BertConfig(
+        hidden_size=width,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=inner,
+        vocab_size=VOCABULARY,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     return transformers.BertModel(config).eval()
 
 
@@ -58,7 +65,7 @@ def timed(ways, rounds):
     names = list(ways)
     seconds = {name: [] for name in names}
     for round_ in range(rounds + 1):  # the first is for the caches
-        for name in names[round_ % len(names):] + names[: round_ % len(names)]:
+        for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
             start = time.perf_counter()
             ways[name]()
             if round_:
@@ -80,7 +87,9 @@ def show(title, seconds):
 def main():
     machine = describe()
     print(f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit']}, {machine['date']}")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}; medians of {ROUNDS} rounds, 10 % and 90 %")
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}; medians of {ROUNDS} rounds, 10 % and 90 %"
+    )
     worst = 0.0
     for size, (width, inner) in SIZES.items():
         model, ids = build(width, inner), torch.randint(0, VOCABULARY, (1, LENGTH))

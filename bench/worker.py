@@ -1,4 +1,5 @@
 """A competitor's process, and its guests': obeys run.py over a pipe, one message a line, and sleeps between messages."""
+
 import importlib
 import json
 import os
@@ -7,7 +8,6 @@ from time import perf_counter
 from traceback import format_exc
 
 import numpy as np
-
 from cases import Case
 from inputs import Inputs
 from reference import gather

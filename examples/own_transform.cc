@@ -33,7 +33,9 @@ int main() {
   std::mt19937 random(1);
   for (auto* x : {&q, &k, &v})
     for (double& value : *x) value = 2 * std::normal_distribution<double>()(random);
-  const auto view = [](auto& x) { return rootdk::tensor(x.data(), {1, 2, 16, static_cast<std::int64_t>(x.size()) / 32}); };
+  const auto view = [](auto& x) {
+    return rootdk::tensor(x.data(), {1, 2, 16, static_cast<std::int64_t>(x.size()) / 32});
+  };
 
   const SoftSign soft_sign;
   rootdk::Problem problem;

@@ -1,5 +1,5 @@
-// A safetensors header whose length is right, so that all the work goes into the JSON: the first byte is how many bytes of data
-// follow.
+// A safetensors header whose length is right, so that all the work goes into the JSON: the first byte is how many bytes
+// of data follow.
 #include <cstring>
 
 #include "target.h"

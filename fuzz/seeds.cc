@@ -46,7 +46,8 @@ class Seeds {
       attack.build(built.path());
       for (const auto& entry : fs::recursive_directory_iterator(built.path())) {
         const std::string target = target_of(entry.path());
-        if (!target.empty() && entry.symlink_status().type() == fs::file_type::regular && entry.file_size() <= kLargestSeed)
+        if (!target.empty() && entry.symlink_status().type() == fs::file_type::regular &&
+            entry.file_size() <= kLargestSeed)
           add(target, read_file(entry.path()));
       }
     }
@@ -107,9 +108,10 @@ void add_arrays(Seeds& seeds) {
   seeds.add("npz", npz(entries));
   seeds.add("npz", npz({entries.front(), entries.back()}, true));
   // Compressed by the fixed code of deflate: 40 times the letter a.
-  seeds.add(
-      "npz",
-      npz({{.name = "a.npy", .data = std::string(40, 'a'), .deflated = true, .packed = std::string("\x4b\x24\x0e\x00\x00", 5)}}));
+  seeds.add("npz", npz({{.name = "a.npy",
+                         .data = std::string(40, 'a'),
+                         .deflated = true,
+                         .packed = std::string("\x4b\x24\x0e\x00\x00", 5)}}));
 }
 
 }  // namespace
@@ -130,5 +132,6 @@ int main(int count, char** arguments) {
   seeds.add("index", R"({"metadata":{"total_size":1e3,"x":[{},null,true,-1]},)"
                      R"("weight_map":{"a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"}})");
   add_arrays(seeds);
-  for (const auto& attacks : {safetensors_attacks(), gguf_attacks(), npy_attacks(), directory_attacks()}) seeds.add(attacks);
+  for (const auto& attacks : {safetensors_attacks(), gguf_attacks(), npy_attacks(), directory_attacks()})
+    seeds.add(attacks);
 }

@@ -1,5 +1,5 @@
-// What every target does with its bytes: open them, and if they are taken, look at everything. Refusing is fine; anything else
-// that is thrown, or found by a sanitizer, is not.
+// What every target does with its bytes: open them, and if they are taken, look at everything. Refusing is fine;
+// anything else that is thrown, or found by a sanitizer, is not.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ inline void look_at(const checkpoint::Checkpoint& checkpoint, const checkpoint::
   constexpr std::int64_t kMost = 1 << 16;
   if (tensor.width() > kMost) return;
   // The last rows, where reading beyond the end would be seen.
-  const std::int64_t rows = std::min({tensor.rows(), std::int64_t{8}, kMost / std::max<std::int64_t>(tensor.width(), 1)});
+  const std::int64_t rows =
+      std::min({tensor.rows(), std::int64_t{8}, kMost / std::max<std::int64_t>(tensor.width(), 1)});
   const auto count = static_cast<std::size_t>(rows * tensor.width());
   std::vector<float> f32(count);
   std::vector<std::int64_t> whole(count);

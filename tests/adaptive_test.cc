@@ -1,4 +1,5 @@
-// Scales that look at the data: unit variance against every score written out, adaptive temperature against two softmaxes by hand.
+// Scales that look at the data: unit variance against every score written out, adaptive temperature against two
+// softmaxes by hand.
 #include "rootdk/adaptive.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,9 @@ struct Tokens {
   Buffer q, k, v;
 
   explicit Tokens(DType dtype = DType::kF64, double size = 1)
-      : q(dtype, {2, 4, 6, 5}, Layout::kTokensFirst), k(dtype, {2, 2, 11, 5}, Layout::kPadded), v(dtype, {2, 2, 11, 3}) {
+      : q(dtype, {2, 4, 6, 5}, Layout::kTokensFirst),
+        k(dtype, {2, 2, 11, 5}, Layout::kPadded),
+        v(dtype, {2, 2, 11, 3}) {
     Rng rng(21);
     q.fill_normal(rng, size), k.fill_normal(rng, 1), v.fill_normal(rng, 1);
     for (std::int64_t b = 0; b < 2; ++b)
@@ -103,7 +106,8 @@ TEST(AdaptiveUnitVariance, SaysWhenMasksMakeItApproximate) {
   Problem slopes;
   const std::vector<float> four = {1, 2, 3, 4};
   slopes.mask.alibi_slopes = four;
-  EXPECT_TRUE(adaptive_unit_variance(slopes, t.q_view(), t.k_view()).exact) << "ALiBi comes after the scale and hides nothing";
+  EXPECT_TRUE(adaptive_unit_variance(slopes, t.q_view(), t.k_view()).exact)
+      << "ALiBi comes after the scale and hides nothing";
 }
 
 TEST(AdaptiveUnitVariance, ReadsKeysThroughThePageTable) {
@@ -152,7 +156,8 @@ TEST(AdaptiveUnitVariance, AveragesVariancesOverBatches) {
   batch.variance = {8, 0}, batch.exact = false, batch.why = "causal";
   const UnitVariance& second = running.update(batch, 16);
   EXPECT_EQ(second.variance, (std::vector<double>{5, 0.75}));
-  EXPECT_EQ(second.factors, (std::vector<float>{static_cast<float>(1 / std::sqrt(5.0)), static_cast<float>(1 / std::sqrt(0.75))}));
+  EXPECT_EQ(second.factors,
+            (std::vector<float>{static_cast<float>(1 / std::sqrt(5.0)), static_cast<float>(1 / std::sqrt(0.75))}));
   EXPECT_FALSE(second.exact);
   batch.exact = true;
   EXPECT_FALSE(running.update(batch, 16).exact) << "one batch that was not exact stays in the average";
@@ -166,7 +171,8 @@ TEST(AdaptiveUnitVariance, RefusesWithTheReason) {
   Buffer none(DType::kF64, {2, 2, 0, 5}), other(DType::kF64, {2, 2, 11, 4});
   EXPECT_EQ(said_by([&] { adaptive_unit_variance({}, t.q_view(), std::as_const(none).tensor()); }),
             "q, k: 2 batch items, 6 queries and 0 keys, but at least 1 of each is wanted");
-  EXPECT_EQ(said_by([&] { adaptive_unit_variance({}, t.q_view(), std::as_const(other).tensor()); }), "k: dim_qk is 4, but q has 5");
+  EXPECT_EQ(said_by([&] { adaptive_unit_variance({}, t.q_view(), std::as_const(other).tensor()); }),
+            "k: dim_qk is 4, but q has 5");
 }
 
 TEST(AdaptiveTemperature, IsThePublishedPolynomial) {
@@ -186,7 +192,8 @@ TEST(AdaptiveTemperature, IsTwoSoftmaxes) {
       problem.scale = Scale::inv_sqrt_dk().with_ssmax(0.5, 0.25);
       problem.mask.causal = causal;
       Buffer o(dtype, {2, 4, 6, 3}), lse(dtype, {2, 4, 6, 1}), beta(dtype, {2, 4, 6, 1});
-      const Stats stats = forward_adaptive_temperature(problem, {t.q_view(), t.k_view(), t.v.tensor()}, {o.tensor(), lse.tensor()}, beta.tensor());
+      const Stats stats = forward_adaptive_temperature(problem, {t.q_view(), t.k_view(), t.v.tensor()},
+                                                       {o.tensor(), lse.tensor()}, beta.tensor());
       EXPECT_EQ(stats.heads, 4);
       int sharpened = 0;
       for (std::int64_t b = 0; b < 2; ++b)
@@ -197,7 +204,8 @@ TEST(AdaptiveTemperature, IsTwoSoftmaxes) {
             const auto softmax = [&](double times) {
               std::vector<double> p;
               double top = -1e300, sum = 0;
-              for (std::int64_t j = 0; j < n; ++j) p.push_back(times * c * t.dot(b, h, i, j)), top = std::max(top, p.back());
+              for (std::int64_t j = 0; j < n; ++j)
+                p.push_back(times * c * t.dot(b, h, i, j)), top = std::max(top, p.back());
               for (double& x : p) x = std::exp(x - top), sum += x;
               for (double& x : p) x /= sum;
               return p;
@@ -228,15 +236,20 @@ TEST(AdaptiveTemperature, RefusesWithTheReason) {
   const auto said = [&](const std::function<void(Problem&)>& spoil) {
     Problem problem;
     spoil(problem);
-    return said_by([&] { forward_adaptive_temperature(problem, {t.q_view(), t.k_view(), t.v.tensor()}, {o.tensor()}); });
+    return said_by([&] {
+      forward_adaptive_temperature(problem, {t.q_view(), t.k_view(), t.v.tensor()}, {o.tensor()});
+    });
   };
-  const std::string reason = ": does not go with adaptive temperature, which needs scores that are c·q·k and nothing else";
+  const std::string reason =
+      ": does not go with adaptive temperature, which needs scores that are c·q·k and nothing else";
   EXPECT_EQ(said([](Problem&) {}), "accepted");
   EXPECT_EQ(said([](Problem& p) { p.soft_cap = 3.0f; }), "softcap" + reason);
   EXPECT_EQ(said([&](Problem& p) { p.sink = four; }), "sink" + reason);
   EXPECT_EQ(said([&](Problem& p) { p.mask.alibi_slopes = four; }), "alibi" + reason);
   EXPECT_EQ(said([](Problem& p) { p.dropout.p = 0.5f; }), "dropout" + reason);
-  EXPECT_EQ(said_by([&] { forward_adaptive_temperature({}, {half.q_view(), half.k_view(), half.v.tensor()}, {o16.tensor()}); }),
+  EXPECT_EQ(said_by([&] {
+              forward_adaptive_temperature({}, {half.q_view(), half.k_view(), half.v.tensor()}, {o16.tensor()});
+            }),
             "q: dtype is f16, but f32 or f64 is wanted: its rows are scaled in their own dtype");
 }
 

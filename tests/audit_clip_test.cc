@@ -1,5 +1,5 @@
-// QK-clip on a file: the copy's scores are smaller by the factor that was asked for, nothing else has changed, and the original is what it was.
-// And activations: what they measure, and that maxima come from them.
+// QK-clip on a file: the copy's scores are smaller by the factor that was asked for, nothing else has changed, and the
+// original is what it was. And activations: what they measure, and that maxima come from them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,8 @@ struct Opened {
   checkpoint::Checkpoint file;
   Model model;
 
-  explicit Opened(const std::filesystem::path& path, const Hints& hints = {}) : file(checkpoint::Checkpoint::open(path)), model(recognise(file, hints)) {}
+  explicit Opened(const std::filesystem::path& path, const Hints& hints = {})
+      : file(checkpoint::Checkpoint::open(path)), model(recognise(file, hints)) {}
 };
 
 struct Case {
@@ -37,7 +38,8 @@ const Case kCases[] = {
     {"deepseek", [](Rng& r) { return make_deepseek(r, true); }},
 };
 
-// Weights and biases of q and k scale the whole score, so its mean and variance follow γ exactly, but for rounding to f32.
+// Weights and biases of q and k scale the whole score, so its mean and variance follow γ exactly, but for rounding to
+// f32.
 TEST(Clip, ShrinksTheScoresOfThoseHeadsByGamma) {
   for (const Case& one : kCases) {
     Rng rng(3);
@@ -77,7 +79,9 @@ TEST(Clip, ShrinksTheScoresOfThoseHeadsByGamma) {
 TEST(Clip, ShrinksTheGainOfQkNorm) {
   for (const double offset : {0.0, 1.0}) {
     Rng rng(4);
-    const Made made = make_llama(rng, {.type = offset == 0 ? "qwen3" : "gemma3_text", .qk_norm = true, .gain_offset = offset, .divisor_square = 8});
+    const Made made = make_llama(
+        rng,
+        {.type = offset == 0 ? "qwen3" : "gemma3_text", .qk_norm = true, .gain_offset = offset, .divisor_square = 8});
     const test::TemporaryDirectory folder;
     write(made, folder.path());
     const Opened before(folder.path());
@@ -101,7 +105,8 @@ TEST(Clip, ADryRunWritesNothing) {
   write(make_bert(rng), folder.path());
   const Opened before(folder.path());
   const Observed observed[] = {{"self", 0, 0, 1000}};
-  const Clipped clipped = clip_checkpoint(before.file, before.model, observed, {100, true}, folder / "fixed.safetensors");
+  const Clipped clipped =
+      clip_checkpoint(before.file, before.model, observed, {100, true}, folder / "fixed.safetensors");
   EXPECT_EQ(clipped.heads.size(), 1u);
   EXPECT_EQ(clipped.tensors.size(), 4u);  // two weights, two biases
   EXPECT_FALSE(std::filesystem::exists(folder / "fixed.safetensors"));
@@ -121,29 +126,39 @@ TEST(Clip, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal({"self", 0, 4, 1}, {}, out), "max scores: head 4 of layer 0, which has 4");
   EXPECT_EQ(refusal({"self", 0, 0, NAN}, {}, out), "max scores: nan for head 0 of layer 0");
   EXPECT_EQ(refusal({"self", 0, 0, 1}, {0, false}, out), "QK-clip: a threshold of 0, but a number above 0 is wanted");
-  EXPECT_TRUE(refusal({"self", 0, 0, 1000}, {}, folder / "model.safetensors").ends_with("is the original, which is never changed"));
+  EXPECT_TRUE(refusal({"self", 0, 0, 1000}, {}, folder / "model.safetensors")
+                  .ends_with("is the original, which is never changed"));
   EXPECT_FALSE(std::filesystem::exists(out));
   const Observed twice[] = {{"self", 0, 0, 1}, {"self", 0, 0, 2}};
-  EXPECT_EQ(message_of([&] { static_cast<void>(clip_checkpoint(opened.file, opened.model, twice, {}, out)); }), "max scores: head 0 of layer 0 comes twice");
+  EXPECT_EQ(message_of([&] { static_cast<void>(clip_checkpoint(opened.file, opened.model, twice, {}, out)); }),
+            "max scores: head 0 of layer 0 comes twice");
 
-  const auto parsed = [&](const char* text) { return message_of([&] { static_cast<void>(observed_from_json(text, opened.model)); }); };
-  EXPECT_EQ(parsed("{}"), "max scores: an object, but an array for each layer, or an object with \"layers\", is wanted");
+  const auto parsed = [&](const char* text) {
+    return message_of([&] { static_cast<void>(observed_from_json(text, opened.model)); });
+  };
+  EXPECT_EQ(parsed("{}"),
+            "max scores: an object, but an array for each layer, or an object with \"layers\", is wanted");
   EXPECT_EQ(parsed("[[1, 2, 3]]"), "max scores: layer 0 has 3 elements, but 4 numbers, one for each head, are wanted");
   EXPECT_EQ(parsed("[[1, 2, 3, \"x\"]]"), "max scores: head 3 of layer 0 is \"x\", but a number or null is wanted");
-  EXPECT_EQ(parsed("[[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]"), "max scores: self layer 2, which the model does not have");
-  const std::vector<Observed> read = observed_from_json(R"({"layers": [{"layer": 1, "max_raw": [1, null, 3, 150]}]})", opened.model);
+  EXPECT_EQ(parsed("[[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]"),
+            "max scores: self layer 2, which the model does not have");
+  const std::vector<Observed> read =
+      observed_from_json(R"({"layers": [{"layer": 1, "max_raw": [1, null, 3, 150]}]})", opened.model);
   ASSERT_EQ(read.size(), 3u);
   EXPECT_EQ(read[2].layer, 1);
   EXPECT_EQ(read[2].head, 3);
   EXPECT_EQ(read[2].largest_raw, 150);
 
-  write_gguf({.tensors = {{"blk.0.attn_q.weight", made.tensors[0].second}}, .config = {}, .layers = {}}, "llama", folder / "m.gguf");
+  write_gguf({.tensors = {{"blk.0.attn_q.weight", made.tensors[0].second}}, .config = {}, .layers = {}}, "llama",
+             folder / "m.gguf");
   EXPECT_TRUE(message_of([&] {
-                static_cast<void>(clip_checkpoint(checkpoint::Checkpoint::open(folder / "m.gguf"), opened.model, {}, {}, out));
+                static_cast<void>(
+                    clip_checkpoint(checkpoint::Checkpoint::open(folder / "m.gguf"), opened.model, {}, {}, out));
               }).ends_with("only safetensors can be corrected"));
 }
 
-// Activations --------------------------------------------------------------------------------------------------------------------
+// Activations
+// --------------------------------------------------------------------------------------------------------------------
 
 // Tokens on a few directions, not isotropic at all: scores computed one by one, in double.
 struct Simple {
@@ -212,7 +227,8 @@ TEST(Inputs, MeasureInPlaceOfTheAssumption) {
       EXPECT_NEAR(head.measured->sigma_over_isotropic, head.measured->sigma / head.sigma, 1e-12);
       EXPECT_DOUBLE_EQ(head.measured->clip_factor, std::min(1.0, 2 / head.measured->largest_raw));
       EXPECT_EQ(head.variance, plain.layers[0].heads[static_cast<std::size_t>(head.head)].variance);
-      EXPECT_NE(head.contexts[0].entropy, plain.layers[0].heads[static_cast<std::size_t>(head.head)].contexts[0].entropy);
+      EXPECT_NE(head.contexts[0].entropy,
+                plain.layers[0].heads[static_cast<std::size_t>(head.head)].contexts[0].entropy);
     }
     return found;
   };
@@ -228,14 +244,16 @@ TEST(Inputs, MeasureInPlaceOfTheAssumption) {
   // Clipped by what was measured, the same tokens give τ at most.
   const std::vector<Observed> observed = observed_in(found);
   EXPECT_EQ(observed.size(), 3u);
-  const Clipped clipped = clip_checkpoint(opened.file, opened.model, observed, {2, false}, folder / "fixed.safetensors");
+  const Clipped clipped =
+      clip_checkpoint(opened.file, opened.model, observed, {2, false}, folder / "fixed.safetensors");
   EXPECT_FALSE(clipped.heads.empty());
   const auto fixed = checkpoint::Checkpoint::open(folder / "fixed.safetensors");
   Options options;
   options.inputs = folder / "acts.npy";
   const Audit after = audit(fixed, recognise(fixed), options);
   for (const Head& head : after.layers[0].heads) EXPECT_LE(head.measured->largest_raw, 2 * (1 + 1e-5));
-  EXPECT_EQ(message_of([&] { static_cast<void>(observed_in(audit(opened.file, opened.model))); }), "max scores: none were observed; the audit had no inputs");
+  EXPECT_EQ(message_of([&] { static_cast<void>(observed_in(audit(opened.file, opened.model))); }),
+            "max scores: none were observed; the audit had no inputs");
 
   const auto refusal = [&](const std::filesystem::path& inputs) {
     Options bad;

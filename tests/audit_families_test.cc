@@ -1,4 +1,5 @@
-// Every family, in its real layout: what the audit reads off the weights is what the scores do when the same model runs.
+// Every family, in its real layout: what the audit reads off the weights is what the scores do when the same model
+// runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ void turn(const Naive& n, double position, double* head) {
   }
 }
 
-// The variance of q·k within rows, for every head, by the engine: queries stand at the end of the context, keys anywhere in it, each drawn by itself.
+// The variance of q·k within rows, for every head, by the engine: queries stand at the end of the context, keys
+// anywhere in it, each drawn by itself.
 std::vector<Batches> measured(const Naive& n, double context, std::uint64_t seed) {
   Rng rng(seed);
   std::vector<Batches> out(static_cast<std::size_t>(n.heads));
@@ -48,7 +50,9 @@ std::vector<Batches> measured(const Naive& n, double context, std::uint64_t seed
         const double at = position();
         for (std::int64_t h = 0; h < heads; ++h) {
           turn(n, at, x.data() + h * n.dim);
-          for (std::int64_t i = 0; i < n.dim; ++i) all[static_cast<std::size_t>((h * length + t) * n.dim + i)] = static_cast<float>(x[static_cast<std::size_t>(h * n.dim + i)]);
+          for (std::int64_t i = 0; i < n.dim; ++i)
+            all[static_cast<std::size_t>((h * length + t) * n.dim + i)] =
+                static_cast<float>(x[static_cast<std::size_t>(h * n.dim + i)]);
         }
       }
       return all;
@@ -60,9 +64,12 @@ std::vector<Batches> measured(const Naive& n, double context, std::uint64_t seed
     problem.scale = Scale::constant(n.scale);
     problem.stats = StatsLevel::kFull;
     const Stats stats = forward(problem,
-                                {.q = tensor(q.data(), {1, n.heads, kQueries, n.dim}), .k = tensor(k.data(), {1, n.kv_heads, kKeys, n.dim}), .v = tensor(v.data(), {1, n.kv_heads, kKeys, 1})},
+                                {.q = tensor(q.data(), {1, n.heads, kQueries, n.dim}),
+                                 .k = tensor(k.data(), {1, n.kv_heads, kKeys, n.dim}),
+                                 .v = tensor(v.data(), {1, n.kv_heads, kKeys, 1})},
                                 {.o = tensor(o.data(), {1, n.heads, kQueries, 1})});
-    for (std::int64_t h = 0; h < n.heads; ++h) out[static_cast<std::size_t>(h)].add(stats.at(0, h).raw.within_row_variance() / (n.scale * n.scale));
+    for (std::int64_t h = 0; h < n.heads; ++h)
+      out[static_cast<std::size_t>(h)].add(stats.at(0, h).raw.within_row_variance() / (n.scale * n.scale));
   }
   return out;
 }
@@ -72,8 +79,8 @@ Audit audit_of(const std::filesystem::path& path, const Hints& hints = {}) {
   return audit(file, recognise(file, hints));
 }
 
-// Four standard errors: with 120 batches one head in some 9,000 would miss by chance, and seeds are fixed. Batches leave standard errors of
-// about 2 %, so layouts, orders or factors that are mistaken do not pass.
+// Four standard errors: with 120 batches one head in some 9,000 would miss by chance, and seeds are fixed. Batches
+// leave standard errors of about 2 %, so layouts, orders or factors that are mistaken do not pass.
 void expect_agrees(const Made& made, const Audit& found, std::uint64_t seed) {
   ASSERT_EQ(found.layers.size(), made.layers.size());
   for (std::size_t layer = 0; layer < made.layers.size(); ++layer) {
@@ -100,7 +107,9 @@ void expect_agrees(const Made& made, const Audit& found, std::uint64_t seed) {
     // With distances up to 2⁴⁰ every phase is met equally often.
     const std::vector<Batches> everywhere = measured(n, 0x1p40, seed + 100 + layer);
     for (std::int64_t h = 0; h < n.heads; ++h)
-      EXPECT_NEAR(found.layers[layer].heads[static_cast<std::size_t>(h)].variance, everywhere[static_cast<std::size_t>(h)].mean(), 4 * everywhere[static_cast<std::size_t>(h)].standard_error())
+      EXPECT_NEAR(found.layers[layer].heads[static_cast<std::size_t>(h)].variance,
+                  everywhere[static_cast<std::size_t>(h)].mean(),
+                  4 * everywhere[static_cast<std::size_t>(h)].standard_error())
           << "layer " << layer << " head " << h;
   }
 }
@@ -128,32 +137,35 @@ TEST_P(Families, PredictTheVarianceThatTheEngineMeasures) {
 
 INSTANTIATE_TEST_SUITE_P(
     Real, Families,
-    testing::Values(Case{"bert", [](Rng& r) { return make_bert(r); }, "bert"},
-                    Case{"roberta",
-                         [](Rng& r) {
-                           Made made = make_bert(r, "roberta.");
-                           made.config["model_type"] = "roberta";
-                           return made;
-                         },
-                         "bert"},
-                    Case{"gpt2", make_gpt2, "gpt2"}, Case{"gpt_neox", make_gpt_neox, "gpt_neox"}, Case{"llama", [](Rng& r) { return make_llama(r); }, "llama"},
-                    Case{"mistral", [](Rng& r) { return make_llama(r, {.type = "mistral"}); }, "llama"},
-                    Case{"qwen2", [](Rng& r) { return make_llama(r, {.type = "qwen2", .biases = true}); }, "llama"},
-                    Case{"qwen3", [](Rng& r) { return make_llama(r, {.type = "qwen3", .qk_norm = true}); }, "qwen3"},
-                    Case{"gemma", [](Rng& r) { return make_llama(r, {.type = "gemma", .gain_offset = 1}); }, "gemma"},
-                    Case{"gemma2", [](Rng& r) { return make_llama(r, {.type = "gemma2", .gain_offset = 1, .divisor_square = 24}); }, "gemma2"},
-                    Case{"gemma3",
-                         [](Rng& r) {
-                           return make_llama(r, {.type = "gemma3_text", .qk_norm = true, .gain_offset = 1, .divisor_square = 24});
-                         },
-                         "gemma3"},
-                    Case{"phi3", make_phi3, "phi3"}, Case{"vit", make_vit, "vit"}, Case{"whisper", make_whisper, "whisper"}, Case{"t5", make_t5, "t5"},
-                    Case{"deepseek", [](Rng& r) { return make_deepseek(r, true); }, "deepseek"},
-                    Case{"deepseek_lite", [](Rng& r) { return make_deepseek(r, false); }, "deepseek"}),
+    testing::Values(
+        Case{"bert", [](Rng& r) { return make_bert(r); }, "bert"},
+        Case{"roberta",
+             [](Rng& r) {
+               Made made = make_bert(r, "roberta.");
+               made.config["model_type"] = "roberta";
+               return made;
+             },
+             "bert"},
+        Case{"gpt2", make_gpt2, "gpt2"}, Case{"gpt_neox", make_gpt_neox, "gpt_neox"},
+        Case{"llama", [](Rng& r) { return make_llama(r); }, "llama"},
+        Case{"mistral", [](Rng& r) { return make_llama(r, {.type = "mistral"}); }, "llama"},
+        Case{"qwen2", [](Rng& r) { return make_llama(r, {.type = "qwen2", .biases = true}); }, "llama"},
+        Case{"qwen3", [](Rng& r) { return make_llama(r, {.type = "qwen3", .qk_norm = true}); }, "qwen3"},
+        Case{"gemma", [](Rng& r) { return make_llama(r, {.type = "gemma", .gain_offset = 1}); }, "gemma"},
+        Case{"gemma2", [](Rng& r) { return make_llama(r, {.type = "gemma2", .gain_offset = 1, .divisor_square = 24}); },
+             "gemma2"},
+        Case{"gemma3",
+             [](Rng& r) {
+               return make_llama(r, {.type = "gemma3_text", .qk_norm = true, .gain_offset = 1, .divisor_square = 24});
+             },
+             "gemma3"},
+        Case{"phi3", make_phi3, "phi3"}, Case{"vit", make_vit, "vit"}, Case{"whisper", make_whisper, "whisper"},
+        Case{"t5", make_t5, "t5"}, Case{"deepseek", [](Rng& r) { return make_deepseek(r, true); }, "deepseek"},
+        Case{"deepseek_lite", [](Rng& r) { return make_deepseek(r, false); }, "deepseek"}),
     [](const testing::TestParamInfo<Case>& one) { return std::string(one.param.name); });
 
-
-// The comparison above notices what it is there for: each of these takes a model for something that it is not, and heads disagree.
+// The comparison above notices what it is there for: each of these takes a model for something that it is not, and
+// heads disagree.
 struct Mistake {
   const char* name;
   std::function<Made(Rng&)> make;
@@ -172,22 +184,29 @@ TEST(Families, NoticeWhatIsMistaken) {
     return hints;
   };
   const Mistake mistakes[] = {
-      {"Gemma without its 1", [](Rng& r) { return make_llama(r, {.type = "gemma", .gain_offset = 1}); }, {.family = "llama"}},
+      {"Gemma without its 1",
+       [](Rng& r) { return make_llama(r, {.type = "gemma", .gain_offset = 1}); },
+       {.family = "llama"}},
       {"no norm", [](Rng& r) { return make_llama(r); }, no_norm()},
       {"packed in blocks, not by heads", make_gpt_neox,
-       family(R"({"name": "x", "prefixes": "gpt_neox.", "qkv": "layers.{layer}.attention.query_key_value", "norm": "layers.{layer}.input_layernorm", "norm_kind": "layer",
+       family(
+           R"({"name": "x", "prefixes": "gpt_neox.", "qkv": "layers.{layer}.attention.query_key_value", "norm": "layers.{layer}.input_layernorm", "norm_kind": "layer",
                   "heads": 3, "context": 64, "rotary": true, "rotary_share": 0.25})")},
       {"all of a head turns", make_gpt_neox,
-       family(R"({"name": "x", "prefixes": "gpt_neox.", "qkv": "layers.{layer}.attention.query_key_value", "order": "heads", "norm": "layers.{layer}.input_layernorm",
+       family(
+           R"({"name": "x", "prefixes": "gpt_neox.", "qkv": "layers.{layer}.attention.query_key_value", "order": "heads", "norm": "layers.{layer}.input_layernorm",
                   "norm_kind": "layer", "heads": 3, "context": 64, "rotary": true})")},
       {"interleaved, not halves", [](Rng& r) { return make_llama(r, {.biases = true}); },
-       family(R"({"name": "x", "prefixes": "model.", "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj", "norm": "layers.{layer}.input_layernorm",
+       family(
+           R"({"name": "x", "prefixes": "model.", "q": "layers.{layer}.self_attn.q_proj", "k": "layers.{layer}.self_attn.k_proj", "norm": "layers.{layer}.input_layernorm",
                   "norm_kind": "rms", "heads": 4, "kv_heads": 2, "context": 64, "rotary": true, "pairing": "interleaved"})")},
       {"no LayerNorm", make_vit,
-       family(R"({"name": "x", "prefixes": "vit.", "q": "encoder.layer.{layer}.attention.attention.query", "k": "encoder.layer.{layer}.attention.attention.key",
+       family(
+           R"({"name": "x", "prefixes": "vit.", "q": "encoder.layer.{layer}.attention.attention.query", "k": "encoder.layer.{layer}.attention.attention.key",
                   "norm": "encoder.layer.{layer}.layernorm_after", "norm_kind": "none", "heads": 3, "context": 64})")},
       {"the layer's own norm, not that before it", [](Rng& r) { return make_bert(r); },
-       family(R"({"name": "x", "q": "encoder.layer.{layer}.attention.self.query", "k": "encoder.layer.{layer}.attention.self.key",
+       family(
+           R"({"name": "x", "q": "encoder.layer.{layer}.attention.self.query", "k": "encoder.layer.{layer}.attention.self.key",
                   "norm": "encoder.layer.{layer}.output.LayerNorm", "norm_kind": "layer", "heads": 3, "context": 64})")},
   };
   for (const Mistake& mistake : mistakes) {
@@ -201,13 +220,15 @@ TEST(Families, NoticeWhatIsMistaken) {
     for (std::size_t layer = 0; layer < made.layers.size(); ++layer) {
       const std::vector<Batches> all = measured(made.layers[layer], 64, 7 + layer);
       for (std::size_t h = 0; h < all.size(); ++h)
-        worst = std::max(worst, std::fabs(found.layers[layer].heads[h].variance_in_context - all[h].mean()) / all[h].standard_error());
+        worst = std::max(worst, std::fabs(found.layers[layer].heads[h].variance_in_context - all[h].mean()) /
+                                    all[h].standard_error());
     }
     EXPECT_GT(worst, 6) << mistake.name;
   }
 }
 
-// GGUF ------------------------------------------------------------------------------------------------------------------------
+// GGUF
+// ------------------------------------------------------------------------------------------------------------------------
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
@@ -235,7 +256,8 @@ Matrix interleaved(const Matrix& m, std::int64_t dim) {
   return out;
 }
 
-// Both read the same f32 numbers and add them up in another order at most, but for config values that GGUF rounds to f32.
+// Both read the same f32 numbers and add them up in another order at most, but for config values that GGUF rounds to
+// f32.
 void expect_same(const Audit& a, const Audit& b, const std::string& name) {
   ASSERT_EQ(a.layers.size(), b.layers.size()) << name;
   for (std::size_t layer = 0; layer < a.layers.size(); ++layer) {
@@ -243,14 +265,17 @@ void expect_same(const Audit& a, const Audit& b, const std::string& name) {
     for (std::size_t h = 0; h < a.layers[layer].heads.size(); ++h) {
       const Head &x = a.layers[layer].heads[h], &y = b.layers[layer].heads[h];
       EXPECT_NEAR(x.variance, y.variance, 1e-5 * x.variance) << name << " " << layer << "." << h;
-      EXPECT_NEAR(x.variance_in_context, y.variance_in_context, 1e-5 * x.variance_in_context) << name << " " << layer << "." << h;
+      EXPECT_NEAR(x.variance_in_context, y.variance_in_context, 1e-5 * x.variance_in_context)
+          << name << " " << layer << "." << h;
       EXPECT_NEAR(x.sigma, y.sigma, 1e-5 * x.sigma) << name << " " << layer << "." << h;
     }
   }
 }
 
-const Names kLlamaNames = {{"model.layers.", "blk."}, {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"}, {"self_attn.q_norm", "attn_q_norm"},
-                           {"self_attn.k_norm", "attn_k_norm"}, {"input_layernorm", "attn_norm"}, {"self_attn.qkv_proj", "attn_qkv"}};
+const Names kLlamaNames = {{"model.layers.", "blk."},           {"self_attn.q_proj", "attn_q"},
+                           {"self_attn.k_proj", "attn_k"},      {"self_attn.q_norm", "attn_q_norm"},
+                           {"self_attn.k_norm", "attn_k_norm"}, {"input_layernorm", "attn_norm"},
+                           {"self_attn.qkv_proj", "attn_qkv"}};
 
 Json gguf_config(const Json& more) {
   Json config = {{"block_count", 2}, {"context_length", 64}};
@@ -258,7 +283,11 @@ Json gguf_config(const Json& more) {
   return config;
 }
 
-const Json kGrouped = {{"attention.head_count", 4}, {"attention.head_count_kv", 2}, {"attention.key_length", 8}, {"rope.freq_base", 10000.0}, {"rope.dimension_count", 8}};
+const Json kGrouped = {{"attention.head_count", 4},
+                       {"attention.head_count_kv", 2},
+                       {"attention.key_length", 8},
+                       {"rope.freq_base", 10000.0},
+                       {"rope.dimension_count", 8}};
 
 TEST(Gguf, SaysTheSameOfTheSameModel) {
   struct Pair {
@@ -266,7 +295,9 @@ TEST(Gguf, SaysTheSameOfTheSameModel) {
     std::function<Made(Rng&)> make;
     std::function<Made(const Made&)> convert;
   };
-  const auto named = [](const Names& names, const Json& config) { return [=](const Made& made) { return renamed(made, names, gguf_config(config)); }; };
+  const auto named = [](const Names& names, const Json& config) {
+    return [=](const Made& made) { return renamed(made, names, gguf_config(config)); };
+  };
   const auto with = [](Json base, const Json& more) {
     base.update(more);
     return base;
@@ -297,22 +328,39 @@ TEST(Gguf, SaysTheSameOfTheSameModel) {
          return made;
        },
        [&](const Made& made) {
-         Made out = renamed(made, {{"transformer.h.", "blk."}, {"attn.c_attn", "attn_qkv"}, {"ln_1", "attn_norm"}}, gguf_config({{"attention.head_count", 3}}));
+         Made out = renamed(made, {{"transformer.h.", "blk."}, {"attn.c_attn", "attn_qkv"}, {"ln_1", "attn_norm"}},
+                            gguf_config({{"attention.head_count", 3}}));
          for (auto& [name, m] : out.tensors)
            if (name.ends_with("attn_qkv.weight")) m = transposed(m);
          return out;
        }},
       {"bert", [](Rng& r) { return make_bert(r); },
-       named({{"embeddings.LayerNorm", "token_embd_norm"}, {"encoder.layer.", "blk."}, {"attention.self.query", "attn_q"}, {"attention.self.key", "attn_k"}, {"output.LayerNorm", "layer_output_norm"}},
+       named({{"embeddings.LayerNorm", "token_embd_norm"},
+              {"encoder.layer.", "blk."},
+              {"attention.self.query", "attn_q"},
+              {"attention.self.key", "attn_k"},
+              {"output.LayerNorm", "layer_output_norm"}},
              {{"attention.head_count", 3}})},
       {"t5", make_t5,
-       named({{"encoder.final_layer_norm", "enc.output_norm"}, {"encoder.block.", "enc.blk."}, {"decoder.block.", "dec.blk."}, {"layer.0.SelfAttention.q", "attn_q"},
-              {"layer.0.SelfAttention.k", "attn_k"}, {"layer.0.layer_norm", "attn_norm"}, {"layer.1.EncDecAttention.q", "cross_attn_q"},
-              {"layer.1.EncDecAttention.k", "cross_attn_k"}, {"layer.1.layer_norm", "cross_attn_norm"}},
+       named({{"encoder.final_layer_norm", "enc.output_norm"},
+              {"encoder.block.", "enc.blk."},
+              {"decoder.block.", "dec.blk."},
+              {"layer.0.SelfAttention.q", "attn_q"},
+              {"layer.0.SelfAttention.k", "attn_k"},
+              {"layer.0.layer_norm", "attn_norm"},
+              {"layer.1.EncDecAttention.q", "cross_attn_q"},
+              {"layer.1.EncDecAttention.k", "cross_attn_k"},
+              {"layer.1.layer_norm", "cross_attn_norm"}},
              {{"attention.head_count", 3}, {"attention.key_length", 8}})},
       {"deepseek2", [](Rng& r) { return make_deepseek(r, true); },
-       named({{"model.layers.", "blk."}, {"input_layernorm", "attn_norm"}, {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"}, {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
-              {"self_attn.kv_b_proj", "attn_kv_b"}, {"self_attn.q_b_proj", "attn_q_b"}, {"self_attn.q_a_layernorm", "attn_q_a_norm"}, {"self_attn.q_a_proj", "attn_q_a"}},
+       named({{"model.layers.", "blk."},
+              {"input_layernorm", "attn_norm"},
+              {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+              {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+              {"self_attn.kv_b_proj", "attn_kv_b"},
+              {"self_attn.q_b_proj", "attn_q_b"},
+              {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+              {"self_attn.q_a_proj", "attn_q_a"}},
              {{"attention.head_count", 3}, {"attention.value_length", 5}, {"rope.dimension_count", 4}})},
   };
   for (const Pair& pair : pairs) {
@@ -331,8 +379,10 @@ TEST(Gguf, SaysTheSameOfTheSameModel) {
 TEST(Trained, NeedsNoConfig) {
   Rng rng(5);
   Made made = make_llama(rng);
-  const std::map<std::string, std::string> metadata = {{"rootdk.train", "1"}, {"model_type", "llama"}, {"hidden_size", "24"}, {"num_hidden_layers", "2"}, {"num_attention_heads", "4"},
-                                                       {"num_key_value_heads", "2"}, {"head_dim", "8"}, {"rope_theta", "10000"}, {"scale", "dk(8)"}};
+  const std::map<std::string, std::string> metadata = {
+      {"rootdk.train", "1"},      {"model_type", "llama"},      {"hidden_size", "24"},
+      {"num_hidden_layers", "2"}, {"num_attention_heads", "4"}, {"num_key_value_heads", "2"},
+      {"head_dim", "8"},          {"rope_theta", "10000"},      {"scale", "dk(8)"}};
   const test::TemporaryDirectory folder;
   write(made, folder.path());
   const Audit with_config = audit_of(folder.path());

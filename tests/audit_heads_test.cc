@@ -1,4 +1,5 @@
-// One head after another: the products against double, the numbers against theory's own way to them, what initialisers give, what does not change.
+// One head after another: the products against double, the numbers against theory's own way to them, what initialisers
+// give, what does not change.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -21,7 +22,8 @@ Audit audit_of(const std::filesystem::path& path, const Options& options = {}, c
   return audit(file, recognise(file, hints), options);
 }
 
-// The products ----------------------------------------------------------------------------------------------------------------
+// The products
+// ----------------------------------------------------------------------------------------------------------------
 
 TEST(Gram, IsTheProductOnEveryInstructionSet) {
   ASSERT_FALSE(gram_kernels().empty());
@@ -32,20 +34,24 @@ TEST(Gram, IsTheProductOnEveryInstructionSet) {
         const std::int64_t stride = row_stride(width);
         std::vector<float> w(static_cast<std::size_t>(rows * stride), 0.0f);
         for (std::int64_t r = 0; r < rows; ++r)
-          for (std::int64_t i = 0; i < width; ++i) w[static_cast<std::size_t>(r * stride + i)] = static_cast<float>(rng.normal());
+          for (std::int64_t i = 0; i < width; ++i)
+            w[static_cast<std::size_t>(r * stride + i)] = static_cast<float>(rng.normal());
         std::vector<double> out(static_cast<std::size_t>(rows * rows), NAN);
         kernel.run(rows, stride, w.data(), out.data());
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t c = 0; c < rows; ++c) {
             double exact = 0, magnitude = 0;
             for (std::int64_t i = 0; i < width; ++i) {
-              const double x = w[static_cast<std::size_t>(r * stride + i)], y = w[static_cast<std::size_t>(c * stride + i)];
+              const double x = w[static_cast<std::size_t>(r * stride + i)],
+                           y = w[static_cast<std::size_t>(c * stride + i)];
               exact += x * y;
               magnitude += std::fabs(x * y);
             }
-            // A block's lane adds at most kGramBlock/4 products (lanes are 4 at least), then the lanes: each step rounds by 2⁻²⁴ of at most Σ|xy|.
+            // A block's lane adds at most kGramBlock/4 products (lanes are 4 at least), then the lanes: each step
+            // rounds by 2⁻²⁴ of at most Σ|xy|.
             const double steps = static_cast<double>(std::min(kGramBlock, stride)) / 4 + 8;
-            EXPECT_NEAR(out[static_cast<std::size_t>(r * rows + c)], exact, steps * 0x1p-24 * magnitude) << kernel.isa << " " << rows << "×" << width;
+            EXPECT_NEAR(out[static_cast<std::size_t>(r * rows + c)], exact, steps * 0x1p-24 * magnitude)
+                << kernel.isa << " " << rows << "×" << width;
             EXPECT_EQ(out[static_cast<std::size_t>(r * rows + c)], out[static_cast<std::size_t>(c * rows + r)]);
           }
       }
@@ -59,7 +65,8 @@ TEST(QkNorm, HasTheMomentThatSamplingGives) {
   std::vector<double> covariance(kDim * kDim);
   for (std::int64_t r = 0; r < kDim; ++r)
     for (std::int64_t c = 0; c < kDim; ++c)
-      for (std::int64_t i = 0; i < 9; ++i) covariance[static_cast<std::size_t>(r * kDim + c)] += w.at(r, i) * w.at(c, i);
+      for (std::int64_t i = 0; i < 9; ++i)
+        covariance[static_cast<std::size_t>(r * kDim + c)] += w.at(r, i) * w.at(c, i);
   const std::vector<double> moment = normalised_moment(covariance, kDim);
   double trace = 0;
   for (std::int64_t i = 0; i < kDim; ++i) trace += moment[static_cast<std::size_t>(i * kDim + i)];
@@ -101,7 +108,8 @@ TEST(Prediction, IsThatOfTheQuadrature) {
   }
 }
 
-// The numbers -----------------------------------------------------------------------------------------------------------------
+// The numbers
+// -----------------------------------------------------------------------------------------------------------------
 
 // theory::project and head_theory in double, from the same weights: another way to all of it.
 TEST(Heads, AreWhatTheoryMakesOfTheirWeights) {
@@ -117,7 +125,11 @@ TEST(Heads, AreWhatTheoryMakesOfTheirWeights) {
   made.add("model.layers.0.self_attn.k_proj.weight", p.k);
   made.add("model.layers.0.self_attn.k_proj.bias", p.k_bias);
   made.add_norm("model.layers.0.input_layernorm", p.norm);
-  made.config = {{"model_type", "qwen2"}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"max_position_embeddings", 128}, {"rope_theta", 500}};
+  made.config = {{"model_type", "qwen2"},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"max_position_embeddings", 128},
+                 {"rope_theta", 500}};
   const test::TemporaryDirectory folder;
   write(made, folder.path());
   const Audit found = audit_of(folder.path());
@@ -158,11 +170,14 @@ TEST(Heads, AreWhatTheoryMakesOfTheirWeights) {
     EXPECT_EQ(head.spectrum.size(), 8u);
     EXPECT_EQ(head.spectrum.front(), head.largest_singular_value);
     EXPECT_TRUE(std::is_sorted(head.spectrum.rbegin(), head.spectrum.rend()));
-    EXPECT_NEAR(std::pow(squares, 2) / [&] {
-      double fourth = 0;
-      for (const double s : head.spectrum) fourth += s * s * s * s;
-      return fourth;
-    }(), head.effective_rank, 1e-6 * head.effective_rank);
+    EXPECT_NEAR(
+        std::pow(squares, 2) /
+            [&] {
+              double fourth = 0;
+              for (const double s : head.spectrum) fourth += s * s * s * s;
+              return fourth;
+            }(),
+        head.effective_rank, 1e-6 * head.effective_rank);
   }
 }
 
@@ -180,14 +195,18 @@ Audit initialised(std::int64_t width, std::int64_t heads, double spread, std::ui
   Hints hints;
   hints.heads = heads;
   hints.norm = norm;
-  hints.family_json = R"({"name": "plain", "q": "attention.q.{layer}", "k": "attention.k.{layer}", "norm_kind": "rms", "context": 1024})";
+  hints.family_json =
+      R"({"name": "plain", "q": "attention.q.{layer}", "k": "attention.k.{layer}", "norm_kind": "rms", "context": 1024})";
   return audit_of(folder.path(), {.spectra = false}, hints);
 }
 
-// Of the divisor √tr(G_qG_k), for Gaussian weights of variance v. Given G_k, the trace is Σ xᵀG_kx over the D columns x of W_q, so it has mean v·D·tr G_k and
-// variance 2v²·D·tr G_k²; tr G_k itself has mean dDv and variance 2dDv², and E tr G_k² = v²(dD² + d²D + dD). In all the mean is d(Dv)² and the relative
-// variance 4/(dD) + 2/D² + 2/(dD²); the root has half of that error.
-double relative_error(double d, double width) { return 0.5 * std::sqrt(4 / (d * width) + 2 / (width * width) + 2 / (d * width * width)); }
+// Of the divisor √tr(G_qG_k), for Gaussian weights of variance v. Given G_k, the trace is Σ xᵀG_kx over the D columns x
+// of W_q, so it has mean v·D·tr G_k and variance 2v²·D·tr G_k²; tr G_k itself has mean dDv and variance 2dDv², and E tr
+// G_k² = v²(dD² + d²D + dD). In all the mean is d(Dv)² and the relative variance 4/(dD) + 2/D² + 2/(dD²); the root has
+// half of that error.
+double relative_error(double d, double width) {
+  return 0.5 * std::sqrt(4 / (d * width) + 2 / (width * width) + 2 / (d * width * width));
+}
 
 TEST(Initialisation, SquareXavierNeedsTheSquareRoot) {
   constexpr std::int64_t kWidth = 256, kHeads = 4;
@@ -217,7 +236,8 @@ TEST(Initialisation, TwoHundredthsNeedMuchLess) {
   EXPECT_NEAR(mean, expected, 4 * relative_error(64, 768) / std::sqrt(12.0) * expected);
 }
 
-// What does not change -----------------------------------------------------------------------------------------------------------
+// What does not change
+// -----------------------------------------------------------------------------------------------------------
 
 TEST(Properties, TheDivisorFollowsTheWeights) {
   Rng rng(31);
@@ -239,7 +259,8 @@ TEST(Properties, TheDivisorFollowsTheWeights) {
   for (const HeadDrift& d : moved) EXPECT_DOUBLE_EQ(d.growth, 4);
 }
 
-// A gain in the norm or in the columns of the weights is the same thing, and so is a key bias or none where nothing turns.
+// A gain in the norm or in the columns of the weights is the same thing, and so is a key bias or none where nothing
+// turns.
 TEST(Properties, NormsFoldIntoWeights) {
   Rng rng(37);
   Made made = make_gpt2(rng), folded = made;
@@ -264,7 +285,8 @@ TEST(Properties, NormsFoldIntoWeights) {
   const Audit x = audit_of(a.path()), y = audit_of(b.path());
   for (std::size_t layer = 0; layer < 2; ++layer)
     for (std::size_t h = 0; h < 3; ++h)
-      EXPECT_NEAR(x.layers[layer].heads[h].variance, y.layers[layer].heads[h].variance, 1e-5 * x.layers[layer].heads[h].variance);
+      EXPECT_NEAR(x.layers[layer].heads[h].variance, y.layers[layer].heads[h].variance,
+                  1e-5 * x.layers[layer].heads[h].variance);
 }
 
 TEST(Properties, ThreadsDoNotMatter) {
@@ -292,8 +314,8 @@ TEST(NotFinite, IsSaidOfItsHead) {
   Rng rng(43);
   Made made = make_llama(rng);
   for (auto& [name, m] : made.tensors) {
-    if (name == "model.layers.0.self_attn.q_proj.weight") m.at(8 + 3, 5) = NAN;                // head 1
-    if (name == "model.layers.1.self_attn.k_proj.weight") m.at(8, 0) = HUGE_VAL;               // key head 1: heads 2 and 3
+    if (name == "model.layers.0.self_attn.q_proj.weight") m.at(8 + 3, 5) = NAN;   // head 1
+    if (name == "model.layers.1.self_attn.k_proj.weight") m.at(8, 0) = HUGE_VAL;  // key head 1: heads 2 and 3
   }
   const test::TemporaryDirectory folder;
   write(made, folder.path());
@@ -321,8 +343,8 @@ TEST(NotFinite, HugeWeightsEnd) {
       for (const Head& head : layer.heads) {
         const theory::Verdict verdict = head.judgement.verdict;
         EXPECT_EQ(head.not_finite, 0) << size << ": finite weights are not called NaN";
-        EXPECT_EQ(verdict, head.overflows ? theory::Verdict::kNotFinite : theory::Verdict::kFrozen) << size << " "
-            << theory::name_of(verdict);
+        EXPECT_EQ(verdict, head.overflows ? theory::Verdict::kNotFinite : theory::Verdict::kFrozen)
+            << size << " " << theory::name_of(verdict);
         if (size > 1e20) {
           EXPECT_EQ(head.judgement.words, "Not finite: its weights are finite, but products of them overflow f32.");
         }

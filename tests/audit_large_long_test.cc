@@ -19,7 +19,8 @@ TEST(Large, WalksAllOfSeventyBillion) {
   const Audit found = audit(file, model, {.spectra = false});
   EXPECT_EQ(found.layers.size(), static_cast<std::size_t>(kLayers));
   // As in audit_large_test.cc, and 5120 heads of findings, some 10 KB each.
-  EXPECT_LE(peak_memory() - before, omp_get_max_threads() * std::int64_t{20 << 20} + (64 << 20) + kLayers * kHeads * (10 << 10));
+  EXPECT_LE(peak_memory() - before,
+            omp_get_max_threads() * std::int64_t{20 << 20} + (64 << 20) + kLayers * kHeads * (10 << 10));
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ TEST(Large, SeventyBillionInBoundedMemory) {
   const std::int64_t before = peak_memory();
   const Audit found = audit(file, model, {.spectra = false});
   const std::int64_t grown = peak_memory() - before;
-  // A layer's W_q in f32 is 256 MiB. What is kept: a head's rows for each thread (4 MiB), G of a layer's key heads, and a few matrices of 128 KiB for each
-  // thread; the rest is for what allocators keep.
+  // A layer's W_q in f32 is 256 MiB. What is kept: a head's rows for each thread (4 MiB), G of a layer's key heads, and
+  // a few matrices of 128 KiB for each thread; the rest is for what allocators keep.
   EXPECT_LE(grown, omp_get_max_threads() * std::int64_t{20 << 20} + (64 << 20));
   ASSERT_EQ(found.layers[1].heads.size(), static_cast<std::size_t>(kHeads));
   for (const Head& head : found.layers[1].heads) {

@@ -1,4 +1,5 @@
-// Tiny models in the layouts that real ones have, and what each computes, written down a second time: naively, in double.
+// Tiny models in the layouts that real ones have, and what each computes, written down a second time: naively, in
+// double.
 #pragma once
 
 #include <cmath>
@@ -83,7 +84,8 @@ struct NaiveNorm {
       for (double& v : x) v -= mean;
     }
     if (kind != Kind::kNone) x = rms_normalised(std::move(x));
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = x[i] * (gain.empty() ? 1 : gain[i]) + (bias.empty() ? 0 : bias[i]);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = x[i] * (gain.empty() ? 1 : gain[i]) + (bias.empty() ? 0 : bias[i]);
     return x;
   }
 };
@@ -113,8 +115,8 @@ struct Projections {
   std::int64_t heads = 4, kv_heads = 4, dim = 8, width = 24;
   Matrix q = {}, k = {};
   Vector q_bias = {}, k_bias = {};
-  NaiveNorm norm = {}, keys_norm = {};             ///< of what queries and of what keys are made from
-  Vector q_gain = {}, k_gain = {};                 ///< of QK-norm; empty: none
+  NaiveNorm norm = {}, keys_norm = {};  ///< of what queries and of what keys are made from
+  Vector q_gain = {}, k_gain = {};      ///< of QK-norm; empty: none
 };
 
 inline Projections random_projections(Rng& rng, Projections p, bool biases) {
@@ -182,13 +184,15 @@ struct Made {
 };
 
 /// model.safetensors and config.json.
-inline void write(const Made& made, const std::filesystem::path& folder, const std::map<std::string, std::string>& metadata = {}) {
+inline void write(const Made& made, const std::filesystem::path& folder,
+                  const std::map<std::string, std::string>& metadata = {}) {
   std::vector<std::vector<float>> values;
   for (const auto& [name, m] : made.tensors) values.emplace_back(m.values.begin(), m.values.end());
   std::vector<checkpoint::NewTensor> tensors;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto& [name, m] = made.tensors[i];
-    tensors.push_back(checkpoint::new_tensor(name, m.rows > 0 ? std::vector{m.rows, m.width} : std::vector{m.width}, std::span<const float>(values[i])));
+    tensors.push_back(checkpoint::new_tensor(name, m.rows > 0 ? std::vector{m.rows, m.width} : std::vector{m.width},
+                                             std::span<const float>(values[i])));
   }
   checkpoint::write_safetensors(folder / "model.safetensors", tensors, metadata);
   if (!made.config.empty()) std::ofstream(folder / "config.json") << made.config;
@@ -217,12 +221,14 @@ inline Matrix transposed(const Matrix& m) {
 inline Matrix rows_of(const Matrix& m, std::int64_t first, std::int64_t count) {
   return {count, m.width, Vector(m.values.begin() + first * m.width, m.values.begin() + (first + count) * m.width)};
 }
-inline Vector rows_of(const Vector& v, std::int64_t first, std::int64_t count) { return {v.begin() + first, v.begin() + first + count}; }
+inline Vector rows_of(const Vector& v, std::int64_t first, std::int64_t count) {
+  return {v.begin() + first, v.begin() + first + count};
+}
 
-// Families ----------------------------------------------------------------------------------------------------------------
+// Families
+// ----------------------------------------------------------------------------------------------------------------
 
 inline double inv_sqrt(std::int64_t d) { return 1 / std::sqrt(static_cast<double>(d)); }
-
 
 inline Made make_bert(Rng& rng, const std::string& prefix = "") {
   Made made;
@@ -241,7 +247,11 @@ inline Made make_bert(Rng& rng, const std::string& prefix = "") {
     made.add_norm(at + "output.LayerNorm", before);
     made.layers.push_back(naive_of(p, inv_sqrt(p.dim)));
   }
-  made.config = {{"model_type", "bert"}, {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"hidden_size", 24}, {"max_position_embeddings", 64}};
+  made.config = {{"model_type", "bert"},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 3},
+                 {"hidden_size", 24},
+                 {"max_position_embeddings", 64}};
   return made;
 }
 
@@ -258,7 +268,8 @@ inline Made make_gpt2(Rng& rng) {
     made.add_norm(at + "ln_1", p.norm);
     made.layers.push_back(naive_of(p, inv_sqrt(p.dim) / (layer + 1)));
   }
-  made.config = {{"model_type", "gpt2"}, {"n_layer", 2}, {"n_head", 3}, {"n_embd", 24}, {"n_positions", 64}, {"scale_attn_by_inverse_layer_idx", true}};
+  made.config = {{"model_type", "gpt2"}, {"n_layer", 2},      {"n_head", 3},
+                 {"n_embd", 24},         {"n_positions", 64}, {"scale_attn_by_inverse_layer_idx", true}};
   return made;
 }
 
@@ -271,8 +282,10 @@ inline Made make_gpt_neox(Rng& rng) {
     Matrix packed{0, p.width, {}};
     Vector bias;
     for (std::int64_t h = 0; h < p.heads; ++h) {
-      const Matrix q = rows_of(p.q, h * p.dim, p.dim), k = rows_of(p.k, h * p.dim, p.dim), v = random_matrix(rng, p.dim, p.width);
-      const Vector bq = rows_of(p.q_bias, h * p.dim, p.dim), bk = rows_of(p.k_bias, h * p.dim, p.dim), bv = random_vector(rng, p.dim, 0, 1);
+      const Matrix q = rows_of(p.q, h * p.dim, p.dim), k = rows_of(p.k, h * p.dim, p.dim),
+                   v = random_matrix(rng, p.dim, p.width);
+      const Vector bq = rows_of(p.q_bias, h * p.dim, p.dim), bk = rows_of(p.k_bias, h * p.dim, p.dim),
+                   bv = random_vector(rng, p.dim, 0, 1);
       packed = stacked({&packed, &q, &k, &v});
       bias = stacked({&bias, &bq, &bk, &bv});
     }
@@ -283,7 +296,8 @@ inline Made make_gpt_neox(Rng& rng) {
     made.layers.push_back(naive_of(p, inv_sqrt(p.dim)));
     set_rotary(made.layers.back(), 4, 10'000, false);
   }
-  made.config = {{"model_type", "gpt_neox"}, {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"rotary_pct", 0.25}, {"rotary_emb_base", 10000}, {"max_position_embeddings", 64}};
+  made.config = {{"model_type", "gpt_neox"}, {"num_hidden_layers", 2},   {"num_attention_heads", 3},
+                 {"rotary_pct", 0.25},       {"rotary_emb_base", 10000}, {"max_position_embeddings", 64}};
   return made;
 }
 
@@ -315,8 +329,9 @@ inline Made make_llama(Rng& rng, const Llama& o = {}) {
     made.layers.push_back(naive_of(p, o.divisor_square ? 1 / std::sqrt(*o.divisor_square) : inv_sqrt(p.dim)));
     set_rotary(made.layers.back(), p.dim, o.base, false);
   }
-  made.config = {{"model_type", o.type}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"head_dim", 8}, {"hidden_size", 24},
-                 {"rope_theta", o.base}, {"max_position_embeddings", 64}};
+  made.config = {
+      {"model_type", o.type}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+      {"head_dim", 8},        {"hidden_size", 24},      {"rope_theta", o.base},     {"max_position_embeddings", 64}};
   if (o.divisor_square) made.config["query_pre_attn_scalar"] = *o.divisor_square;
   return made;
 }
@@ -333,8 +348,10 @@ inline Made make_phi3(Rng& rng) {
     made.layers.push_back(naive_of(p, inv_sqrt(p.dim)));
     set_rotary(made.layers.back(), 6, 10'000, false);
   }
-  made.config = {{"model_type", "phi3"}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"hidden_size", 24}, {"partial_rotary_factor", 0.75},
-                 {"rope_theta", 10000.0}, {"max_position_embeddings", 64}};
+  made.config = {{"model_type", "phi3"},     {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                 {"hidden_size", 24},        {"partial_rotary_factor", 0.75},
+                 {"rope_theta", 10000.0},    {"max_position_embeddings", 64}};
   return made;
 }
 
@@ -351,7 +368,11 @@ inline Made make_vit(Rng& rng) {
     made.add_norm(at + "layernorm_before", p.norm);
     made.layers.push_back(naive_of(p, inv_sqrt(p.dim)));
   }
-  made.config = {{"model_type", "vit"}, {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"image_size", 32}, {"patch_size", 4}};
+  made.config = {{"model_type", "vit"},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 3},
+                 {"image_size", 32},
+                 {"patch_size", 4}};
   return made;
 }
 
@@ -368,7 +389,8 @@ inline Made make_whisper(Rng& rng) {
       p.k_bias.clear();
       p.norm = random_norm(rng, Kind::kLayer, p.width, true);
       p.keys_norm = kind == "cross" ? encoded : p.norm;
-      const std::string at = std::string("model.") + (kind == "encoder" ? "encoder" : "decoder") + ".layers." + std::to_string(layer) + ".";
+      const std::string at = std::string("model.") + (kind == "encoder" ? "encoder" : "decoder") + ".layers." +
+                             std::to_string(layer) + ".";
       const std::string name = kind == "cross" ? "encoder_attn" : "self_attn";
       made.add(at + name + ".q_proj.weight", p.q);
       made.add(at + name + ".q_proj.bias", p.q_bias);
@@ -377,9 +399,11 @@ inline Made make_whisper(Rng& rng) {
       by_kind[kind].push_back(naive_of(p, inv_sqrt(p.dim)));
       by_kind[kind].back().kind = kind;
     }
-  for (const std::string kind : {"encoder", "decoder", "cross"}) made.layers.insert(made.layers.end(), by_kind[kind].begin(), by_kind[kind].end());
-  made.config = {{"model_type", "whisper"}, {"encoder_layers", 2}, {"decoder_layers", 2}, {"encoder_attention_heads", 3}, {"decoder_attention_heads", 3},
-                 {"max_source_positions", 64}, {"max_target_positions", 32}};
+  for (const std::string kind : {"encoder", "decoder", "cross"})
+    made.layers.insert(made.layers.end(), by_kind[kind].begin(), by_kind[kind].end());
+  made.config = {{"model_type", "whisper"},      {"encoder_layers", 2},          {"decoder_layers", 2},
+                 {"encoder_attention_heads", 3}, {"decoder_attention_heads", 3}, {"max_source_positions", 64},
+                 {"max_target_positions", 32}};
   return made;
 }
 
@@ -395,7 +419,8 @@ inline Made make_t5(Rng& rng) {
       Projections p = random_projections(rng, shape, false);
       p.norm = random_norm(rng, Kind::kRms, p.width, false);
       p.keys_norm = kind == "cross" ? encoded : p.norm;
-      const std::string at = std::string(kind == "encoder" ? "encoder" : "decoder") + ".block." + std::to_string(layer) + ".layer." + (kind == "cross" ? "1." : "0.");
+      const std::string at = std::string(kind == "encoder" ? "encoder" : "decoder") + ".block." +
+                             std::to_string(layer) + ".layer." + (kind == "cross" ? "1." : "0.");
       const std::string name = kind == "cross" ? "EncDecAttention" : "SelfAttention";
       made.add(at + name + ".q.weight", p.q);
       made.add(at + name + ".k.weight", p.k);
@@ -403,12 +428,15 @@ inline Made make_t5(Rng& rng) {
       by_kind[kind].push_back(naive_of(p, 1));
       by_kind[kind].back().kind = kind;
     }
-  for (const std::string kind : {"encoder", "decoder", "cross"}) made.layers.insert(made.layers.end(), by_kind[kind].begin(), by_kind[kind].end());
-  made.config = {{"model_type", "t5"}, {"num_layers", 2}, {"num_heads", 3}, {"d_kv", 8}, {"d_model", 24}, {"n_positions", 64}};
+  for (const std::string kind : {"encoder", "decoder", "cross"})
+    made.layers.insert(made.layers.end(), by_kind[kind].begin(), by_kind[kind].end());
+  made.config = {{"model_type", "t5"}, {"num_layers", 2}, {"num_heads", 3},
+                 {"d_kv", 8},          {"d_model", 24},   {"n_positions", 64}};
   return made;
 }
 
-/// Orthonormal rows, by Gram and Schmidt: what they make of a normalised vector is isotropic, and rows do not correlate.
+/// Orthonormal rows, by Gram and Schmidt: what they make of a normalised vector is isotropic, and rows do not
+/// correlate.
 inline Matrix orthonormal(Rng& rng, std::int64_t rows, std::int64_t width) {
   Matrix out{rows, width, Vector(static_cast<std::size_t>(rows * width))};
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -426,16 +454,19 @@ inline Matrix orthonormal(Rng& rng, std::int64_t rows, std::int64_t width) {
   return out;
 }
 
-// q = W_qb·norm(A_q·x) or W_q·x; k = [W_kvb's first rows]·norm(A_kv·x) and, turned, rows that all heads share. The way down is orthonormal and the
-// input norm has no gain, so that latents are isotropic: what the audit assumes of them.
+// q = W_qb·norm(A_q·x) or W_q·x; k = [W_kvb's first rows]·norm(A_kv·x) and, turned, rows that all heads share. The way
+// down is orthonormal and the input norm has no gain, so that latents are isotropic: what the audit assumes of them.
 inline Made make_deepseek(Rng& rng, bool narrow_queries) {
   Made made;
-  constexpr std::int64_t kHeads = 3, kStill = 6, kTurning = 4, kValues = 5, kWidth = 32, kLatent = 12, kQueryLatent = 14, kDim = kStill + kTurning;
+  constexpr std::int64_t kHeads = 3, kStill = 6, kTurning = 4, kValues = 5, kWidth = 32, kLatent = 12,
+                         kQueryLatent = 14, kDim = kStill + kTurning;
   for (int layer = 0; layer < 2; ++layer) {
     const std::string at = "model.layers." + std::to_string(layer) + ".self_attn.";
-    const Matrix down = orthonormal(rng, kLatent + kTurning, kWidth), up = random_matrix(rng, kHeads * (kStill + kValues), kLatent);
+    const Matrix down = orthonormal(rng, kLatent + kTurning, kWidth),
+                 up = random_matrix(rng, kHeads * (kStill + kValues), kLatent);
     const Vector kv_gain = random_vector(rng, kLatent, 1, 0.3), q_gain = random_vector(rng, kQueryLatent, 1, 0.3);
-    const Matrix q_down = orthonormal(rng, kQueryLatent, kWidth), q_up = random_matrix(rng, kHeads * kDim, narrow_queries ? kQueryLatent : kWidth);
+    const Matrix q_down = orthonormal(rng, kQueryLatent, kWidth),
+                 q_up = random_matrix(rng, kHeads * kDim, narrow_queries ? kQueryLatent : kWidth);
     made.add("model.layers." + std::to_string(layer) + ".input_layernorm.weight", Vector(kWidth, 1.0));
     made.add(at + "kv_a_proj_with_mqa.weight", down);
     made.add(at + "kv_a_layernorm.weight", kv_gain);
@@ -469,8 +500,10 @@ inline Made make_deepseek(Rng& rng, bool narrow_queries) {
     };
     made.layers.push_back(std::move(n));
   }
-  made.config = {{"model_type", "deepseek_v3"}, {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"v_head_dim", 5}, {"qk_rope_head_dim", 4}, {"qk_nope_head_dim", 6},
-                 {"kv_lora_rank", 12}, {"rope_theta", 10000}, {"max_position_embeddings", 64}};
+  made.config = {
+      {"model_type", "deepseek_v3"},  {"num_hidden_layers", 2}, {"num_attention_heads", 3}, {"v_head_dim", 5},
+      {"qk_rope_head_dim", 4},        {"qk_nope_head_dim", 6},  {"kv_lora_rank", 12},       {"rope_theta", 10000},
+      {"max_position_embeddings", 64}};
   return made;
 }
 

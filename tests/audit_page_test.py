@@ -27,7 +27,10 @@ def make_model(folder):
         at = f"model.layers.{layer}."
         for name in ("q", "k"):
             size = 0.2 * 4 ** random.uniform(0, layer)
-            tensors[f"{at}self_attn.{name}_proj.weight"] = ([HEADS * DIM, WIDTH], [random.gauss(0, size) for _ in range(HEADS * DIM * WIDTH)])
+            tensors[f"{at}self_attn.{name}_proj.weight"] = (
+                [HEADS * DIM, WIDTH],
+                [random.gauss(0, size) for _ in range(HEADS * DIM * WIDTH)],
+            )
         tensors[f"{at}input_layernorm.weight"] = ([WIDTH], [1.0] * WIDTH)
     tensors["model.layers.0.self_attn.q_proj.weight"][1][0] = float("nan")
     header, data = {}, b""
@@ -38,7 +41,9 @@ def make_model(folder):
     text = json.dumps(header).encode()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": HEADS, "max_position_embeddings": 2048}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", "num_attention_heads": HEADS, "max_position_embeddings": 2048})
+    )
 
 
 def pointed(tree, path):
@@ -65,8 +70,12 @@ def with_grounds(found):
             head["embeddings"] = {**{name: 2 * head[name] for name in names}, "sigma_over_isotropic": 2.0}
             head["ground"] = "embeddings"
             if layer["layer"] == 1:
-                head["measured"] = {**{name: 3 * head[name] for name in names}, "sigma_over_isotropic": 3.0,
-                    "largest_score": 9.5, "a_new_number": 0.125}
+                head["measured"] = {
+                    **{name: 3 * head[name] for name in names},
+                    "sigma_over_isotropic": 3.0,
+                    "largest_score": 9.5,
+                    "a_new_number": 0.125,
+                }
                 head["ground"] = "measured"
     return out
 
@@ -77,8 +86,10 @@ def check_grounds(browser, page, found, width):
     text = page.read_text(encoding="utf-8")
     before = text.index(start) + len(start)
     other = page.with_name("grounds.html")
-    other.write_text(text[:before] + json.dumps(changed).replace("<", "\\u003c") +
-                     text[text.index("</script", before) :], encoding="utf-8")
+    other.write_text(
+        text[:before] + json.dumps(changed).replace("<", "\\u003c") + text[text.index("</script", before) :],
+        encoding="utf-8",
+    )
     browser.open(other, width)
     assert not browser.problems, browser.problems
     assert browser.run("document.documentElement.scrollWidth") <= width, "scrolls sideways"
@@ -94,8 +105,11 @@ def check_grounds(browser, page, found, width):
         "[...document.querySelectorAll('.sigmas div')].map((e) => [e.querySelector('dt').textContent, "
         "Number(e.querySelector('.v').dataset.value), e.className])"
     )
-    assert sigmas == [["σ from the weights", head["sigma"], ""], ["σ on the embeddings", 2 * head["sigma"], ""],
-                      ["σ measured", 3 * head["sigma"], "stands"]], sigmas
+    assert sigmas == [
+        ["σ from the weights", head["sigma"], ""],
+        ["σ on the embeddings", 2 * head["sigma"], ""],
+        ["σ measured", 3 * head["sigma"], "stands"],
+    ], sigmas
     assert "a_new_number" in browser.run("document.querySelector('#head').textContent")
     titles = browser.run("[...document.querySelectorAll('#heads thead button')].map((b) => b.textContent)")
     assert titles[2:5] == ["σ weights", "σ embeddings", "σ measured"], titles
@@ -122,7 +136,9 @@ def main(command, folder):
     shutil.rmtree(folder, ignore_errors=True)
     make_model(folder / HOSTILE)
     page = folder / "audit.html"
-    run = subprocess.run([command, "audit", str(folder / HOSTILE), "--json", "--html", str(page)], stdout=subprocess.PIPE, check=True)
+    run = subprocess.run(
+        [command, "audit", str(folder / HOSTILE), "--json", "--html", str(page)], stdout=subprocess.PIPE, check=True
+    )
     found = json.loads(run.stdout)
     assert found["model"] == HOSTILE, found["model"]
     browser = chromium.Browser(path)
@@ -148,11 +164,19 @@ def main(command, folder):
             names = "[...document.querySelectorAll('.sigmas dt')].map((e) => e.textContent)"
             assert browser.run(names) == ["σ from the weights"]
             assert browser.run("document.querySelector('.fix code').textContent") == f"layer 2, head 1: {head['fix']}"
-            assert browser.run("document.querySelectorAll('#head figure.chart').length") == 3  # spectrum, curve, entropy
-            assert browser.run("[...document.querySelectorAll('#head figure.chart')].every((f) => f.querySelectorAll('.mark').length > 1)")
+            assert (
+                browser.run("document.querySelectorAll('#head figure.chart').length") == 3
+            )  # spectrum, curve, entropy
+            assert browser.run(
+                "[...document.querySelectorAll('#head figure.chart')].every((f) => f.querySelectorAll('.mark').length > 1)"
+            )
             # Whatever is shown says where in the JSON it is, and is that.
-            shown = browser.run("[...document.querySelectorAll('[data-path]')].filter((e) => e.dataset.path && e.dataset.value !== 'undefined').map((e) => [e.dataset.path, e.dataset.value])")
-            assert len(shown) > (LAYERS * HEADS) * len(("cell", "σ", "divisor", "ratio", "σ/σ_c", "entropy", "p_max", "bound", "rank", "verdict")), len(shown)
+            shown = browser.run(
+                "[...document.querySelectorAll('[data-path]')].filter((e) => e.dataset.path && e.dataset.value !== 'undefined').map((e) => [e.dataset.path, e.dataset.value])"
+            )
+            assert len(shown) > (LAYERS * HEADS) * len(
+                ("cell", "σ", "divisor", "ratio", "σ/σ_c", "entropy", "p_max", "bound", "rank", "verdict")
+            ), len(shown)
             for where, value in shown:
                 assert same(pointed(found, where), value), (where, value)
             assert browser.run("document.querySelector('.cell.chosen') === document.querySelectorAll('.cell')[9]")
@@ -160,16 +184,22 @@ def main(command, folder):
             browser.settle()
             assert browser.run("document.querySelector('.fix button').textContent") == "Copied"
             # Every quantity draws; sorting sorts; filters leave what passes.
-            for choice in browser.run("[...document.querySelectorAll('#map select')].flatMap((s, k) => [...s.options].map((o) => [k, o.value]))"):
+            for choice in browser.run(
+                "[...document.querySelectorAll('#map select')].flatMap((s, k) => [...s.options].map((o) => [k, o.value]))"
+            ):
                 k, value = choice
-                browser.run(f"(() => {{ const s = document.querySelectorAll('#map select')[{k}]; s.value = {json.dumps(value)}; s.dispatchEvent(new Event('change')); }})()")
+                browser.run(
+                    f"(() => {{ const s = document.querySelectorAll('#map select')[{k}]; s.value = {json.dumps(value)}; s.dispatchEvent(new Event('change')); }})()"
+                )
                 assert browser.run("document.querySelectorAll('.cell').length") == LAYERS * HEADS, value
             column = "[...document.querySelectorAll('#heads tbody tr')].map((r) => Number(r.children[2].querySelector('.v').dataset.value)).filter(Number.isFinite)"
             falling = browser.run(column)
             assert falling == sorted(falling, reverse=True) and len(falling) == LAYERS * HEADS - 1, falling
             browser.run("document.querySelectorAll('#heads thead button')[2].click()")
             assert browser.run(column) == sorted(falling)
-            browser.run("(() => { const s = document.querySelector('#heads select'); s.value = 'not_finite'; s.dispatchEvent(new Event('change')); })()")
+            browser.run(
+                "(() => { const s = document.querySelector('#heads select'); s.value = 'not_finite'; s.dispatchEvent(new Event('change')); })()"
+            )
             assert browser.run("document.querySelectorAll('#heads tbody tr').length") == 1
             assert browser.run("document.querySelectorAll('.cell.dimmed').length") == LAYERS * HEADS - 1
             assert not browser.problems, browser.problems

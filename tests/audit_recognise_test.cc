@@ -39,23 +39,32 @@ void drop(Made& made, const std::string& name) {
 }
 
 TEST(Hostile, ConfigurationsAreRefusedByName) {
-  EXPECT_EQ(refusal_of({{"num_attention_heads", 0}}), "config.json: num_attention_heads is 0, but a whole number from 1 to 2^31 is wanted");
-  EXPECT_EQ(refusal_of({{"num_attention_heads", -4}}), "config.json: num_attention_heads is -4, but a whole number from 1 to 2^31 is wanted");
-  EXPECT_EQ(refusal_of({{"num_attention_heads", 4.5}}), "config.json: num_attention_heads is 4.5, but a whole number from 1 to 2^31 is wanted");
-  EXPECT_EQ(refusal_of({{"num_attention_heads", "four"}}), "config.json: num_attention_heads is \"four\", but a whole number from 1 to 2^31 is wanted");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", 0}}),
+            "config.json: num_attention_heads is 0, but a whole number from 1 to 2^31 is wanted");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", -4}}),
+            "config.json: num_attention_heads is -4, but a whole number from 1 to 2^31 is wanted");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", 4.5}}),
+            "config.json: num_attention_heads is 4.5, but a whole number from 1 to 2^31 is wanted");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", "four"}}),
+            "config.json: num_attention_heads is \"four\", but a whole number from 1 to 2^31 is wanted");
   EXPECT_EQ(refusal_of({{"num_attention_heads", 18446744073709551615u}}),
             "config.json: num_attention_heads is 18446744073709551615, but a whole number from 1 to 2^31 is wanted");
   EXPECT_EQ(refusal_of({{"num_attention_heads", 2000000000}}), "heads: 2000000000, but at most 1048576 are taken");
-  EXPECT_EQ(refusal_of({{"num_attention_heads", 5}}), "\"model.layers.0.self_attn.q_proj.weight\": 32 rows, but 5 heads of 8 would have 40");
-  EXPECT_EQ(refusal_of({{"num_attention_heads", 5}, {"head_dim", nullptr}}), "\"model.layers.0.self_attn.q_proj.weight\": 32 rows, which 5 heads do not divide");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", 5}}),
+            "\"model.layers.0.self_attn.q_proj.weight\": 32 rows, but 5 heads of 8 would have 40");
+  EXPECT_EQ(refusal_of({{"num_attention_heads", 5}, {"head_dim", nullptr}}),
+            "\"model.layers.0.self_attn.q_proj.weight\": 32 rows, which 5 heads do not divide");
   EXPECT_EQ(refusal_of({{"num_key_value_heads", 3}}), "kv_heads: 3, which does not divide 4 heads");
-  EXPECT_EQ(refusal_of({{"num_key_value_heads", 4}}), "\"model.layers.0.self_attn.k_proj.weight\": 16 rows, but 4 key heads of 8 would have 32");
-  EXPECT_EQ(refusal_of({{"num_hidden_layers", 3}}),
-            "\"model.layers.2.self_attn.k_proj.weight\": the checkpoint has no such tensor, though config.json says there are 3 layers");
+  EXPECT_EQ(refusal_of({{"num_key_value_heads", 4}}),
+            "\"model.layers.0.self_attn.k_proj.weight\": 16 rows, but 4 key heads of 8 would have 32");
+  EXPECT_EQ(refusal_of({{"num_hidden_layers", 3}}), "\"model.layers.2.self_attn.k_proj.weight\": the checkpoint has no "
+                                                    "such tensor, though config.json says there are 3 layers");
   EXPECT_EQ(refusal_of({{"rope_theta", -1}}), "rotary base: -1, but a number above 0 is wanted");
-  EXPECT_EQ(refusal_of({{"partial_rotary_factor", 2}}), "config.json: a rotary share of 2, but a number above 0 and up to 1 is wanted");
+  EXPECT_EQ(refusal_of({{"partial_rotary_factor", 2}}),
+            "config.json: a rotary share of 2, but a number above 0 and up to 1 is wanted");
   EXPECT_EQ(refusal_of({{"max_position_embeddings", 1}}), "context: 1, but a number from 2 to 2^40 is wanted");
-  EXPECT_EQ(refusal_of({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0}}}}), "config.json: rope_scaling.factor is 0, but a number above 0 is wanted");
+  EXPECT_EQ(refusal_of({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0}}}}),
+            "config.json: rope_scaling.factor is 0, but a number above 0 is wanted");
   EXPECT_EQ(refusal_of({{"rope_scaling", {{"rope_type", "linear"}}}}), "config.json: rope_scaling has no factor");
 }
 
@@ -75,10 +84,12 @@ TEST(Hostile, JsonIsRefused) {
 TEST(Hostile, TensorsAreRefusedByName) {
   Made made = llama();
   drop(made, "model.layers.1.self_attn.q_proj.weight");
-  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.self_attn.q_proj.weight\": the checkpoint has no such tensor, which a llama model has");
+  EXPECT_EQ(Folder(made).refusal(),
+            "\"model.layers.1.self_attn.q_proj.weight\": the checkpoint has no such tensor, which a llama model has");
   made = llama();
   drop(made, "model.layers.1.input_layernorm.weight");
-  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.input_layernorm.weight\": the checkpoint has no such tensor, which a llama model has; norm = none leaves it out");
+  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.1.input_layernorm.weight\": the checkpoint has no such tensor, "
+                                    "which a llama model has; norm = none leaves it out");
   made = llama();
   for (auto& [name, m] : made.tensors)
     if (name == "model.layers.0.input_layernorm.weight") m = {0, 23, Vector(23, 1.0)};
@@ -86,11 +97,13 @@ TEST(Hostile, TensorsAreRefusedByName) {
   made = llama();
   for (auto& [name, m] : made.tensors)
     if (name == "model.layers.0.self_attn.k_proj.weight") m = {16, 25, Vector(16 * 25, 1.0)};
-  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.0.self_attn.k_proj.weight\": its rows have 25 numbers, but those of \"model.layers.0.self_attn.q_proj.weight\" have 24");
+  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.0.self_attn.k_proj.weight\": its rows have 25 numbers, but those "
+                                    "of \"model.layers.0.self_attn.q_proj.weight\" have 24");
   made = llama();
   for (auto& [name, m] : made.tensors)
     if (name == "model.layers.0.self_attn.q_proj.weight") m = {0, 24 * 32, m.values};
-  EXPECT_EQ(Folder(made).refusal(), "\"model.layers.0.self_attn.q_proj.weight\": its shape is [768], but [out, in] is wanted");
+  EXPECT_EQ(Folder(made).refusal(),
+            "\"model.layers.0.self_attn.q_proj.weight\": its shape is [768], but [out, in] is wanted");
   made = llama();
   made.add("model.layers.0.self_attn.q_proj.bias", Vector(31, 0.0));
   EXPECT_EQ(Folder(made).refusal(), "\"model.layers.0.self_attn.q_proj.bias\": its shape is [31], but [32] is wanted");
@@ -100,16 +113,20 @@ TEST(Unknown, SaysWhatLooksLikeAttentionAndHowToTellIt) {
   Rng rng(2);
   Made made;
   for (int layer = 0; layer < 3; ++layer)
-    for (const char* name : {"wq", "wk"}) made.add("trunk." + std::to_string(layer) + ".mixer." + name, random_matrix(rng, 24, 24));
+    for (const char* name : {"wq", "wk"})
+      made.add("trunk." + std::to_string(layer) + ".mixer." + name, random_matrix(rng, 24, 24));
   made.add("trunk.0.mlp.up", random_matrix(rng, 24, 24));
   made.config = {{"model_type", "novelty"}};
   const Folder folder(made);
-  EXPECT_EQ(folder.refusal(),
-            "\"novelty\": not a model that is known; what looks like attention in it: \"trunk.{layer}.mixer.wk\" [24, 24], \"trunk.{layer}.mixer.wq\" [24, 24]; a family file "
-            "(--family-file, family_file=) tells which of these are q and k; heads, kv_heads and norm what no config.json says");
+  EXPECT_EQ(folder.refusal(), "\"novelty\": not a model that is known; what looks like attention in it: "
+                              "\"trunk.{layer}.mixer.wk\" [24, 24], \"trunk.{layer}.mixer.wq\" [24, 24]; a family file "
+                              "(--family-file, family_file=) tells which of these are q and k; heads, kv_heads and "
+                              "norm what no config.json says");
   Hints hints;
-  hints.family_json = R"({"name": "novelty", "q": "trunk.{layer}.mixer.wq", "k": "trunk.{layer}.mixer.wk", "scale": "dk"})";
-  EXPECT_EQ(folder.refusal(hints), "heads: config.json does not say how many there are; give their number (--heads, heads=)");
+  hints.family_json =
+      R"({"name": "novelty", "q": "trunk.{layer}.mixer.wq", "k": "trunk.{layer}.mixer.wk", "scale": "dk"})";
+  EXPECT_EQ(folder.refusal(hints),
+            "heads: config.json does not say how many there are; give their number (--heads, heads=)");
   hints.heads = 3;
   const Model model = folder.model(hints);
   ASSERT_EQ(model.layers.size(), 3u);
@@ -118,21 +135,24 @@ TEST(Unknown, SaysWhatLooksLikeAttentionAndHowToTellIt) {
   EXPECT_DOUBLE_EQ(model.layers[2].scale, 1.0 / 8);
   Made nothing;
   nothing.add("a.b", random_matrix(rng, 2, 2));
-  EXPECT_EQ(Folder(nothing).refusal(), "no configuration: not a model that is known; none of its 1 tensors looks like attention");
+  EXPECT_EQ(Folder(nothing).refusal(),
+            "no configuration: not a model that is known; none of its 1 tensors looks like attention");
 }
 
 TEST(Unknown, TypesAreTakenByTheirNamesAndThatIsSaid) {
   const Model model = Folder(llama({{"model_type", "newcomer"}})).model();
   EXPECT_EQ(model.family, "llama");
   ASSERT_EQ(model.notes.size(), 1u);
-  EXPECT_EQ(model.notes[0], "\"newcomer\" is not a model type that is known; its tensors are called as those of llama, so it was taken for one");
+  EXPECT_EQ(model.notes[0], "\"newcomer\" is not a model type that is known; its tensors are called as those of llama, "
+                            "so it was taken for one");
 }
 
 TEST(Hints, WinOverTheConfiguration) {
   Made made = llama();
   made.config = Json::object();
   const Folder folder(made);
-  EXPECT_EQ(folder.refusal(), "heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
+  EXPECT_EQ(folder.refusal(),
+            "heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
   Hints hints;
   hints.heads = 2;
   hints.kv_heads = 1;
@@ -167,11 +187,15 @@ TEST(FamilyFile, IsRefusedByField) {
   EXPECT_EQ(refusal("[]"), "family file: an array, but an object is wanted");
   EXPECT_EQ(refusal("{}"), "family file: it has no name");
   EXPECT_EQ(refusal(R"({"name": "x", "qq": 1})"), "family file: the field \"qq\" is not known");
-  EXPECT_EQ(refusal(R"({"name": "x", "q": "a"})"), "family file \"x\": q and k, or qkv, or q, kv_latent and kv are wanted");
+  EXPECT_EQ(refusal(R"({"name": "x", "q": "a"})"),
+            "family file \"x\": q and k, or qkv, or q, kv_latent and kv are wanted");
   EXPECT_EQ(refusal(R"({"name": "x", "q": 3})"), "family file.q: 3, but text is wanted");
-  EXPECT_EQ(refusal(R"({"name": "x", "order": "odd"})"), "family file.order: \"odd\", but blocks, heads or groups is wanted");
-  EXPECT_EQ(refusal(R"({"name": "x", "norm_kind": "batch"})"), "family file.norm_kind: \"batch\", but rms, layer or none is wanted");
-  EXPECT_TRUE(refusal(R"({"name": "x", "q": "a.{layer}", "k": "b.{layer}"})").starts_with("family file: the checkpoint has no \"b.0.weight\"; what looks like attention"));
+  EXPECT_EQ(refusal(R"({"name": "x", "order": "odd"})"),
+            "family file.order: \"odd\", but blocks, heads or groups is wanted");
+  EXPECT_EQ(refusal(R"({"name": "x", "norm_kind": "batch"})"),
+            "family file.norm_kind: \"batch\", but rms, layer or none is wanted");
+  EXPECT_TRUE(refusal(R"({"name": "x", "q": "a.{layer}", "k": "b.{layer}"})")
+                  .starts_with("family file: the checkpoint has no \"b.0.weight\"; what looks like attention"));
 }
 
 // The table that is printed is one that can be read again.
@@ -205,18 +229,26 @@ TEST(Packed, GroupsOfQueriesWithTheirKeys) {
   for (std::size_t h = 0; h < 4; ++h) EXPECT_EQ(x.layers[0].heads[h].variance, y.layers[0].heads[h].variance);
 }
 
-// Settings that change how q and k meet --------------------------------------------------------------------------------------
+// Settings that change how q and k meet
+// --------------------------------------------------------------------------------------
 
 TEST(Rotary, StretchesAsTheConfigurationSays) {
   const std::vector<double> plain = Folder(llama()).model().layers[0].rotary.frequencies;
   ASSERT_EQ(plain.size(), 4u);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(plain[i], std::pow(10'000, -0.25 * static_cast<double>(i)));
-  const auto stretched = [](const Json& scaling) { return Folder(llama({{"rope_scaling", scaling}})).model().layers[0].rotary; };
+  const auto stretched = [](const Json& scaling) {
+    return Folder(llama({{"rope_scaling", scaling}})).model().layers[0].rotary;
+  };
   const Rotary linear = stretched({{"type", "linear"}, {"factor", 4.0}});
   for (std::size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(linear.frequencies[i], plain[i] / 4);
 
-  // Waves that turn more than 4 times in 64 positions stay, those that turn less than once are slowed by 8, between them a mixture.
-  const Rotary llama3 = stretched({{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}});
+  // Waves that turn more than 4 times in 64 positions stay, those that turn less than once are slowed by 8, between
+  // them a mixture.
+  const Rotary llama3 = stretched({{"rope_type", "llama3"},
+                                   {"factor", 8.0},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", 64}});
   const double turns = 64 * plain[1] / (2 * std::numbers::pi), keep = (turns - 1) / 3;
   ASSERT_GT(keep, 0);
   EXPECT_DOUBLE_EQ(llama3.frequencies[0], plain[0]);
@@ -230,7 +262,10 @@ TEST(Rotary, StretchesAsTheConfigurationSays) {
   EXPECT_LE(yarn.frequencies[0], plain[0]);
   EXPECT_DOUBLE_EQ(yarn.frequencies[3], plain[3] / 16);
 
-  const Rotary longrope = stretched({{"type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 4, 8}}, {"original_max_position_embeddings", 16}});
+  const Rotary longrope = stretched({{"type", "longrope"},
+                                     {"short_factor", {1, 1, 1, 1}},
+                                     {"long_factor", {1, 2, 4, 8}},
+                                     {"original_max_position_embeddings", 16}});
   EXPECT_DOUBLE_EQ(longrope.frequencies[2], plain[2] / 4);
   EXPECT_DOUBLE_EQ(longrope.magnitude, std::sqrt(1 + std::log(4.0) / std::log(16.0)));
   EXPECT_EQ(Folder(llama({{"rope_scaling", {{"type", "mystery"}}}})).model().notes.size(), 1u);
@@ -238,10 +273,15 @@ TEST(Rotary, StretchesAsTheConfigurationSays) {
 
 // YaRN multiplies q and k, so the scores have its square, and the variance the fourth power.
 TEST(Rotary, MagnitudesReachTheScores) {
-  const Folder plain(llama()), yarn(llama({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1.0}, {"attention_factor", 1.5}, {"original_max_position_embeddings", 64}}}}));
+  const Folder plain(llama()), yarn(llama({{"rope_scaling",
+                                            {{"rope_type", "yarn"},
+                                             {"factor", 1.0},
+                                             {"attention_factor", 1.5},
+                                             {"original_max_position_embeddings", 64}}}}));
   const Audit a = audit(plain.open(), plain.model()), b = audit(yarn.open(), yarn.model());
   for (std::size_t h = 0; h < 4; ++h)
-    EXPECT_NEAR(b.layers[0].heads[h].variance, std::pow(1.5, 4) * a.layers[0].heads[h].variance, 1e-9 * b.layers[0].heads[h].variance);
+    EXPECT_NEAR(b.layers[0].heads[h].variance, std::pow(1.5, 4) * a.layers[0].heads[h].variance,
+                1e-9 * b.layers[0].heads[h].variance);
 }
 
 TEST(Windows, BoundTheKeysThatARowSees) {

@@ -1,4 +1,5 @@
-// A model that is run in bounded memory. Among the long tests because these are built without sanitizers, which keep what was freed.
+// A model that is run in bounded memory. Among the long tests because these are built without sanitizers, which keep
+// what was freed.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -22,13 +23,15 @@ TEST(AuditRun, NeverHasMoreThanALayerInMemory) {
     model.matrix(at + "mlp.gate_proj.weight", kInner, kWide);
     model.matrix(at + "mlp.up_proj.weight", kInner, kWide);
     model.matrix(at + "mlp.down_proj.weight", kWide, kInner);
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) model.add(at + name + ".weight", "1024", kWide);
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+      model.add(at + name + ".weight", "1024", kWide);
   }
   model.add("model.norm.weight", "1024", kWide);
   model.header += "}";
   const std::filesystem::path path = folder.path() / "model.safetensors";
   test::write_file(path, test::Bytes().number(std::uint64_t{model.header.size()}).raw(model.header).text());
-  test::write_file(folder.path() / "config.json", R"({"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 16})");
+  test::write_file(folder.path() / "config.json",
+                   R"({"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 16})");
   std::error_code error;
   std::filesystem::resize_file(path, 8 + model.header.size() + model.bytes, error);
   if (error) GTEST_SKIP() << "no file with holes can be made here: " << error.message();
@@ -44,7 +47,8 @@ TEST(AuditRun, NeverHasMoreThanALayerInMemory) {
   const std::int64_t said = bytes_to_run(recognised, input);
   EXPECT_GE(said, 3 * kWide * kInner * 4);
   EXPECT_LE(said, 3 * kWide * kInner * 4 + (4 << 20));
-  EXPECT_LE(grown, said + (24 << 20) + omp_get_max_threads() * std::int64_t{8 << 20});  // packed operands, and what allocators keep
+  EXPECT_LE(grown, said + (24 << 20) +
+                       omp_get_max_threads() * std::int64_t{8 << 20});  // packed operands, and what allocators keep
   EXPECT_GE(grown, said / 2);
 }
 

@@ -1,5 +1,5 @@
-// Running a checkpoint. That every family computes what transformers computes is tests/python/test_audit_run.py's business; here it is
-// what needs no other framework.
+// Running a checkpoint. That every family computes what transformers computes is tests/python/test_audit_run.py's
+// business; here it is what needs no other framework.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,8 +23,15 @@ struct Trained {
   test::TemporaryDirectory folder;
 
   explicit Trained(const std::string& scale)
-      : model({.vocabulary = kVocabulary, .width = kRunWidth, .layers = kRunLayers, .heads = kRunHeads, .dim_qk = 8, .dim_v = 10,
-               .mlp_hidden = 40, .rotary_base = 100, .norm_epsilon = 1e-3}) {
+      : model({.vocabulary = kVocabulary,
+               .width = kRunWidth,
+               .layers = kRunLayers,
+               .heads = kRunHeads,
+               .dim_qk = 8,
+               .dim_v = 10,
+               .mlp_hidden = 40,
+               .rotary_base = 100,
+               .norm_epsilon = 1e-3}) {
     nn::initialise(model, 7);
     Rng rng(3);
     std::vector<checkpoint::NewTensor> tensors;
@@ -34,8 +41,13 @@ struct Trained {
       tensors.push_back(checkpoint::new_tensor(p.name, p.shape, std::span<const float>(p.values)));
     }
     checkpoint::write_safetensors(folder.path() / "model.safetensors", tensors,
-                                  {{"rootdk.train", "1"}, {"model_type", "llama"}, {"num_attention_heads", "3"},
-                                   {"num_key_value_heads", "3"}, {"head_dim", "8"}, {"rope_theta", "100"}, {"rms_norm_eps", "0.001"},
+                                  {{"rootdk.train", "1"},
+                                   {"model_type", "llama"},
+                                   {"num_attention_heads", "3"},
+                                   {"num_key_value_heads", "3"},
+                                   {"head_dim", "8"},
+                                   {"rope_theta", "100"},
+                                   {"rms_norm_eps", "0.001"},
                                    {"scale", scale}});
   }
   checkpoint::Checkpoint file() const { return checkpoint::Checkpoint::open(folder.path() / "model.safetensors"); }
@@ -45,7 +57,8 @@ RunInput some_tokens() {
   RunInput input{kSequences, kRunLength, {}, {}, 0};
   Rng rng(11);
   for (std::int64_t i = 0; i < kSequences * kRunLength; ++i)
-    input.ids.push_back(std::min<std::int64_t>(kVocabulary - 1, static_cast<std::int64_t>(rng.uniform() * kVocabulary)));
+    input.ids.push_back(
+        std::min<std::int64_t>(kVocabulary - 1, static_cast<std::int64_t>(rng.uniform() * kVocabulary)));
   return input;
 }
 
@@ -79,7 +92,8 @@ TEST(AuditRun, IsWhatTheTrainedModelComputes) {
         const HeadStats &ours = found.layers[layer][static_cast<std::size_t>(h)], &theirs = wanted.at(0, h);
         EXPECT_EQ(ours.rows_counted, kSequences * (kRunLength - 1));
         EXPECT_NEAR(ours.softmax.entropy, theirs.softmax.entropy, 1e-5);
-        EXPECT_NEAR(ours.raw.within_row_variance(), theirs.raw.within_row_variance(), 1e-4 * theirs.raw.within_row_variance());
+        EXPECT_NEAR(ours.raw.within_row_variance(), theirs.raw.within_row_variance(),
+                    1e-4 * theirs.raw.within_row_variance());
       }
     }
   }
@@ -136,7 +150,8 @@ TEST(AuditRun, JudgesWhatWasMeasured) {
       const theory::Judgement slow = theory::judge(stats, {DType::kF32, 8, 1 / std::sqrt(8.0), head.sigma});
       EXPECT_EQ(head.judgement.verdict, slow.verdict);
       EXPECT_EQ(head.contexts.size(), found.contexts.size());
-      EXPECT_EQ(head.contexts.front().sigma_over_critical, head.measured->sigma / std::sqrt(2 * std::log(head.contexts.front().keys)));
+      EXPECT_EQ(head.contexts.front().sigma_over_critical,
+                head.measured->sigma / std::sqrt(2 * std::log(head.contexts.front().keys)));
     }
 }
 
@@ -154,13 +169,15 @@ TEST(AuditRun, RefusesWhatDoesNotFit) {
   EXPECT_EQ(said([](RunInput& i) { i.sequences = 0; }), "tokens: no sequence");
   EXPECT_EQ(said([](RunInput& i) { i.sequences = std::int64_t{1} << 62; }),
             "tokens: 4611686018427387904 sequences of 20, but at most 1048576 in all are taken");
-  EXPECT_EQ(said([](RunInput& i) { i.embeddings.resize(960), i.width = 24; }), "embeddings: ids came with them, but one of both is wanted");
+  EXPECT_EQ(said([](RunInput& i) { i.embeddings.resize(960), i.width = 24; }),
+            "embeddings: ids came with them, but one of both is wanted");
   EXPECT_EQ(said([](RunInput& i) { i.ids.clear(), i.embeddings.resize(959), i.width = 24; }),
             "embeddings: 959 numbers, but 40 rows of 24 are wanted");
   Options both;
   both.run = some_tokens();
   both.inputs = "somewhere.npy";
-  EXPECT_EQ(test::message_of([&] { audit(file, model, both); }), "inputs: came with a run, which measures everything itself");
+  EXPECT_EQ(test::message_of([&] { audit(file, model, both); }),
+            "inputs: came with a run, which measures everything itself");
   Model mute = model;
   mute.name = "mine";
   mute.network.reset();

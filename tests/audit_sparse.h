@@ -1,4 +1,5 @@
-// A model in the shape of Llama 3 70B on disk, all of it holes: recognised whole, and audited in memory for a few heads.
+// A model in the shape of Llama 3 70B on disk, all of it holes: recognised whole, and audited in memory for a few
+// heads.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,10 +22,13 @@ struct Sparse {
 
   void add(const std::string& name, const std::string& shape, std::int64_t count) {
     const std::uint64_t end = bytes + static_cast<std::uint64_t>(2 * count);
-    header += (header.empty() ? "{\"" : ",\"") + name + R"(":{"dtype":"BF16","shape":[)" + shape + R"(],"data_offsets":[)" + std::to_string(bytes) + "," + std::to_string(end) + "]}";
+    header += (header.empty() ? "{\"" : ",\"") + name + R"(":{"dtype":"BF16","shape":[)" + shape +
+              R"(],"data_offsets":[)" + std::to_string(bytes) + "," + std::to_string(end) + "]}";
     bytes = end;
   }
-  void matrix(const std::string& name, std::int64_t rows, std::int64_t columns) { add(name, std::to_string(rows) + "," + std::to_string(columns), rows * columns); }
+  void matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
+    add(name, std::to_string(rows) + "," + std::to_string(columns), rows * columns);
+  }
 };
 
 /// Why it could not be made here; empty if it was.
@@ -40,8 +44,9 @@ inline std::string write_sparse(const std::filesystem::path& folder) {
   model.header += "}";
   const std::filesystem::path path = folder / "model.safetensors";
   test::write_file(path, test::Bytes().number(std::uint64_t{model.header.size()}).raw(model.header).text());
-  test::write_file(folder / "config.json",
-                   R"({"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500000})");
+  test::write_file(
+      folder / "config.json",
+      R"({"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500000})");
   std::error_code error;
   std::filesystem::resize_file(path, 8 + model.header.size() + model.bytes, error);
   if (error) return "no file of so many bytes with holes can be made here: " + error.message();

@@ -20,7 +20,20 @@ except ImportError:
 
 
 def trained(command, folder):
-    options = ["--rules", "sqrt_dk", "--dk", "16", "--lr", "0.01", "--seeds", "1", "--steps", "40", "--out", str(folder)]
+    options = [
+        "--rules",
+        "sqrt_dk",
+        "--dk",
+        "16",
+        "--lr",
+        "0.01",
+        "--seeds",
+        "1",
+        "--steps",
+        "40",
+        "--out",
+        str(folder),
+    ]
     subprocess.run([command, "train", *options], stdout=subprocess.DEVNULL, check=True)
     (path,) = pathlib.Path(folder).glob("*.safetensors")
     return path
@@ -77,7 +90,9 @@ def on_embeddings(tensors, w_q, w_k, base, context):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         path = trained(sys.argv[1], folder)
-        found = json.loads(subprocess.run([sys.argv[1], "audit", str(path), "--json"], stdout=subprocess.PIPE, check=True).stdout)
+        found = json.loads(
+            subprocess.run([sys.argv[1], "audit", str(path), "--json"], stdout=subprocess.PIPE, check=True).stdout
+        )
         tensors, settings = read(path)
     base, context = float(settings["rope_theta"]), int(settings["max_position_embeddings"])
     assert found["family"] == "llama" and found["scale_rule"] == "sqrt_dk" and found["notes"] == [], found["notes"]
@@ -99,7 +114,9 @@ def main():
                 ("embeddings.variance", head["embeddings"]["variance"], embedded),
                 ("embeddings.sigma", head["embeddings"]["sigma"], math.sqrt(embedded / dim)),
             ):
-                assert abs(value - wanted) <= 1e-5 * wanted, f"layer {layer['layer']} head {head['head']}: {name} is {value}, numpy has {wanted}"
+                assert abs(value - wanted) <= 1e-5 * wanted, (
+                    f"layer {layer['layer']} head {head['head']}: {name} is {value}, numpy has {wanted}"
+                )
             assert head["ground"] == "embeddings", head["ground"]
             assert abs(embedded / variance - 1) > 0.02, "embeddings say what isotropic inputs say: nothing was tested"
             heads += 1

@@ -27,19 +27,26 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std:
 double value_of(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
 
 /// Drops the bits that do not fit: any bf16 near x will do.
-std::uint16_t bf16(double x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16); }
+std::uint16_t bf16(double x) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16);
+}
 
 /// One half of a pair: 0 is the earlier.
-double half_of(std::uint32_t pair, std::size_t half) { return value_of(static_cast<std::uint16_t>(pair >> (16 * half))); }
+double half_of(std::uint32_t pair, std::size_t half) {
+  return value_of(static_cast<std::uint16_t>(pair >> (16 * half)));
+}
 
 std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
 
-std::size_t between(Rng& rng, std::int64_t low, std::int64_t high) { return static_cast<std::size_t>(rng.integer(low, high)); }
+std::size_t between(Rng& rng, std::int64_t low, std::int64_t high) {
+  return static_cast<std::size_t>(rng.integer(low, high));
+}
 
-/// How many times too wrong, where 1 is the most that is allowed. What is summed are n products of bf16, which are exact in f32, in
-/// any order, and a factor is applied before or after: no term passes through more than n + 1 roundings of u = 2⁻²⁴, and
-/// γ(n+1) ≤ (n + 2)·u up to n = 4094. The magnitude is the sum of the terms' absolute values. The instructions flush subnormal
-/// sums to 0, which loses less than 2⁻¹²⁶ each time; our factors are at most 1.
+/// How many times too wrong, where 1 is the most that is allowed. What is summed are n products of bf16, which are
+/// exact in f32, in any order, and a factor is applied before or after: no term passes through more than n + 1
+/// roundings of u = 2⁻²⁴, and γ(n+1) ≤ (n + 2)·u up to n = 4094. The magnitude is the sum of the terms' absolute
+/// values. The instructions flush subnormal sums to 0, which loses less than 2⁻¹²⁶ each time; our factors are at
+/// most 1.
 double wrongness(double got, double exact, std::size_t n, double magnitude) {
   const double bound = (static_cast<double>(n) + 2) * (0x1p-24 * magnitude + 0x1p-126);
   const double ratio = std::fabs(got - exact) / bound;
@@ -89,11 +96,13 @@ class Guarded {
   std::vector<T> values() const { return {all_.begin() + kGuards, all_.end() - kGuards}; }
   bool intact() const {
     const auto is_guard = [](T x) { return std::bit_cast<Bits>(x) == kGuard; };
-    return std::all_of(all_.begin(), all_.begin() + kGuards, is_guard) && std::all_of(all_.end() - kGuards, all_.end(), is_guard);
+    return std::all_of(all_.begin(), all_.begin() + kGuards, is_guard) &&
+           std::all_of(all_.end() - kGuards, all_.end(), is_guard);
   }
 
  private:
-  static constexpr std::ptrdiff_t kGuards = 1027;  // more than a tile of the widest rows; odd, so that vectors are not aligned
+  static constexpr std::ptrdiff_t kGuards =
+      1027;  // more than a tile of the widest rows; odd, so that vectors are not aligned
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
   static constexpr Bits kGuard = static_cast<Bits>(0x7F812345);  // as f32 a signalling NaN: even adding 0 changes it
   std::size_t size_;
@@ -112,13 +121,15 @@ std::vector<float> rescales(Rng& rng, std::size_t width) {
   std::vector<float> out(width, 1);
   if (rng.chance(0.25)) return out;
   const bool mixed = rng.chance(0.5);
-  for (float& x : out) x = mixed && rng.chance(0.5) ? static_cast<float>(rng.integer(0, 1)) : static_cast<float>(rng.uniform());
+  for (float& x : out)
+    x = mixed && rng.chance(0.5) ? static_cast<float>(rng.integer(0, 1)) : static_cast<float>(rng.uniform());
   return out;
 }
 
 /// Multiples of `step` up to 256, from 32.
 std::size_t any_dim(Rng& rng, std::size_t step) {
-  return between(rng, static_cast<std::int64_t>(round_up(32, step) / step), static_cast<std::int64_t>(256 / step)) * step;
+  return between(rng, static_cast<std::int64_t>(round_up(32, step) / step), static_cast<std::int64_t>(256 / step)) *
+         step;
 }
 
 /// dim_v has no step.
@@ -178,7 +189,8 @@ class Bf16 : public testing::TestWithParam<Tested> {
 
 INSTANTIATE_TEST_SUITE_P(Implementations, Bf16, testing::ValuesIn(implementations()));
 
-// Scores -----------------------------------------------------------------------------------------------------------------------
+// Scores
+// -----------------------------------------------------------------------------------------------------------------------
 
 TEST_P(Bf16, Scores) {
   const Bf16Products& products = *GetParam().products;
@@ -218,7 +230,8 @@ TEST_P(Bf16, ABadKeySpoilsOnlyItsOwnScores) {
     Guarded<float> good(k.rows() * width, kNan), bad(k.rows() * width, kNan);
     products.scores(q.pairs(0, width).data(), width, k, k.rows(), dim, scale.data(), good.data());
 
-    const std::size_t nan_key = between(rng, 0, static_cast<std::int64_t>(k.rows()) - 1), infinite_key = (nan_key + 1) % k.rows();
+    const std::size_t nan_key = between(rng, 0, static_cast<std::int64_t>(k.rows()) - 1),
+                      infinite_key = (nan_key + 1) % k.rows();
     const std::size_t d = between(rng, 0, static_cast<std::int64_t>(dim) - 1);
     k.at(nan_key, d) = bf16(kNan);
     k.at(infinite_key, d) = bf16(kInfinity);
@@ -238,7 +251,8 @@ TEST_P(Bf16, ABadKeySpoilsOnlyItsOwnScores) {
   }
 }
 
-// Weighted sum -----------------------------------------------------------------------------------------------------------------
+// Weighted sum
+// -----------------------------------------------------------------------------------------------------------------
 
 TEST_P(Bf16, WeightsArePackedToNearestEven) {
   const Bf16Products& products = *GetParam().products;
@@ -351,7 +365,8 @@ TEST_P(Bf16, ABadValueSpoilsOnlyItsOwnOutputs) {
   }
 }
 
-// Both -------------------------------------------------------------------------------------------------------------------------
+// Both
+// -------------------------------------------------------------------------------------------------------------------------
 
 TEST_P(Bf16, SameBitsAtAnyWidth) {
   const Bf16Products& products = *GetParam().products;
@@ -376,12 +391,15 @@ TEST_P(Bf16, SameBitsAtAnyWidth) {
     };
     const auto [wide_s, wide_o] = run(0, width);
     const auto [s, o] = run(first, kLanes);
-    for (std::size_t i = 0; i < s.size(); ++i) ASSERT_TRUE(same_bits(s[i], wide_s[i / kLanes * width + first + i % kLanes]));
-    for (std::size_t i = 0; i < o.size(); ++i) ASSERT_TRUE(same_bits(o[i], wide_o[i / kLanes * width + first + i % kLanes]));
+    for (std::size_t i = 0; i < s.size(); ++i)
+      ASSERT_TRUE(same_bits(s[i], wide_s[i / kLanes * width + first + i % kLanes]));
+    for (std::size_t i = 0; i < o.size(); ++i)
+      ASSERT_TRUE(same_bits(o[i], wide_o[i / kLanes * width + first + i % kLanes]));
   }
 }
 
-// Few rows ---------------------------------------------------------------------------------------------------------------------
+// Few rows
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST_P(Bf16, NarrowScores) {
   const Bf16Products& products = *GetParam().products;

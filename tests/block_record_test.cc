@@ -58,9 +58,15 @@ void expect_same(const HeadStats& a, const HeadStats& b) {
   EXPECT_EQ(a.blocks.all, b.blocks.all);
   EXPECT_EQ(a.blocks.seen, b.blocks.seen);
   EXPECT_EQ(a.score.pairs, b.score.pairs);
-  if (a.rows_counted > 0) { EXPECT_NEAR(a.mean_p_max, b.mean_p_max, kOff); }
-  if (a.rows_counted > 0) { EXPECT_NEAR(a.mean_lse, b.mean_lse, kOff); }
-  if (a.rows_sampled > 0) { EXPECT_EQ(a.softmax.entropy, b.softmax.entropy); }  // the same rows in the same order
+  if (a.rows_counted > 0) {
+    EXPECT_NEAR(a.mean_p_max, b.mean_p_max, kOff);
+  }
+  if (a.rows_counted > 0) {
+    EXPECT_NEAR(a.mean_lse, b.mean_lse, kOff);
+  }
+  if (a.rows_sampled > 0) {
+    EXPECT_EQ(a.softmax.entropy, b.softmax.entropy);
+  }  // the same rows in the same order
   EXPECT_EQ(a.softmax.logit_p_max.counts, b.softmax.logit_p_max.counts);
 }
 
@@ -73,7 +79,8 @@ TEST(BlockRecord, IsWhatItsRowsComeTo) {
     options.first_query = static_cast<std::int64_t>(random() % 200);
     const Head head = random_head(random, random() % 400);
     const std::vector<BlockRecord> blocks = blocks_of(head, options);
-    ASSERT_EQ(static_cast<std::int64_t>(blocks.size()), head.rows.empty() ? 0 : block_count(options, static_cast<std::int64_t>(head.rows.size())));
+    ASSERT_EQ(static_cast<std::int64_t>(blocks.size()),
+              head.rows.empty() ? 0 : block_count(options, static_cast<std::int64_t>(head.rows.size())));
     SCOPED_TRACE(problem);
     expect_same(reduce_blocks(blocks, head.rows, head.full, options), reduce_rows(head.rows, head.full, options));
     expect_same(reduce_blocks(blocks, head.rows, {}, options), reduce_rows(head.rows, {}, options));

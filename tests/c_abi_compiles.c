@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPECT(condition)                                                                      \
-  do {                                                                                         \
-    if (!(condition)) {                                                                        \
+#define EXPECT(condition)                                                               \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
       fprintf(stderr, "line %d: " #condition " (%s)\n", __LINE__, rootdk_last_error()); \
-      return 1;                                                                                \
-    }                                                                                          \
+      return 1;                                                                         \
+    }                                                                                   \
   } while (0)
 
 int main(void) {

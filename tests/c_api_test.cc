@@ -1,4 +1,5 @@
-// The C ABI says what the C++ API says: the same bits for every field of a problem, and a code and a message for bad input.
+// The C ABI says what the C++ API says: the same bits for every field of a problem, and a code and a message for bad
+// input.
 #include "rootdk/c.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,8 @@ bool untouched(const std::vector<float>& x) {
 
 /// Everything forward and backward write.
 struct Results {
-  std::vector<float> o = blank(kO), lse = blank(kRows), raw_max = blank(kRows), score_max = blank(kRows), p_max = blank(kRows);
+  std::vector<float> o = blank(kO), lse = blank(kRows), raw_max = blank(kRows), score_max = blank(kRows),
+                     p_max = blank(kRows);
   std::vector<float> d_q = blank(kQ), d_k = blank(kK), d_v = blank(kV), d_bias = blank(kScores);
   std::vector<float> d_scale = blank({1, 1, 1, kHeadsQ}), d_sink = blank({1, 1, 1, kHeadsQ});
   std::vector<rootdk_head_stats> heads = std::vector<rootdk_head_stats>(kBatch * kHeadsQ, blank_head());
@@ -94,12 +96,13 @@ class CApi : public ::testing::Test {
   Inputs inputs() const { return {tensor(q.data(), kQ), tensor(k.data(), kK), tensor(v.data(), kV)}; }
 
   Stats run_cpp(const Problem& p) {
-    const Stats stats = forward(p, inputs(),
-                                {tensor(cpp.o.data(), kO), tensor(cpp.lse.data(), kRows),
-                                 {tensor(cpp.raw_max.data(), kRows), tensor(cpp.score_max.data(), kRows),
-                                  tensor(cpp.p_max.data(), kRows)}});
-    Gradients gradients = {tensor(cpp.d_q.data(), kQ), tensor(cpp.d_k.data(), kK), tensor(cpp.d_v.data(), kV),
-                           cpp.d_scale, {}, {}};
+    const Stats stats = forward(
+        p, inputs(),
+        {tensor(cpp.o.data(), kO),
+         tensor(cpp.lse.data(), kRows),
+         {tensor(cpp.raw_max.data(), kRows), tensor(cpp.score_max.data(), kRows), tensor(cpp.p_max.data(), kRows)}});
+    Gradients gradients = {
+        tensor(cpp.d_q.data(), kQ), tensor(cpp.d_k.data(), kK), tensor(cpp.d_v.data(), kV), cpp.d_scale, {}, {}};
     if (p.mask.bias.present()) gradients.d_bias = tensor(cpp.d_bias.data(), kScores);
     if (!p.sink.empty()) gradients.d_sink = cpp.d_sink;
     const Inputs in = inputs();
@@ -172,7 +175,8 @@ TEST_F(CApi, NullProblemIsTheDefault) {
 }
 
 TEST_F(CApi, EveryScaleRule) {
-  for (const Scale& scale : {Scale::none(), Scale::inv_sqrt_dk(), Scale::inv_dk(), Scale::constant(0.3), Scale::per_head(per_head)}) {
+  for (const Scale& scale :
+       {Scale::none(), Scale::inv_sqrt_dk(), Scale::inv_dk(), Scale::constant(0.3), Scale::per_head(per_head)}) {
     SCOPED_TRACE(scale.describe());
     problem.scale_rule = static_cast<rootdk_scale_rule>(scale.rule);
     problem.scale_value = scale.value;
@@ -186,7 +190,8 @@ TEST_F(CApi, EveryScaleRule) {
 
 TEST_F(CApi, ScalesByNameAndSsmaxPerHead) {
   std::vector<float> offsets = {0.5f, -1, 0, 2}, gains(kHeadsQ), d_offsets(kHeadsQ);
-  for (const char* name : {"none", "dk(8)", "unit_variance(0.5, 2)*yarn(4)", "sqrt_dk*ssmax(0.43)", "constant(0.3)*entropy_invariant", "llama4"}) {
+  for (const char* name : {"none", "dk(8)", "unit_variance(0.5, 2)*yarn(4)", "sqrt_dk*ssmax(0.43)",
+                           "constant(0.3)*entropy_invariant", "llama4"}) {
     SCOPED_TRACE(name);
     problem.scale = name;
     run_c();
@@ -207,7 +212,9 @@ TEST_F(CApi, ScalesByNameAndSsmaxPerHead) {
   std::vector<float> cpp_gains(kHeadsQ), cpp_offsets(kHeadsQ);
   gradients.d_log_n_gain = cpp_gains, gradients.d_log_n_offset = cpp_offsets;
   const Inputs in = inputs();
-  backward(p, {in.q, in.k, in.v, tensor(cpp.o.data(), kO), tensor(cpp.lse.data(), kRows), tensor(d_o.data(), kO), tensor(d_lse.data(), kRows)},
+  backward(p,
+           {in.q, in.k, in.v, tensor(cpp.o.data(), kO), tensor(cpp.lse.data(), kRows), tensor(d_o.data(), kO),
+            tensor(d_lse.data(), kRows)},
            gradients);
   EXPECT_EQ(gains, cpp_gains);
   EXPECT_EQ(d_offsets, cpp_offsets);
@@ -313,7 +320,8 @@ TEST_F(CApi, PagedKeysAndValues) {
       for (std::size_t h = 0; h < kHeadsKv; ++h)
         for (std::size_t j = 0; j < kLenKv; ++j)
           for (std::size_t d = 0; d < dim; ++d)
-            pages[(((5 - (b * 3 + j / 3)) * kHeadsKv + h) * 3 + j % 3) * dim + d] = x[((b * kHeadsKv + h) * kLenKv + j) * dim + d];
+            pages[(((5 - (b * 3 + j / 3)) * kHeadsKv + h) * 3 + j % 3) * dim + d] =
+                x[((b * kHeadsKv + h) * kLenKv + j) * dim + d];
     return pages;
   };
   run_c();
@@ -456,13 +464,15 @@ TEST_F(CApi, FullStatisticsAreThoseOfCpp) {
   out.key_mass = tensor(cpp_mass.data(), masses);
   const Stats stats = forward(p, inputs(), out);
   const Inputs in = inputs();
-  const GradientStats back = backward(p, {in.q, in.k, in.v, out.o, out.lse, tensor(d_o.data(), kO), tensor(d_lse.data(), kRows)},
-                                      {tensor(cpp.d_q.data(), kQ), tensor(cpp.d_k.data(), kK), tensor(cpp.d_v.data(), kV)});
+  const GradientStats back =
+      backward(p, {in.q, in.k, in.v, out.o, out.lse, tensor(d_o.data(), kO), tensor(d_lse.data(), kRows)},
+               {tensor(cpp.d_q.data(), kQ), tensor(cpp.d_k.data(), kK), tensor(cpp.d_v.data(), kV)});
   EXPECT_TRUE(same_bits(c_mass, cpp_mass));
   for (std::size_t h = 0; h < stats.per_head.size(); ++h) {
     const HeadStats& head = stats.per_head[h];
     const rootdk_head_stats& x = c.heads[h];
-    EXPECT_TRUE(std::equal(head.gaps.counts.begin(), head.gaps.counts.end(), gaps.begin() + static_cast<std::ptrdiff_t>(h) * ROOTDK_GAP_BINS));
+    EXPECT_TRUE(std::equal(head.gaps.counts.begin(), head.gaps.counts.end(),
+                           gaps.begin() + static_cast<std::ptrdiff_t>(h) * ROOTDK_GAP_BINS));
     EXPECT_EQ(x.rows_sampled, head.rows_sampled);
     EXPECT_EQ(x.raw_within_row_variance, head.raw.within_row_variance());
     EXPECT_EQ(x.score_max_query, head.score.max_query);
@@ -557,14 +567,17 @@ TEST_F(CApi, StatisticsComeWholeAndMerge) {
     EXPECT_EQ(read[static_cast<std::size_t>(h)].pairs, both.at(0, h).score.pairs);
   }
   EXPECT_EQ(rootdk_stats_merge(whole, one, &twice), ROOTDK_INVALID_ARGUMENT);  // other batches: nothing is written
-  for (rootdk_stats* stats_of_c : {whole, one, twice, static_cast<rootdk_stats*>(nullptr)}) rootdk_stats_free(stats_of_c);
+  for (rootdk_stats* stats_of_c : {whole, one, twice, static_cast<rootdk_stats*>(nullptr)})
+    rootdk_stats_free(stats_of_c);
 }
 TEST_F(CApi, StatisticsOfRows) {
   problem.stats = ROOTDK_STATS_FULL;
   std::vector<std::vector<float>> rows(13, Results::blank(kRows));
   rootdk_row_tensors c_rows = {};
-  rootdk_tensor* const fields[] = {&c_rows.visible,  &c_rows.entropy,    &c_rows.sum_p2,         &c_rows.sum_p3,    &c_rows.sink_mass,  &c_rows.raw_mean,    &c_rows.raw_variance,
-                                   &c_rows.raw_min,  &c_rows.score_mean, &c_rows.score_variance, &c_rows.score_min, &c_rows.raw_argmax, &c_rows.score_argmax};
+  rootdk_tensor* const fields[] = {
+      &c_rows.visible,   &c_rows.entropy,      &c_rows.sum_p2,      &c_rows.sum_p3,     &c_rows.sink_mass,
+      &c_rows.raw_mean,  &c_rows.raw_variance, &c_rows.raw_min,     &c_rows.score_mean, &c_rows.score_variance,
+      &c_rows.score_min, &c_rows.raw_argmax,   &c_rows.score_argmax};
   for (std::size_t i = 0; i < rows.size(); ++i) *fields[i] = c_view(rows[i], kRows);
   c_outputs.rows = &c_rows;
   ASSERT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
@@ -573,14 +586,16 @@ TEST_F(CApi, StatisticsOfRows) {
 
   rootdk_outputs of_rows = {};
   of_rows.lse = c_outputs.lse, of_rows.rows = &c_rows;
-  of_rows.row_raw_max = c_outputs.row_raw_max, of_rows.row_score_max = c_outputs.row_score_max, of_rows.row_p_max = c_outputs.row_p_max;
+  of_rows.row_raw_max = c_outputs.row_raw_max, of_rows.row_score_max = c_outputs.row_score_max,
+  of_rows.row_p_max = c_outputs.row_p_max;
   rootdk_stats* stats = nullptr;
   ASSERT_EQ(rootdk_stats_of_rows(&of_rows, &stats), ROOTDK_OK) << rootdk_last_error();
   std::vector<rootdk_head_stats> read(kBatch * kHeadsQ);
   ASSERT_EQ(rootdk_stats_read(stats, read.data(), kBatch * kHeadsQ, nullptr, 0), ROOTDK_OK);
   rootdk_stats_free(stats);
   // The rows went through f32 on the way, some ten of whose units a mean may be off by.
-  for (std::size_t h = 0; h < read.size(); ++h) EXPECT_NEAR(read[h].mean_entropy, c.heads[h].mean_entropy, 1e-6 * c.heads[h].mean_entropy);
+  for (std::size_t h = 0; h < read.size(); ++h)
+    EXPECT_NEAR(read[h].mean_entropy, c.heads[h].mean_entropy, 1e-6 * c.heads[h].mean_entropy);
   of_rows.rows = nullptr;
   stats = nullptr;
   EXPECT_EQ(rootdk_stats_of_rows(&of_rows, &stats), ROOTDK_INVALID_ARGUMENT);

@@ -31,7 +31,8 @@ void check(const std::vector<test::Attack>& attacks) {
     attack.build(directory.path());
     const std::int64_t before = peak_memory();
     std::string want = attack.message;
-    for (std::size_t at = 0; (at = want.find("HERE", at)) != std::string::npos;) want.replace(at, 4, directory.path().string());
+    for (std::size_t at = 0; (at = want.find("HERE", at)) != std::string::npos;)
+      want.replace(at, 4, directory.path().string());
     const std::string got = test::message_of([&] {
       if (attack.opened == "config") Checkpoint::open(directory.path()).config();
       else Checkpoint::open(attack.opened.empty() ? directory.path() : directory / attack.opened);

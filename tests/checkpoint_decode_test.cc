@@ -1,5 +1,5 @@
-// From stored bytes to numbers: every f16 and bf16, whole numbers in both byte orders, and GGUF's blocks packed here from the
-// format's description, in the order of the bytes, where the library goes by the order of the values.
+// From stored bytes to numbers: every f16 and bf16, whole numbers in both byte orders, and GGUF's blocks packed here
+// from the format's description, in the order of the bytes, where the library goes by the order of the values.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -20,7 +20,8 @@ namespace {
 using test::Bytes;
 
 template <class Out>
-std::vector<Out> decoded(Encoding encoding, const std::string& bytes, std::int64_t count, ByteOrder order = ByteOrder::kLittle) {
+std::vector<Out> decoded(Encoding encoding, const std::string& bytes, std::int64_t count,
+                         ByteOrder order = ByteOrder::kLittle) {
   std::vector<Out> out(static_cast<std::size_t>(count));
   decode(encoding, order, reinterpret_cast<const std::byte*>(bytes.data()), count, out.data());
   return out;
@@ -85,8 +86,8 @@ void check_numbers(Encoding encoding) {
     }
     if constexpr (std::is_integral_v<T>) {
       std::vector<std::int64_t> whole(values.size());
-      const std::int64_t fit =
-          decode_whole(encoding, ByteOrder::kBig, reinterpret_cast<const std::byte*>(big.text().data()), count, whole.data());
+      const std::int64_t fit = decode_whole(encoding, ByteOrder::kBig,
+                                            reinterpret_cast<const std::byte*>(big.text().data()), count, whole.data());
       for (std::int64_t i = 0; i < fit; ++i)
         RC_ASSERT(std::cmp_equal(whole[static_cast<std::size_t>(i)], values[static_cast<std::size_t>(i)]));
       if (fit != count) RC_ASSERT(std::cmp_greater(values[static_cast<std::size_t>(fit)], INT64_MAX));
@@ -108,9 +109,12 @@ TEST(Decode, Numbers) {
 }
 
 TEST(Decode, BeyondInt64) {
-  const std::string bytes = Bytes().number(std::uint64_t{7}).number(std::uint64_t{1} << 63).number(std::uint64_t{8}).text();
+  const std::string bytes =
+      Bytes().number(std::uint64_t{7}).number(std::uint64_t{1} << 63).number(std::uint64_t{8}).text();
   std::array<std::int64_t, 3> out = {};
-  EXPECT_EQ(decode_whole(Encoding::kU64, ByteOrder::kLittle, reinterpret_cast<const std::byte*>(bytes.data()), 3, out.data()), 1);
+  EXPECT_EQ(
+      decode_whole(Encoding::kU64, ByteOrder::kLittle, reinterpret_cast<const std::byte*>(bytes.data()), 3, out.data()),
+      1);
 }
 
 TEST(Decode, AnyByteThatIsNotZeroIsTrue) {
@@ -132,7 +136,8 @@ TEST(Encoding, NamesAreUniqueAndSizesPositive) {
   EXPECT_EQ(traits(Encoding::kQ1_0).name, "Q1_0");
 }
 
-// Blocks ---------------------------------------------------------------------------------------------------------------
+// Blocks
+// ---------------------------------------------------------------------------------------------------------------
 
 // What a block means: value v is scale[v]·quant[v] + minimum[v], as reals.
 struct Meaning {
@@ -177,8 +182,9 @@ Meaning small_block(Encoding encoding, test::Rng& rng) {
 }
 
 // Where the bits of scales A … H and minima a … h of groups 0 … 7 stand in the 12 bytes, each from its top bit down.
-constexpr std::array<const char*, 12> kScaleBits = {"EEAAAAAA", "FFBBBBBB", "GGCCCCCC", "HHDDDDDD", "eeaaaaaa", "ffbbbbbb",
-                                                    "ggcccccc", "hhdddddd", "eeeeEEEE", "ffffFFFF", "ggggGGGG", "hhhhHHHH"};
+constexpr std::array<const char*, 12> kScaleBits = {"EEAAAAAA", "FFBBBBBB", "GGCCCCCC", "HHDDDDDD",
+                                                    "eeaaaaaa", "ffbbbbbb", "ggcccccc", "hhdddddd",
+                                                    "eeeeEEEE", "ffffFFFF", "ggggGGGG", "hhhhHHHH"};
 
 // Lower bits of a number stand in later bytes.
 std::string packed_scales(const std::array<int, 8>& scale, const std::array<int, 8>& minimum) {
@@ -262,9 +268,9 @@ Meaning random_block(Encoding encoding, test::Rng& rng) {
   }
 }
 
-// f16 has 11 bits, scales up to 8 and quants up to 8: scale times d is exact in f32 (19 bits), the product with the quant exact
-// or rounded once (25 bits), the sum rounded once: two half ulps, u = 2⁻²⁴ each. The sum here is in double, so its own error is
-// 2⁻⁵³ of the terms.
+// f16 has 11 bits, scales up to 8 and quants up to 8: scale times d is exact in f32 (19 bits), the product with the
+// quant exact or rounded once (25 bits), the sum rounded once: two half ulps, u = 2⁻²⁴ each. The sum here is in double,
+// so its own error is 2⁻⁵³ of the terms.
 void check_block(Encoding encoding, std::uint64_t seed) {
   test::Rng rng(seed);
   const Meaning meaning = random_block(encoding, rng);

@@ -23,7 +23,8 @@ class Directory : public ::testing::Test {
     write_safetensors(directory_ / file, tensors, {{"from", file}});
   }
   void add_gguf(const std::string& file, const std::string& tensor) {
-    test::write_file(directory_ / file, test::GgufWriter().tensor({tensor, {1}, test::kGgmlF32, std::string(4, '\0')}).bytes());
+    test::write_file(directory_ / file,
+                     test::GgufWriter().tensor({tensor, {1}, test::kGgmlF32, std::string(4, '\0')}).bytes());
   }
   void add_index(const std::string& file, const std::string& map) {
     test::write_file(directory_ / file, "{\"weight_map\":{" + map + "}}");
@@ -75,11 +76,12 @@ TEST_F(Directory, ShardsWithoutAnIndex) {
   EXPECT_EQ(names(directory_ / "m-00002-of-00003.safetensors"), "b");
   add("m-00002-of-00003.safetensors", "a");
   const std::string second = here() + "/m-00002-of-00003.safetensors";
-  EXPECT_EQ(refusal(), second + ": byte " + std::to_string(fs::file_size(second) - 4) + ": tensor \"a\" is here and in " +
-                           here() + "/m-00001-of-00003.safetensors, too");
+  EXPECT_EQ(refusal(), second + ": byte " + std::to_string(fs::file_size(second) - 4) +
+                           ": tensor \"a\" is here and in " + here() + "/m-00001-of-00003.safetensors, too");
   add("n-00001-of-00001.safetensors", "d");
-  EXPECT_EQ(refusal(), here() + ": m-00001-of-00003.safetensors, m-00002-of-00003.safetensors, m-00003-of-00003.safetensors, "
-                                "n-00001-of-00001.safetensors: open one of them");
+  EXPECT_EQ(refusal(),
+            here() + ": m-00001-of-00003.safetensors, m-00002-of-00003.safetensors, m-00003-of-00003.safetensors, "
+                     "n-00001-of-00001.safetensors: open one of them");
 }
 
 TEST_F(Directory, ShardsOfGguf) {

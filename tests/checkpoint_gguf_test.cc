@@ -1,4 +1,5 @@
-// GGUF written by tests/support and read back: every type of value, arrays that stay in the file, tensors of every readable type.
+// GGUF written by tests/support and read back: every type of value, arrays that stay in the file, tensors of every
+// readable type.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -174,7 +175,8 @@ TEST_F(Gguf, CutOffFiles) {
   GgufWriter writer;
   writer.text("general.name", "small")
       .pair("list", test::kArray, test::gguf_array(test::kText, 2, test::gguf_text("a") + test::gguf_text("b")));
-  writer.tensor({"w", {3, 2}, test::kGgmlF32, std::string(24, '\1')}).tensor({"v", {32}, test::kGgmlQ8_0, std::string(34, '\1')});
+  writer.tensor({"w", {3, 2}, test::kGgmlF32, std::string(24, '\1')})
+      .tensor({"v", {32}, test::kGgmlQ8_0, std::string(34, '\1')});
   const std::string bytes = writer.bytes();
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     test::write_file(directory_ / "cut.gguf", std::string_view(bytes).substr(0, length));

@@ -1,5 +1,5 @@
-// A model of 70 billion parameters on disk, all but a few rows of it a hole: opened, listed and a layer of it read in little
-// memory.
+// A model of 70 billion parameters on disk, all but a few rows of it a hole: opened, listed and a layer of it read in
+// little memory.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -26,7 +26,8 @@ struct Sparse {
   void add(const std::string& name, std::int64_t rows, std::int64_t columns) {
     const std::uint64_t end = bytes + static_cast<std::uint64_t>(2 * rows * columns);
     header += (header.empty() ? "{\"" : ",\"") + name + R"(":{"dtype":"BF16","shape":[)" + std::to_string(rows) + "," +
-              std::to_string(columns) + R"(],"data_offsets":[)" + std::to_string(bytes) + "," + std::to_string(end) + "]}";
+              std::to_string(columns) + R"(],"data_offsets":[)" + std::to_string(bytes) + "," + std::to_string(end) +
+              "]}";
     bytes = end;
   }
 };
@@ -113,8 +114,8 @@ TEST(Large, SeventyBillionInBoundedMemory) {
     EXPECT_EQ(last, 1.5f) << name;
   }
 
-  // The buffer of rows above (7 MiB), and what opening keeps: header (some 100 KiB, mapped), names and shapes. 1.7 GB were read.
-  // The rest is for sanitizers, which keep what was freed for a while.
+  // The buffer of rows above (7 MiB), and what opening keeps: header (some 100 KiB, mapped), names and shapes. 1.7 GB
+  // were read. The rest is for sanitizers, which keep what was freed for a while.
   const std::int64_t grown = peak_memory() - before;
   EXPECT_LE(grown, static_cast<std::int64_t>(rows.size() * sizeof(float)) + (24 << 20));
 }

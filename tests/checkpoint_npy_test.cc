@@ -1,4 +1,5 @@
-// .npy and .npz: every type, both byte orders, both orders of axes, whole and in parts; entries stored, deflated, zip64.
+// .npy and .npz: every type, both byte orders, both orders of axes, whole and in parts; entries stored, deflated,
+// zip64.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -45,25 +46,28 @@ struct Kind {
   Append append;
   double low, high;  // whole numbers in between are exact in the type
 };
-constexpr Kind kKinds[] = {{"f2", append<Float16>, -2048, 2048},        {"f4", append<float>, -1e6, 1e6},
-                           {"f8", append<double>, -1e15, 1e15},         {"i1", append<std::int8_t>, -128, 127},
-                           {"i2", append<std::int16_t>, -32768, 32767}, {"i4", append<std::int32_t>, -2147483648.0, 2147483647},
-                           {"i8", append<std::int64_t>, -1e15, 1e15},   {"u1", append<std::uint8_t>, 0, 255},
-                           {"u2", append<std::uint16_t>, 0, 65535},     {"u4", append<std::uint32_t>, 0, 4294967295.0},
-                           {"u8", append<std::uint64_t>, 0, 1e15},      {"b1", append<std::uint8_t>, 0, 1}};
+constexpr Kind kKinds[] = {
+    {"f2", append<Float16>, -2048, 2048},        {"f4", append<float>, -1e6, 1e6},
+    {"f8", append<double>, -1e15, 1e15},         {"i1", append<std::int8_t>, -128, 127},
+    {"i2", append<std::int16_t>, -32768, 32767}, {"i4", append<std::int32_t>, -2147483648.0, 2147483647},
+    {"i8", append<std::int64_t>, -1e15, 1e15},   {"u1", append<std::uint8_t>, 0, 255},
+    {"u2", append<std::uint16_t>, 0, 65535},     {"u4", append<std::uint32_t>, 0, 4294967295.0},
+    {"u8", append<std::uint64_t>, 0, 1e15},      {"b1", append<std::uint8_t>, 0, 1}};
 
 Written random_array(test::Rng& rng) {
   Written array;
   const Kind& kind = kKinds[rng.integer(0, std::size(kKinds) - 1)];
   const bool big = rng.chance(0.5), fortran = rng.chance(0.5), one_byte = kind.code[1] == '1';
-  for (std::int64_t axes = rng.integer(0, 4); axes > 0; --axes) array.shape.push_back(rng.chance(0.1) ? 0 : rng.integer(1, 6));
+  for (std::int64_t axes = rng.integer(0, 4); axes > 0; --axes)
+    array.shape.push_back(rng.chance(0.1) ? 0 : rng.integer(1, 6));
   std::int64_t count = 1;
   std::string tuple;
   for (const std::int64_t extent : array.shape) {
     count *= extent;
     tuple += std::to_string(extent) + ",";
   }
-  for (std::int64_t i = 0; i < count; ++i) array.values.push_back(std::floor(kind.low + rng.uniform() * (kind.high - kind.low)));
+  for (std::int64_t i = 0; i < count; ++i)
+    array.values.push_back(std::floor(kind.low + rng.uniform() * (kind.high - kind.low)));
   // Fortran order: the first index runs fastest.
   Bytes data;
   std::vector<std::int64_t> index(array.shape.size(), 0);
@@ -81,7 +85,8 @@ Written random_array(test::Rng& rng) {
   array.data = data.text();
   array.whole = kind.code[0] != 'f';
   const std::string descr = std::string(1, one_byte ? '|' : big ? '>' : '<') + kind.code;
-  std::vector<std::string> items = {"'descr': '" + descr + "'", std::string("'fortran_order': ") + (fortran ? "True" : "False"),
+  std::vector<std::string> items = {"'descr': '" + descr + "'",
+                                    std::string("'fortran_order': ") + (fortran ? "True" : "False"),
                                     "\"shape\": (" + tuple + ")"};
   std::rotate(items.begin(), items.begin() + rng.integer(0, 2), items.end());
   array.dictionary = "{" + items[0] + ", " + items[1] + " ,\t" + items[2] + (rng.chance(0.5) ? ", }" : "}") + "  \n";
@@ -93,7 +98,8 @@ void check_rows(const Checkpoint& checkpoint, const std::string& name, const Wri
   RC_ASSERT(info.shape == array.shape);
   RC_ASSERT(checkpoint.read_f64(name) == array.values);
   if (info.rows() == 0) return;
-  const std::int64_t first = rng.integer(0, info.rows() - 1), rows = rng.integer(0, info.rows() - first), width = info.width();
+  const std::int64_t first = rng.integer(0, info.rows() - 1), rows = rng.integer(0, info.rows() - first),
+                     width = info.width();
   const std::vector<double> want(array.values.begin() + first * width, array.values.begin() + (first + rows) * width);
   std::vector<float> f32(want.size());
   checkpoint.read_f32(name, first, rows, f32);
@@ -116,10 +122,12 @@ TEST(Npy, EveryTypeAndOrder) {
     RC_ASSERT(f64.shape == array.shape);
     RC_ASSERT(f64.values == array.values);
     const NpyArray<float> f32 = read_npy_f32(path);
-    for (std::size_t i = 0; i < array.values.size(); ++i) RC_ASSERT(f32.values[i] == static_cast<float>(array.values[i]));
+    for (std::size_t i = 0; i < array.values.size(); ++i)
+      RC_ASSERT(f32.values[i] == static_cast<float>(array.values[i]));
     if (array.whole) {
       const NpyArray<std::int64_t> whole = read_npy_i64(path);
-      for (std::size_t i = 0; i < array.values.size(); ++i) RC_ASSERT(static_cast<double>(whole.values[i]) == array.values[i]);
+      for (std::size_t i = 0; i < array.values.size(); ++i)
+        RC_ASSERT(static_cast<double>(whole.values[i]) == array.values[i]);
     } else {
       RC_ASSERT_THROWS_AS(read_npy_i64(path), Error);
     }
@@ -136,7 +144,8 @@ TEST(Npy, ManyPieces) {
   for (std::int64_t i = 0; i < rows * width; ++i) c.number(static_cast<std::int32_t>(i));
   test::write_file(directory / "f.npy",
                    test::npy("{'descr': '<i4', 'fortran_order': True, 'shape': (30000, 3)}", fortran.text()));
-  test::write_file(directory / "c.npy", test::npy("{'descr': '<i4', 'fortran_order': False, 'shape': (30000, 3)}", c.text()));
+  test::write_file(directory / "c.npy",
+                   test::npy("{'descr': '<i4', 'fortran_order': False, 'shape': (30000, 3)}", c.text()));
   std::vector<std::int64_t> want(static_cast<std::size_t>(rows * width));
   std::iota(want.begin(), want.end(), 0);
   EXPECT_EQ(read_npy_i64(directory / "f.npy").values, want);
@@ -172,7 +181,8 @@ TEST(Npy, WrittenIsRead) {
   EXPECT_EQ(message_of([&] { write_npy(directory / "a.npy", two, std::span<const float>()); }),
             "values: 0, but the shape [2] has 2");
   const std::vector<std::int64_t> wrong = {-2};
-  EXPECT_EQ(message_of([&] { write_npy(directory / "a.npy", wrong, std::span<const float>()); }), "shape: [-2] is no array's");
+  EXPECT_EQ(message_of([&] { write_npy(directory / "a.npy", wrong, std::span<const float>()); }),
+            "shape: [-2] is no array's");
   EXPECT_FALSE(fs::exists(directory / "a.npy"));
 }
 
@@ -189,8 +199,8 @@ TEST(Npy, BigEndianIsReadButNotViewed) {
 TEST(Npy, UnsignedBeyondInt64) {
   const TemporaryDirectory directory;
   const fs::path path = directory / "a.npy";
-  test::write_file(
-      path, test::npy("{'descr': '<u8', 'fortran_order': False, 'shape': (1,)}     ", Bytes().number(~std::uint64_t{0}).text()));
+  test::write_file(path, test::npy("{'descr': '<u8', 'fortran_order': False, 'shape': (1,)}     ",
+                                   Bytes().number(~std::uint64_t{0}).text()));
   EXPECT_EQ(message_of([&] { read_npy_i64(path); }),
             path.string() + ": byte 70: tensor \"a\": 18446744073709551615 is beyond int64");
 }
@@ -204,7 +214,8 @@ TEST(Npz, StoredDeflatedAndZip64) {
     std::vector<test::NpzEntry> entries;
     for (std::int64_t left = rng.integer(0, 4); left > 0; --left) {
       arrays.push_back(random_array(rng));
-      entries.push_back({"array" + std::to_string(left) + ".npy", test::npy(arrays.back().dictionary, arrays.back().data)});
+      entries.push_back(
+          {"array" + std::to_string(left) + ".npy", test::npy(arrays.back().dictionary, arrays.back().data)});
       entries.back().deflated = can_inflate() && rng.chance(0.5);
       entries.back().zip64 = rng.chance(0.3);
     }
@@ -223,8 +234,9 @@ TEST(Npz, DeflatedWithoutZlib) {
   if (can_inflate()) GTEST_SKIP() << "this rootdk has zlib";
   const TemporaryDirectory directory;
   test::write_file(directory / "a.npz", test::npz({{.name = "a.npy", .data = "unseen", .deflated = true}}));
-  EXPECT_EQ(message_of([&] { Checkpoint::open(directory / "a.npz"); }),
-            (directory / "a.npz").string() + ": byte 40: \"a.npy\" is deflated, and this rootdk was built without zlib");
+  EXPECT_EQ(
+      message_of([&] { Checkpoint::open(directory / "a.npz"); }),
+      (directory / "a.npz").string() + ": byte 40: \"a.npy\" is deflated, and this rootdk was built without zlib");
 }
 
 TEST(Npz, DeflatedInManyPieces) {
@@ -242,7 +254,8 @@ TEST(Npz, DeflatedInManyPieces) {
   EXPECT_EQ(part.front(), 299990);
   checkpoint.read_i64("a", 7, 10, part);
   EXPECT_EQ(part.back(), 16);
-  EXPECT_EQ(message_of([&] { checkpoint.bytes("a"); }), "tensor \"a\": compressed, so it has no bytes to look at; read it");
+  EXPECT_EQ(message_of([&] { checkpoint.bytes("a"); }),
+            "tensor \"a\": compressed, so it has no bytes to look at; read it");
 
   // One wrong byte in the middle is noticed by whoever reads to the end.
   damaged[600000] = static_cast<char>(damaged[600000] ^ 1);
@@ -250,7 +263,8 @@ TEST(Npz, DeflatedInManyPieces) {
   const Checkpoint other = Checkpoint::open(directory / "b.npz");
   other.read_i64("a", 0, 10, part);
   const std::string message = message_of([&] { other.read_f32("a"); });
-  EXPECT_TRUE(message.starts_with((directory / "b.npz").string() + ": byte 40: \"a\" is damaged: its checksum is ")) << message;
+  EXPECT_TRUE(message.starts_with((directory / "b.npz").string() + ": byte 40: \"a\" is damaged: its checksum is "))
+      << message;
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ np.savez_compressed('long.npz', c=long, f=np.asfortranarray(long))
 for version in (1, 2, 3):
   with open(f'version{version}.npy', 'wb') as f:
     np.lib.format.write_array(f, np.arange(6.0).reshape(2, 3), version=(version, 0))
-)"), 0);
+)"),
+            0);
   std::vector<Checkpoint> archives = {Checkpoint::open(directory_ / "plain.npz")};
   if (can_inflate()) archives.push_back(Checkpoint::open(directory_ / "packed.npz"));
   int files = 0;
@@ -75,7 +76,8 @@ for version in (1, 2, 3):
     if (entry.path().extension() != ".npy" || name.starts_with("version")) continue;
     ++files;
     const NpyArray<double> array = read_npy_f64(entry.path());
-    EXPECT_EQ(array.values, expected(static_cast<std::int64_t>(array.values.size()), name.find("b1") != std::string::npos))
+    EXPECT_EQ(array.values,
+              expected(static_cast<std::int64_t>(array.values.size()), name.find("b1") != std::string::npos))
         << name;
     EXPECT_EQ(array.shape.size(), name[0] == 's' ? 0u : name[0] == 'v' ? 1u : name[0] == 't' ? 3u : 2u);
     for (const Checkpoint& archive : archives) {
@@ -104,7 +106,8 @@ TEST_F(Python, WeToNumpy) {
   std::vector<float> f32(60);
   std::iota(f32.begin(), f32.end(), -0.5f);
   const std::vector<double> f64(f32.begin(), f32.end());
-  const std::vector<std::int64_t> whole(f32.begin(), f32.end()), cube = {3, 4, 5}, flat = {60}, none = {0, 7}, scalar = {};
+  const std::vector<std::int64_t> whole(f32.begin(), f32.end()), cube = {3, 4, 5}, flat = {60}, none = {0, 7},
+                                                                 scalar = {};
   write_npy(directory_ / "f32.npy", cube, f32);
   write_npy(directory_ / "f64.npy", flat, f64);
   write_npy(directory_ / "i64.npy", cube, whole);
@@ -121,7 +124,8 @@ check('f64', x)
 check('i64', np.trunc(x).astype('<i8').reshape(3, 4, 5))
 check('none', np.zeros((0, 7), '<f4'))
 check('scalar', np.array(-0.5))
-)"), 0);
+)"),
+            0);
 }
 
 TEST_F(Python, SafetensorsBothWays) {
@@ -134,7 +138,8 @@ tensors = {f'ü.{c}': x.astype(c) for c in ['f2', 'f4', 'f8', 'i1', 'i2', 'i4', 
 tensors['none'] = np.zeros((2, 0), 'f4')
 tensors['one'] = np.array(7, 'f8')
 save_file(tensors, 'theirs.safetensors', metadata={'step': '12', 'ä': 'ö\n"'})
-)"), 0);
+)"),
+            0);
   const Checkpoint theirs = Checkpoint::open(directory_ / "theirs.safetensors");
   EXPECT_EQ(theirs.tensors().size(), 14u);
   EXPECT_EQ(*theirs.find_metadata("step")->text(), "12");
@@ -144,7 +149,8 @@ save_file(tensors, 'theirs.safetensors', metadata={'step': '12', 'ä': 'ö\n"'})
     EXPECT_EQ(tensor.shape, (std::vector<std::int64_t>{3, 4}));
     const std::vector<double> values = theirs.read_f64(tensor.name);
     for (std::size_t i = 0; i < 12; ++i)
-      EXPECT_EQ(values[i], tensor.encoding == Encoding::kBool ? (i > 0 ? 1 : 0) : static_cast<double>(i)) << tensor.name;
+      EXPECT_EQ(values[i], tensor.encoding == Encoding::kBool ? (i > 0 ? 1 : 0) : static_cast<double>(i))
+          << tensor.name;
   }
   EXPECT_EQ(theirs.read_f32("one"), std::vector<float>{7});
 
@@ -154,9 +160,10 @@ save_file(tensors, 'theirs.safetensors', metadata={'step': '12', 'ä': 'ö\n"'})
   for (const float value : f32) f16.push_back(to_float16(value));
   const std::vector<std::int64_t> whole = {-1, INT64_MAX};
   const std::vector<std::uint8_t> odd = {1, 2, 3};
-  const std::vector<NewTensor> tensors = {new_tensor<std::uint8_t>("odd \"é\"", {3}, odd),
-                                          new_tensor<Float16>("f16", {6, 1}, f16), new_tensor<float>("f32", {2, 3}, f32),
-                                          new_tensor<std::int64_t>("i64", {2}, whole), new_tensor<double>("none", {0}, {})};
+  const std::vector<NewTensor> tensors = {
+      new_tensor<std::uint8_t>("odd \"é\"", {3}, odd), new_tensor<Float16>("f16", {6, 1}, f16),
+      new_tensor<float>("f32", {2, 3}, f32), new_tensor<std::int64_t>("i64", {2}, whole),
+      new_tensor<double>("none", {0}, {})};
   write_safetensors(directory_ / "ours.safetensors", tensors, {{"step", "13"}});
   EXPECT_EQ(run(R"(
 import numpy as np
@@ -172,7 +179,8 @@ with safe_open('ours.safetensors', 'numpy') as f:
   check('f32', np.arange(6).astype('f4').reshape(2, 3))
   check('i64', np.array([-1, 2**63 - 1], 'i8'))
   check('none', np.zeros(0))
-)"), 0);
+)"),
+            0);
 }
 
 // Blocks of random bits, their scales kept finite, dequantised by both.
@@ -201,7 +209,8 @@ half = rng.normal(size=(4, 6)).astype('f2')
 w.add_tensor('half', half)
 np.save('half.npy', half.astype('f4'))
 w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
-)"), 0);
+)"),
+            0);
   const Checkpoint theirs = Checkpoint::open(directory_ / "theirs.gguf");
   EXPECT_EQ(*theirs.find_metadata("general.architecture")->text(), "llama");
   EXPECT_EQ(theirs.find_metadata("u32")->integer(), 7);

@@ -1,4 +1,5 @@
-// safetensors out and in again: random tensors and names give the same bits; the writer leaves no half-written file behind.
+// safetensors out and in again: random tensors and names give the same bits; the writer leaves no half-written file
+// behind.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <sched.h>
@@ -27,11 +28,12 @@ namespace fs = std::filesystem;
 using test::message_of;
 using test::TemporaryDirectory;
 
-constexpr std::array kWritable = {
-    Encoding::kF64,        Encoding::kF32,    Encoding::kF16,    Encoding::kBF16,   Encoding::kI64,    Encoding::kI32,
-    Encoding::kI16,        Encoding::kI8,     Encoding::kU64,    Encoding::kU32,    Encoding::kU16,    Encoding::kU8,
-    Encoding::kBool,       Encoding::kC64,    Encoding::kF8E4M3, Encoding::kF8E5M2, Encoding::kF8E8M0, Encoding::kF8E4M3Fnuz,
-    Encoding::kF8E5M2Fnuz, Encoding::kF6E2M3, Encoding::kF6E3M2, Encoding::kF4};
+constexpr std::array kWritable = {Encoding::kF64,    Encoding::kF32,        Encoding::kF16,        Encoding::kBF16,
+                                  Encoding::kI64,    Encoding::kI32,        Encoding::kI16,        Encoding::kI8,
+                                  Encoding::kU64,    Encoding::kU32,        Encoding::kU16,        Encoding::kU8,
+                                  Encoding::kBool,   Encoding::kC64,        Encoding::kF8E4M3,     Encoding::kF8E5M2,
+                                  Encoding::kF8E8M0, Encoding::kF8E4M3Fnuz, Encoding::kF8E5M2Fnuz, Encoding::kF6E2M3,
+                                  Encoding::kF6E3M2, Encoding::kF4};
 
 // Any code point but controls and surrogates, quotes and backslashes among them.
 std::string random_text(test::Rng& rng) {
@@ -83,7 +85,8 @@ Model random_model(std::uint64_t seed) {
     tensor.data = std::as_bytes(std::span(place->second));
     model.tensors.push_back(std::move(tensor));
   }
-  for (std::int64_t left = rng.integer(0, 3); left > 0; --left) model.metadata[random_text(rng)] = random_text(rng) + "\n\t\"";
+  for (std::int64_t left = rng.integer(0, 3); left > 0; --left)
+    model.metadata[random_text(rng)] = random_text(rng) + "\n\t\"";
   return model;
 }
 
@@ -126,7 +129,8 @@ TEST(Safetensors, TheSameInputGivesTheSameBytes) {
   }));
 }
 
-// Every proper beginning of a file is refused, and whatever byte is changed, the reader either takes the file or refuses it.
+// Every proper beginning of a file is refused, and whatever byte is changed, the reader either takes the file or
+// refuses it.
 TEST(Safetensors, CutOffAndDamagedFiles) {
   const TemporaryDirectory directory;
   const fs::path path = directory / "model.safetensors";
@@ -158,9 +162,10 @@ TEST(Safetensors, RowsAreTheLastAxis) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const std::vector<Float16> one = {to_float16(2.5)};
   const std::vector<std::int64_t> whole = {std::int64_t{1} << 53, (std::int64_t{1} << 53) + 1};
-  const std::vector<NewTensor> tensors = {new_tensor<float>("cube", {2, 3, 4}, values), new_tensor<Float16>("one", {}, one),
-                                          new_tensor<std::int64_t>("whole", {2}, whole), new_tensor<float>("none", {5, 0}, {}),
-                                          new_tensor<float>("no rows", {0, 5}, {})};
+  const std::vector<NewTensor> tensors = {
+      new_tensor<float>("cube", {2, 3, 4}, values), new_tensor<Float16>("one", {}, one),
+      new_tensor<std::int64_t>("whole", {2}, whole), new_tensor<float>("none", {5, 0}, {}),
+      new_tensor<float>("no rows", {0, 5}, {})};
   write_safetensors(directory / "a.safetensors", tensors);
   const Checkpoint checkpoint = Checkpoint::open(directory / "a.safetensors");
   EXPECT_EQ(checkpoint.at("cube").rows(), 6);
@@ -182,13 +187,16 @@ TEST(Safetensors, RowsAreTheLastAxis) {
   checkpoint.read_f32("none", 1, 4, {});
   EXPECT_EQ(checkpoint.view<float>("none").size(), 0u);
 
-  EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", 5, 2, rows); }), "rows: 2 from 5 on, but tensor \"cube\" has 6");
+  EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", 5, 2, rows); }),
+            "rows: 2 from 5 on, but tensor \"cube\" has 6");
   EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", INT64_MAX, 1, rows); }),
             "rows: 1 from 9223372036854775807 on, but tensor \"cube\" has 6");
-  EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", 0, -1, rows); }), "rows: -1 from 0 on, but tensor \"cube\" has 6");
+  EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", 0, -1, rows); }),
+            "rows: -1 from 0 on, but tensor \"cube\" has 6");
   EXPECT_EQ(message_of([&] { checkpoint.read_f32("cube", 0, 1, rows); }), "out: 8 values, but 1 rows of 4 are wanted");
   EXPECT_EQ(message_of([&] { checkpoint.at("sphere"); }), "tensor: the checkpoint has no \"sphere\"");
-  EXPECT_EQ(message_of([&] { checkpoint.read_i64("cube", 0, 2, {}); }), "tensor \"cube\": F32 cannot be read as whole numbers");
+  EXPECT_EQ(message_of([&] { checkpoint.read_i64("cube", 0, 2, {}); }),
+            "tensor \"cube\": F32 cannot be read as whole numbers");
   EXPECT_EQ(message_of([&] { checkpoint.view<double>("cube"); }), "tensor \"cube\": F32, but F64 is asked for");
 }
 
@@ -235,8 +243,8 @@ TEST(Safetensors, AFileThatBecomesShorterIsNoticed) {
   EXPECT_EQ(row[99], 1.0f);
   const std::uint64_t row_900 = checkpoint.at("w").offset + 900 * 400;
   EXPECT_EQ(message_of([&] { checkpoint.read_f32("w", 900, 1, row); }),
-            path.string() + ": byte " + std::to_string(row_900) + ": the file ends here, but it had " + std::to_string(size) +
-                " bytes when it was opened");
+            path.string() + ": byte " + std::to_string(row_900) + ": the file ends here, but it had " +
+                std::to_string(size) + " bytes when it was opened");
 }
 
 // One object in many threads, each with rows of its own.
@@ -258,7 +266,8 @@ TEST(Safetensors, ReadFromSeveralThreads) {
   EXPECT_EQ(out, values);
 }
 
-// The writer -----------------------------------------------------------------------------------------------------------
+// The writer
+// -----------------------------------------------------------------------------------------------------------
 
 std::set<std::string> names_in(const fs::path& directory) {
   std::set<std::string> names;
@@ -278,10 +287,12 @@ TEST(SafetensorsWriter, RefusesBeforeItWrites) {
   EXPECT_EQ(message({new_tensor<float>("w", {-1}, two)}), "tensor \"w\": no tensor of F32 can have the shape [-1]");
   EXPECT_EQ(message({new_tensor<float>("w", {INT64_MAX, 4, 0}, {})}),
             "tensor \"w\": no tensor of F32 can have the shape [9223372036854775807, 4, 0]");
-  EXPECT_EQ(message({new_tensor<float>("w\x1b[2J", {2}, two)}),
-            "name: \"w\\x1b[2J\", but a tensor's name is UTF-8 without control characters, and not empty or __metadata__");
-  EXPECT_EQ(message({new_tensor<float>("__metadata__", {2}, two)}),
-            "name: \"__metadata__\", but a tensor's name is UTF-8 without control characters, and not empty or __metadata__");
+  EXPECT_EQ(
+      message({new_tensor<float>("w\x1b[2J", {2}, two)}),
+      "name: \"w\\x1b[2J\", but a tensor's name is UTF-8 without control characters, and not empty or __metadata__");
+  EXPECT_EQ(
+      message({new_tensor<float>("__metadata__", {2}, two)}),
+      "name: \"__metadata__\", but a tensor's name is UTF-8 without control characters, and not empty or __metadata__");
   EXPECT_EQ(message({{"w", Encoding::kQ4_0, {32}, {}}}), "tensor \"w\": safetensors have no Q4_0");
   EXPECT_EQ(message({good}, {{"key", "\xff"}}), "metadata: \"\\xff\" is not UTF-8");
   EXPECT_EQ(message_of([&] { write_safetensors(directory / "no/where", {}, {}); }),
@@ -329,8 +340,8 @@ TEST(SafetensorsWriter, NothingChangesWhenWritingFails) {
   EXPECT_EQ(Checkpoint::open(path).read_f64("w"), values);
 }
 
-// A file system of 64 KiB in a namespace of its own, so that no disk gets full but this one. As root in a namespace of users
-// where one is needed to mount.
+// A file system of 64 KiB in a namespace of its own, so that no disk gets full but this one. As root in a namespace of
+// users where one is needed to mount.
 bool mount_small(const fs::path& place) {
   if (unshare(CLONE_NEWNS) != 0) {
     const std::string me = std::to_string(getuid()), group = std::to_string(getgid());

@@ -69,7 +69,9 @@ class Browser:
             details = params["exceptionDetails"]
             self.problems.append(details.get("exception", {}).get("description") or details["text"])
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.problems.append("console: " + " ".join(str(a.get("value", a.get("description"))) for a in params["args"]))
+            self.problems.append(
+                "console: " + " ".join(str(a.get("value", a.get("description"))) for a in params["args"])
+            )
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.problems.append("log: " + params["entry"]["text"])
         elif method == "Network.requestWillBeSent":
@@ -98,7 +100,9 @@ class Browser:
         self.problems.clear()
         self.requests.clear()
         self.loaded = False
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         self.call(
             "Emulation.setEmulatedMedia",
             media="",
@@ -112,7 +116,9 @@ class Browser:
 
     def settle(self):
         """Until what was asked for has been drawn: charts draw when their width is known, which takes a frame."""
-        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))")
+        self.run(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
+        )
 
     def run(self, expression):
         """The value of a JavaScript expression; promises are waited for."""
@@ -141,7 +147,11 @@ class Browser:
             file.write(
                 base64.b64decode(
                     self.call(
-                        "Page.printToPDF", printBackground=True, preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69
+                        "Page.printToPDF",
+                        printBackground=True,
+                        preferCSSPageSize=True,
+                        paperWidth=8.27,
+                        paperHeight=11.69,
                     )["data"]
                 )
             )

@@ -1,4 +1,5 @@
-// rootdk audit, from outside: what it prints and writes, what it refuses, and a checkpoint that rootdk train has just written.
+// rootdk audit, from outside: what it prints and writes, what it refuses, and a checkpoint that rootdk train has just
+// written.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +31,9 @@ Json json_of(Words words) {
 
 struct Folder : test::TemporaryFolder {
   explicit Folder(const Made& made) { write(made, path()); }
-  std::string name(const std::string& file = "") const { return file.empty() ? path().string() : (path() / file).string(); }
+  std::string name(const std::string& file = "") const {
+    return file.empty() ? path().string() : (path() / file).string();
+  }
 };
 
 Made llama(std::uint64_t seed = 1) {
@@ -77,7 +80,8 @@ TEST(Audit, JsonHasEveryHead) {
 
 TEST(Audit, TextHasTheMapAndTheWorst) {
   const Folder folder(llama());
-  const test::Finished plain = rootdk({folder.name(), "--worst", "3"}), colour = rootdk({folder.name(), "--colour", "always"});
+  const test::Finished plain = rootdk({folder.name(), "--worst", "3"}),
+                       colour = rootdk({folder.name(), "--colour", "always"});
   EXPECT_EQ(plain.status, 0) << plain.err;
   EXPECT_EQ(plain.out.find('\x1b'), plain.out.npos);
   EXPECT_NE(colour.out.find("\x1b[48;5;"), colour.out.npos);
@@ -130,7 +134,7 @@ Made with_a_frozen_head() {
 TEST(Audit, FailsOnWhatItIsTold) {
   const Folder good(llama()), bad(with_a_frozen_head());
   const test::Finished passed = rootdk({good.name(), "--fail-on", "frozen,not_finite"}),
-      failed = rootdk({bad.name(), "--fail-on", "frozen,not_finite", "--json"});
+                       failed = rootdk({bad.name(), "--fail-on", "frozen,not_finite", "--json"});
   EXPECT_EQ(passed.status, 0) << passed.out;
   EXPECT_EQ(passed.err, "");
   EXPECT_EQ(failed.status, 3);
@@ -200,8 +204,8 @@ TEST(Audit, SaysHowToGetWhatItCanRead) {
   }
   const test::Finished hub = rootdk({"no-such-org/no-such-model"});
   EXPECT_EQ(hub.status, 2);
-  for (const char* part : {"no such file", "nothing is downloaded",
-                           "hf download no-such-org/no-such-model --local-dir no-such-model"})
+  for (const char* part :
+       {"no such file", "nothing is downloaded", "hf download no-such-org/no-such-model --local-dir no-such-model"})
     EXPECT_NE(hub.err.find(part), hub.err.npos) << hub.err;
   for (const std::string& path : {folder.name("none.safetensors"), std::string("./a/b"), std::string("a/b/c"),
                                   std::string("a/b.gguf"), std::string("nothing")})
@@ -224,17 +228,20 @@ TEST(Audit, RefusesInOneLine) {
       {{folder.name(), "--family-file", folder.name("none.json")}, "none.json: No such file"},
       {{folder.name(), "--contexts", "1"}, "contexts: 1, but numbers from 2 to 2^40 are wanted"},
       {{folder.name(), "--colour", "red"}, "--colour: \"red\", but auto, always or never is wanted"},
-      {{folder.name(), "--fail-on", "frosen"}, "--fail-on: \"frosen\" is no verdict; there are unknown, soft, "
-                                               "outliers, sink, sharp, uniform, frozen, exploding, not_finite"},
+      {{folder.name(), "--fail-on", "frosen"},
+       "--fail-on: \"frosen\" is no verdict; there are unknown, soft, "
+       "outliers, sink, sharp, uniform, frozen, exploding, not_finite"},
       {{folder.name(), "--fail-on", "frozen,"}, "--fail-on: \"frozen,\" has an empty place"},
       {{folder.name(), "--scale", "sqrt"}, "--scale: scale: \"sqrt\""},
       {{folder.name(), "--scale", "dk,none"}, "--scale: \"dk,none\", but one rule or number is wanted"},
       {{folder.name(), "--scale", "0"}, "scale: 0, but a finite number other than 0 is wanted"},
       {{folder.name(), "--apply-qk-clip", "0", "--max-scores", folder.name("notes.txt"), "--dry-run", "--fail-on",
-        "frozen"}, "goes without --against, --csv, --html, --hidden-out and --fail-on"},
+        "frozen"},
+       "goes without --against, --csv, --html, --hidden-out and --fail-on"},
       {{folder.name(), "--out", "x"}, "--out: goes with --apply-qk-clip"},
       {{folder.name(), "--apply-qk-clip", "100"}, "give the scores that were seen"},
-      {{folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("notes.txt"), "--dry-run"}, "max scores: parse error"},
+      {{folder.name(), "--apply-qk-clip", "100", "--max-scores", folder.name("notes.txt"), "--dry-run"},
+       "max scores: parse error"},
       {{folder.name(), "--inputs", folder.name("nothing.npy")}, "nothing.npy"},
       {{folder.name(), "--unknown"}, "'--unknown' is not expected"},
   };
@@ -254,7 +261,8 @@ TEST(Audit, HelpHasExamplesAndFamiliesCanBeUsed) {
   const test::Finished families = rootdk({"--families"});
   const Folder folder(llama());
   test::write_file(folder / "families.json", families.out);
-  EXPECT_EQ(json_of({folder.name(), "--family-file", folder.name("families.json"), "--family", "llama"})["family"], "llama");
+  EXPECT_EQ(json_of({folder.name(), "--family-file", folder.name("families.json"), "--family", "llama"})["family"],
+            "llama");
 }
 
 TEST(Audit, SaysWhatMovedSinceAnEarlierCheckpoint) {
@@ -262,7 +270,8 @@ TEST(Audit, SaysWhatMovedSinceAnEarlierCheckpoint) {
   const Folder before(made);
   for (auto& [name, m] : made.tensors)
     if (name == "model.layers.1.self_attn.q_proj.weight")
-      for (std::int64_t i = 0; i < 8 * m.width; ++i) m.values[static_cast<std::size_t>(2 * 8 * m.width + i)] *= 8;  // head 2
+      for (std::int64_t i = 0; i < 8 * m.width; ++i)
+        m.values[static_cast<std::size_t>(2 * 8 * m.width + i)] *= 8;  // head 2
   const Folder after(made);
   const Json drift = json_of({after.name(), "--against", before.name()})["drift"];
   ASSERT_EQ(drift.size(), 8u);
@@ -288,7 +297,8 @@ TEST(Audit, ClipsACopy) {
   EXPECT_EQ(done["heads"], plan["heads"]);
   const Json before = json_of({folder.name("model.safetensors")}), after = json_of({folder.name("fixed.safetensors")});
   for (std::size_t h = 0; h < 4; ++h)
-    EXPECT_NEAR(after["layers"][0]["heads"][h]["sigma"].get<double>(), before["layers"][0]["heads"][h]["sigma"].get<double>() * (h == 1 ? 0.25 : 1), 1e-6);
+    EXPECT_NEAR(after["layers"][0]["heads"][h]["sigma"].get<double>(),
+                before["layers"][0]["heads"][h]["sigma"].get<double>() * (h == 1 ? 0.25 : 1), 1e-6);
   // Never in place.
   real.back() = folder.name("model.safetensors");
   const std::string original = test::read_file(folder / "model.safetensors");
@@ -300,9 +310,12 @@ TEST(Audit, ClipsACopy) {
 TEST(Audit, NeverWritesOverWhatItReads) {
   const Folder folder(llama());
   const Folder earlier(llama(2));
-  const std::string weights = folder.name("model.safetensors"), original = test::read_file(weights), config = test::read_file(folder.name("config.json"));
+  const std::string weights = folder.name("model.safetensors"), original = test::read_file(weights),
+                    config = test::read_file(folder.name("config.json"));
   for (const char* option : {"--html", "--csv"})
-    for (const auto& [read, written] : {std::pair{weights, weights}, {folder.name(), weights}, {folder.name(), folder.name("config.json")},
+    for (const auto& [read, written] : {std::pair{weights, weights},
+                                        {folder.name(), weights},
+                                        {folder.name(), folder.name("config.json")},
                                         {weights, earlier.name("model.safetensors")}}) {
       const test::Finished done = rootdk({read, option, written, "--against", earlier.name(), "--force"});
       EXPECT_EQ(done.status, 2) << option << written;
@@ -311,7 +324,8 @@ TEST(Audit, NeverWritesOverWhatItReads) {
   EXPECT_EQ(test::read_file(weights), original);
   EXPECT_EQ(test::read_file(folder.name("config.json")), config);
   const std::string twice = folder.name("out");
-  EXPECT_NE(rootdk({weights, "--html", twice, "--csv", twice}).err.find("also where another result goes"), std::string::npos);
+  EXPECT_NE(rootdk({weights, "--html", twice, "--csv", twice}).err.find("also where another result goes"),
+            std::string::npos);
   // A page of its own is replaced; a table carries no mark.
   for (const auto& [option, again] : {std::pair{"--html", 0}, {"--csv", 2}}) {
     const std::string path = folder.name(option);
@@ -323,7 +337,8 @@ TEST(Audit, NeverWritesOverWhatItReads) {
 
 TEST(Audit, ReadsWhatTrainingWrites) {
   const test::TemporaryFolder folder;
-  const test::Finished trained = test::run({ROOTDK_COMMAND, "train", "--rules", "dk(8)", "--dk", "16", "--lr", "0.001", "--seeds", "1", "--steps", "2", "--out", folder.path().string()});
+  const test::Finished trained = test::run({ROOTDK_COMMAND, "train", "--rules", "dk(8)", "--dk", "16", "--lr", "0.001",
+                                            "--seeds", "1", "--steps", "2", "--out", folder.path().string()});
   ASSERT_EQ(trained.status, 0) << trained.err;
   std::string checkpoint;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))

@@ -1,4 +1,5 @@
-// The command's verbs, small: their JSON against theory, against the worked numbers, and against itself at other thread counts.
+// The command's verbs, small: their JSON against theory, against the worked numbers, and against itself at other thread
+// counts.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +28,8 @@ Json json_of(Words words) {
   const Finished done = rootdk(words);
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(done.err, "");
-  for (const char* token : {"NaN", "nan", "Infinity", "inf,", "inf\n"}) EXPECT_EQ(done.out.find(token), done.out.npos) << token;
+  for (const char* token : {"NaN", "nan", "Infinity", "inf,", "inf\n"})
+    EXPECT_EQ(done.out.find(token), done.out.npos) << token;
   return Json::parse(done.out);
 }
 
@@ -43,8 +45,8 @@ Words printed_all(const Json& values, int decimals) {
   return out;
 }
 
-// Twice the width of a 95 % interval from its middle is 7.8 standard errors for known moments; from eight batches, 9.4 of a
-// Student t with 7 degrees, passed once in 30 000 times.
+// Twice the width of a 95 % interval from its middle is 7.8 standard errors for known moments; from eight batches, 9.4
+// of a Student t with 7 degrees, passed once in 30 000 times.
 void expect_agrees(const Json& estimate, double expected, const std::string& what) {
   const double low = estimate["ci95"][0], high = estimate["ci95"][1];
   EXPECT_NEAR(estimate["value"].get<double>(), expected, 2 * (high - low)) << what;
@@ -125,7 +127,9 @@ TEST(Command, ExplainTakesAnyRuleOfTheRegistry) {
     }
   const Json json = json_of({"explain", "--scores", "1,2,3", "--dk", "16", "--rules", all});
   EXPECT_EQ(json["rules"].size(), 9u) << all;
-  EXPECT_EQ(json_of({"explain", "--scores", "1,2", "--dk", "16", "--rules", "unit_variance(2, 0.5)"})["rules"][0]["divisor"], 4);
+  EXPECT_EQ(
+      json_of({"explain", "--scores", "1,2", "--dk", "16", "--rules", "unit_variance(2, 0.5)"})["rules"][0]["divisor"],
+      4);
 }
 
 // Experiments against theory ------------------------------------------------------------------------------------------
@@ -138,7 +142,8 @@ TEST(Command, VarianceIsDk) {
     const double low = row["ci95"][0], high = row["ci95"][1];
     EXPECT_NEAR(row["variance"].get<double>(), row["dk"].get<double>(), 2 * (high - low)) << row;
     EXPECT_LT(high - low, 0.15 * row["dk"].get<double>()) << "too few pairs to tell";
-    EXPECT_NEAR(row["variance_over_sqrt_dk"].get<double>(), row["variance"].get<double>() / row["dk"].get<double>(), 1e-9);
+    EXPECT_NEAR(row["variance_over_sqrt_dk"].get<double>(), row["variance"].get<double>() / row["dk"].get<double>(),
+                1e-9);
   }
   for (const Json& term : json["square_terms"])
     EXPECT_NEAR(term["mean"].get<double>(), term["i"] == term["j"] ? 1 : 0, 6 * term["standard_error"].get<double>());
@@ -149,8 +154,8 @@ TEST(Command, VarianceIsDk) {
 
 // d = 64, σ_q = 0.5, μ = 0.5, ρ = 0.2: 0.25·(64 + 4032·0.04) + 0.25·1.25·(64 + 4032·0.2).
 TEST(Command, VarianceFollowsTheGeneralFormula) {
-  const Json row = json_of({"variance", "--dk", "64", "--pairs", "100000", "--components", "normal", "--sigma-q", "0.5", "--mean",
-                            "0.5", "--corr", "0.2"})["rows"][0];
+  const Json row = json_of({"variance", "--dk", "64", "--pairs", "100000", "--components", "normal", "--sigma-q", "0.5",
+                            "--mean", "0.5", "--corr", "0.2"})["rows"][0];
   const double expected = 0.25 * (64 + 4032 * 0.04) + 0.25 * 1.25 * (64 + 4032 * 0.2), low = row["ci95"][0],
                high = row["ci95"][1];
   EXPECT_NEAR(row["expected"].get<double>(), expected, 1e-9);
@@ -163,7 +168,8 @@ TEST(Command, PhaseAgreesWithQuadrature) {
   for (const Json& point : json["points"])
     for (const char* what : {"entropy", "p_max", "trace_jacobian"})
       expect_agrees(point[what], point[what]["theory"], point.dump());
-  for (const Json& c : json["critical_line"]) EXPECT_DOUBLE_EQ(c["dk"].get<double>(), 2 * std::log(c["keys"].get<double>()));
+  for (const Json& c : json["critical_line"])
+    EXPECT_DOUBLE_EQ(c["dk"].get<double>(), 2 * std::log(c["keys"].get<double>()));
 }
 
 TEST(Command, GradientAgreesWithTheJacobian) {
@@ -176,7 +182,8 @@ TEST(Command, GradientAgreesWithTheJacobian) {
 }
 
 TEST(Command, PrecisionTellsSaturationFromRounding) {
-  const Json points = json_of({"precision", "--dk", "64", "--keys", "128", "--queries", "32", "--gains", "1"})["points"];
+  const Json points =
+      json_of({"precision", "--dk", "64", "--keys", "128", "--queries", "32", "--gains", "1"})["points"];
   ASSERT_EQ(points.size(), 12u);
   for (std::size_t rule = 0; rule < 3; ++rule)
     for (std::size_t dtype = 1; dtype < 4; ++dtype)
@@ -195,10 +202,11 @@ TEST(Command, InitPredictsTheSpread) {
   }
 }
 
-// Weights start so that q and k have unit variance, and on the first step they and the batch are the same for all: in the first
-// layer the spread of scores differs by the scale alone, up to the rounding of 16-term products in f32.
+// Weights start so that q and k have unit variance, and on the first step they and the batch are the same for all: in
+// the first layer the spread of scores differs by the scale alone, up to the rounding of 16-term products in f32.
 TEST(Command, TrainsEveryRuleOnTheSame) {
-  const Json json = json_of({"train", "--dk", "16", "--steps", "4", "--batch", "8", "--seeds", "2", "--lr", "0.001,0.01"});
+  const Json json =
+      json_of({"train", "--dk", "16", "--steps", "4", "--batch", "8", "--seeds", "2", "--lr", "0.001,0.01"});
   ASSERT_EQ(json["rules"].size(), 3u);
   EXPECT_EQ(json["complete"], true);
   const auto first = [&](std::size_t rule, std::size_t run) {
@@ -212,7 +220,8 @@ TEST(Command, TrainsEveryRuleOnTheSame) {
   }
   for (const Json& rule : json["rules"]) {
     EXPECT_EQ(rule["tuning"].size(), 2u);
-    EXPECT_NE(json["conclusion"].get<std::string>().find("under " + rule["formula"].get<std::string>()), std::string::npos);
+    EXPECT_NE(json["conclusion"].get<std::string>().find("under " + rule["formula"].get<std::string>()),
+              std::string::npos);
   }
 }
 
@@ -277,12 +286,14 @@ TEST(Command, TourTellsAllOfIt) {
     EXPECT_EQ(chapter["conclusion"], chapter["data"]["conclusion"]);
     EXPECT_NE(done.out.find(chapter["title"].get<std::string>()), done.out.npos);
   }
-  EXPECT_EQ(ids, (Words{"one_hot", "worked", "variance", "phase", "gradient", "precision", "train", "init", "mean", "whatif", "cost"}));
+  EXPECT_EQ(ids, (Words{"one_hot", "worked", "variance", "phase", "gradient", "precision", "train", "init", "mean",
+                        "whatif", "cost"}));
   const bool has_page = std::filesystem::exists(folder / "a/b/report.html");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "a/b"), {}), has_page ? 2 : 1) << "nothing else";
   EXPECT_EQ(has_page, done.out.find("without D3") == done.out.npos && done.out.find("built with D3") == done.out.npos);
   if (has_page) {
-    EXPECT_EQ(Json::parse(embedded(read_file(folder / "a/b/report.html"))), results) << "the page has the data beside it";
+    EXPECT_EQ(Json::parse(embedded(read_file(folder / "a/b/report.html"))), results)
+        << "the page has the data beside it";
   }
 
   // The same numbers, but for times, on another number of threads, and printed instead.

@@ -1,5 +1,5 @@
-// The command among other programs: bad input is one line and exit 2, files are whole or not there, Ctrl-C leaves what is
-// finished, and a progress bar is for terminals only.
+// The command among other programs: bad input is one line and exit 2, files are whole or not there, Ctrl-C leaves what
+// is finished, and a progress bar is for terminals only.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -123,9 +123,12 @@ TEST(CommandLine, BadInputIsOneLine) {
   for (const std::string& verb : kVerbs) EXPECT_NE(refused({verb, "--wrong", "a", "b", "c"}), "");
   EXPECT_EQ(refused({"phase", "--wrong"}), "rootdk phase: '--wrong' is not expected; try rootdk phase --help");
   EXPECT_EQ(refused({"explain"}), "rootdk explain: q: missing; scores, or q and at least one k, are wanted");
-  EXPECT_EQ(refused({"explain", "--scores", "1,2"}), "rootdk explain: --dk: missing; scores alone do not say what d_k was");
-  EXPECT_EQ(refused({"explain", "--scores", "1,x", "--dk", "4"}), "rootdk explain: --scores: \"x\" is not a finite number");
-  EXPECT_EQ(refused({"explain", "--scores", "1,inf", "--dk", "4"}), "rootdk explain: --scores: \"inf\" is not a finite number");
+  EXPECT_EQ(refused({"explain", "--scores", "1,2"}),
+            "rootdk explain: --dk: missing; scores alone do not say what d_k was");
+  EXPECT_EQ(refused({"explain", "--scores", "1,x", "--dk", "4"}),
+            "rootdk explain: --scores: \"x\" is not a finite number");
+  EXPECT_EQ(refused({"explain", "--scores", "1,inf", "--dk", "4"}),
+            "rootdk explain: --scores: \"inf\" is not a finite number");
   EXPECT_EQ(refused({"explain", "--scores", "1,", "--dk", "4"}),
             "rootdk explain: --scores: \"1,\" has an empty place; a list like 1,2,3 is wanted");
   EXPECT_EQ(refused({"explain", "--q", "1,2", "--k", "1"}), "rootdk explain: k: 1 components, but q has 2");
@@ -133,15 +136,20 @@ TEST(CommandLine, BadInputIsOneLine) {
   EXPECT_EQ(refused({"variance", "--pairs", "1e6"}), "rootdk variance: --pairs: \"1e6\" is not a whole number");
   EXPECT_EQ(refused({"variance", "--components", "cauchy"}),
             "rootdk variance: --components: \"cauchy\" is not known; known are normal,uniform,rademacher,student_t5");
-  EXPECT_EQ(refused({"variance", "--seed", "-1"}), "rootdk variance: --seed: \"-1\" is not a whole number of at least 0");
-  EXPECT_EQ(refused({"variance", "--threads", "-1"}), "rootdk variance: --threads: -1, but a number from 0 to 1024 is wanted");
+  EXPECT_EQ(refused({"variance", "--seed", "-1"}),
+            "rootdk variance: --seed: \"-1\" is not a whole number of at least 0");
+  EXPECT_EQ(refused({"variance", "--threads", "-1"}),
+            "rootdk variance: --threads: -1, but a number from 0 to 1024 is wanted");
   EXPECT_TRUE(refused({"phase", "--rules", "sqrt_dk,nope"})
                   .starts_with("rootdk phase: --rules: scale: \"nope\" is not known; known are none, sqrt_dk"));
   EXPECT_EQ(refused({"attend", "q.npy"}), "rootdk attend: k is required");
   EXPECT_EQ(refused({"train", "--task", "sums"}), "rootdk train: --task: \"sums\", but recall or text is wanted");
-  EXPECT_EQ(refused({"train", "--file", "a.txt"}), "rootdk train: --file: given, but --task is recall, which makes its own sequences");
-  EXPECT_EQ(refused({"train", "--resume"}), "rootdk train: --resume: which runs? --out DIR names the folder of their checkpoints");
-  EXPECT_EQ(refused({"train", "--steps", "-1"}), "rootdk train: --steps: -1, but at least 1 is wanted (0 is the default)");
+  EXPECT_EQ(refused({"train", "--file", "a.txt"}),
+            "rootdk train: --file: given, but --task is recall, which makes its own sequences");
+  EXPECT_EQ(refused({"train", "--resume"}),
+            "rootdk train: --resume: which runs? --out DIR names the folder of their checkpoints");
+  EXPECT_EQ(refused({"train", "--steps", "-1"}),
+            "rootdk train: --steps: -1, but at least 1 is wanted (0 is the default)");
   EXPECT_NE(refused({"train", "--dk", "3"}), "");
   EXPECT_NE(refused({"train", "--lr", "0.1,0.01"}), "");
   EXPECT_NE(refused({"train", "--task", "text", "--file", "/no/such/file"}).find("/no/such/file"), std::string::npos);
@@ -151,8 +159,9 @@ TEST(CommandLine, AFullDiskIsOneLine) {
   const std::string quoted = std::string("'") + ROOTDK_COMMAND + "' ";
   for (const char* words :
        {"--help", "explain --scores 1,2 --dk 4", "explain --scores 1,2 --dk 4 --json", "rules", "tour --quick"})
-    EXPECT_NE(refusal(run({"sh", "-c", quoted + words + " > /dev/full"})).find("standard output: No space left on device"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal(run({"sh", "-c", quoted + words + " > /dev/full"})).find("standard output: No space left on device"),
+        std::string::npos)
         << words;
 }
 
@@ -168,15 +177,16 @@ TEST(CommandLine, AttendsToTheUsersArrays) {
   ASSERT_EQ(file.size() % 64, (2 * 3 * 6 * 4) % 64u);
   std::vector<float> o(36);
   std::memcpy(o.data(), file.data() + file.size() - 36 * sizeof(float), 36 * sizeof(float));
-  // By the definition, in double; the last query stands on the last key. Sums of four products and five weights in f32: 1e-5 is
-  // ten times what they can lose.
+  // By the definition, in double; the last query stands on the last key. Sums of four products and five weights in f32:
+  // 1e-5 is ten times what they can lose.
   for (std::size_t h = 0; h < 2; ++h)
     for (std::size_t i = 0; i < 3; ++i) {
       double sum = 0, out[6] = {};
       for (std::size_t j = 0; j <= i + 2; ++j) {
         double s = 0;
         for (std::size_t d = 0; d < 4; ++d)
-          s += static_cast<double>(arrays.q[(h * 3 + i) * 4 + d]) * static_cast<double>(arrays.k[(h * 5 + j) * 4 + d]) / 2;
+          s += static_cast<double>(arrays.q[(h * 3 + i) * 4 + d]) * static_cast<double>(arrays.k[(h * 5 + j) * 4 + d]) /
+               2;
         sum += std::exp(s);
         for (std::size_t d = 0; d < 6; ++d) out[d] += std::exp(s) * static_cast<double>(arrays.v[(h * 5 + j) * 6 + d]);
       }
@@ -211,15 +221,18 @@ TEST(CommandLine, ReadsWhatNumPyWrites) {
   // [[1, 2], [−3, 4]]
   write_file(folder / "f4.npy", npy(header("<f4", "(2, 2)"), bytes_of(std::vector<float>{1, 2, -3, 4})));
   write_file(folder / "i4.npy", npy(header("<i4", "(2, 2)"), bytes_of(std::vector<std::int32_t>{1, 2, -3, 4})));
-  write_file(folder / "f2.npy", npy(header("<f2", "(2, 2)"), bytes_of(std::vector<std::uint16_t>{0x3c00, 0x4000, 0xc200, 0x4400})));
-  write_file(folder / "big.npy", npy(header(">f4", "(2, 2)"), std::string("\x3f\x80\0\0\x40\0\0\0\xc0\x40\0\0\x40\x80\0\0", 16)));
+  write_file(folder / "f2.npy",
+             npy(header("<f2", "(2, 2)"), bytes_of(std::vector<std::uint16_t>{0x3c00, 0x4000, 0xc200, 0x4400})));
+  write_file(folder / "big.npy",
+             npy(header(">f4", "(2, 2)"), std::string("\x3f\x80\0\0\x40\0\0\0\xc0\x40\0\0\x40\x80\0\0", 16)));
   write_file(folder / "fortran.npy", npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
                                          bytes_of(std::vector<float>{1, -3, 2, 4})));
   const std::string wanted = rootdk({"whatif", path("f4.npy"), path("f4.npy"), "--json"}).out;
   EXPECT_NE(wanted, "");
   for (const char* name : {"i4.npy", "f2.npy", "big.npy", "fortran.npy"})
     EXPECT_EQ(rootdk({"whatif", path(name), path(name), "--json"}).out, wanted) << name;
-  EXPECT_EQ(Json::parse(rootdk({"attend", path("i4.npy"), path("f2.npy"), path("big.npy"), "--json"}).out)["dtype"], "f32");
+  EXPECT_EQ(Json::parse(rootdk({"attend", path("i4.npy"), path("f2.npy"), path("big.npy"), "--json"}).out)["dtype"],
+            "f32");
 }
 
 // Each is refused with one line that names the file, and leaves no output behind.
@@ -243,12 +256,14 @@ TEST(CommandLine, MalformedArraysAreRefused) {
       {"open", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4", numbers)},
       {"overflow", npy(header("<f4", "(4611686018427387904, 4611686018427387904, 4)"), numbers)},
       {"huge", npy(header("<f4", "(1000000, 1000000, 4)"), numbers)},
-      {"two shapes", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4), 'shape': (1, 3, 4), }", numbers)},
+      {"two shapes",
+       npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4), 'shape': (1, 3, 4), }", numbers)},
   };
   for (const auto& [name, bytes] : bad) {
     SCOPED_TRACE(name);
     write_file(arrays.folder / "bad.npy", bytes);
-    const std::string line = refused({"attend", arrays["bad.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["o.npy"]});
+    const std::string line =
+        refused({"attend", arrays["bad.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["o.npy"]});
     EXPECT_NE(line.find("bad.npy: "), line.npos) << line;
     EXPECT_FALSE(std::filesystem::exists(arrays.folder / "o.npy"));
   }
@@ -256,7 +271,8 @@ TEST(CommandLine, MalformedArraysAreRefused) {
             "rootdk attend: " + arrays["none.npy"] + ": cannot be opened: No such file or directory");
   EXPECT_NE(refused({"attend", arrays.folder.path().string(), arrays["k.npy"], arrays["v.npy"]}).find("is a folder"),
             std::string::npos);
-  EXPECT_EQ(refused({"attend", arrays["q.npy"], arrays["v.npy"], arrays["v.npy"]}), "rootdk attend: k: dim_qk is 6, but q has 4");
+  EXPECT_EQ(refused({"attend", arrays["q.npy"], arrays["v.npy"], arrays["v.npy"]}),
+            "rootdk attend: k: dim_qk is 6, but q has 4");
 }
 
 // Files ---------------------------------------------------------------------------------------------------------------
@@ -270,18 +286,21 @@ TEST(CommandLine, FilesAreWholeOrAsTheyWere) {
   };
   std::vector<float> large = random(40'000, 4);
   write_file(arrays.folder / "v.npy", npy(header("<f4", "(2, 5, 4000)"), bytes_of(large)));
-  const std::string attend = "attend " + arrays["q.npy"] + " " + arrays["k.npy"] + " " + arrays["v.npy"] + " --stats none --out ";
+  const std::string attend =
+      "attend " + arrays["q.npy"] + " " + arrays["k.npy"] + " " + arrays["v.npy"] + " --stats none --out ";
   EXPECT_NE(on_a_small_disk(attend + arrays["o.npy"]).find("o.npy: File too large"), std::string::npos);
   EXPECT_EQ(arrays.folder.files(), files) << "neither the file nor a part of it";
   write_file(arrays.folder / "o.npy", "what was there");
   EXPECT_NE(on_a_small_disk(attend + arrays["o.npy"] + " --force").find("o.npy: File too large"), std::string::npos);
   EXPECT_EQ(read_file(arrays.folder / "o.npy"), "what was there");
   EXPECT_EQ(arrays.folder.files(), files + 1);
-  EXPECT_NE(on_a_small_disk("tour --quick --out " + arrays["tour"]).find("results.json: File too large"), std::string::npos);
-  EXPECT_FALSE(std::filesystem::exists(arrays.folder / "tour"));
-  EXPECT_NE(on_a_small_disk("train --rules sqrt_dk --dk 2 --steps 1 --batch 1 --seeds 1 --lr 0.01 --out " + arrays["train"])
-                .find("File too large"),
+  EXPECT_NE(on_a_small_disk("tour --quick --out " + arrays["tour"]).find("results.json: File too large"),
             std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(arrays.folder / "tour"));
+  EXPECT_NE(
+      on_a_small_disk("train --rules sqrt_dk --dk 2 --steps 1 --batch 1 --seeds 1 --lr 0.01 --out " + arrays["train"])
+          .find("File too large"),
+      std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(arrays.folder / "train"));
 }
 
@@ -306,11 +325,13 @@ TEST(CommandLine, NothingThatIsReadIsWrittenOver) {
   const Arrays arrays;
   std::filesystem::create_symlink(arrays.folder / "v.npy", arrays.folder / "link.npy");
   std::filesystem::create_hard_link(arrays.folder / "k.npy", arrays.folder / "hard.npy");
-  const std::string q = read_file(arrays.folder / "q.npy"), k = read_file(arrays.folder / "k.npy"), v = read_file(arrays.folder / "v.npy");
+  const std::string q = read_file(arrays.folder / "q.npy"), k = read_file(arrays.folder / "k.npy"),
+                    v = read_file(arrays.folder / "v.npy");
   const std::string spelt = (arrays.folder.path() / "." / ".." / arrays.folder.path().filename() / "q.npy").string();
   for (const std::string& name : {arrays["q.npy"], spelt, arrays["link.npy"], arrays["hard.npy"]})
     for (const Words& more : {Words{"--out", name}, Words{"--out", name, "--force"}})
-      EXPECT_EQ(refused(arrays.attend(more)), "rootdk attend: --out: " + name + " is read by this command, and would be written over");
+      EXPECT_EQ(refused(arrays.attend(more)),
+                "rootdk attend: --out: " + name + " is read by this command, and would be written over");
   EXPECT_EQ(read_file(arrays.folder / "q.npy"), q);
   EXPECT_EQ(read_file(arrays.folder / "k.npy"), k);
   EXPECT_EQ(read_file(arrays.folder / "v.npy"), v);
@@ -320,7 +341,8 @@ TEST(CommandLine, WhatOthersWroteStaysUnlessForced) {
   const Arrays arrays;
   write_file(arrays.folder / "mine.txt", "years of work");
   EXPECT_EQ(refused(arrays.attend({"--out", arrays["mine.txt"]})),
-            "rootdk attend: --out: " + arrays["mine.txt"] + " is there already, and is no page or JSON of rootdk's; --force writes over it");
+            "rootdk attend: --out: " + arrays["mine.txt"] +
+                " is there already, and is no page or JSON of rootdk's; --force writes over it");
   EXPECT_EQ(read_file(arrays.folder / "mine.txt"), "years of work");
   EXPECT_EQ(rootdk(arrays.attend({"--out", arrays["mine.txt"], "--force"})).status, 0);
   // Results of its own are replaced; a file of that name that is none is not.
@@ -328,12 +350,14 @@ TEST(CommandLine, WhatOthersWroteStaysUnlessForced) {
   std::filesystem::create_directory(arrays.folder / "tour");
   write_file(arrays.folder / "tour/results.json", "{\n\"format\": \"rootdk-results\"}");
   EXPECT_EQ(rootdk(tour).status, 0);
-  EXPECT_NE(read_file(arrays.folder / "tour/report.html").find("<meta name=\"generator\" content=\"rootdk"), std::string::npos);
+  EXPECT_NE(read_file(arrays.folder / "tour/report.html").find("<meta name=\"generator\" content=\"rootdk"),
+            std::string::npos);
   write_file(arrays.folder / "tour/results.json", "{\"format\": \"another\"}");
   EXPECT_NE(refused(tour).find("results.json is there already"), std::string::npos);
   EXPECT_EQ(read_file(arrays.folder / "tour/results.json"), "{\"format\": \"another\"}");
   // Runs cost hours.
-  const Words train = {"train", "--rules", "sqrt_dk", "--dk", "2", "--steps", "1", "--batch", "1", "--seeds", "1", "--lr", "0.01", "--out", arrays["runs"]};
+  const Words train = {"train", "--rules", "sqrt_dk", "--dk", "2",    "--steps", "1",           "--batch",
+                       "1",     "--seeds", "1",       "--lr", "0.01", "--out",   arrays["runs"]};
   const auto with = [&](const char* option) {
     Words words = train;
     words.emplace_back(option);
@@ -374,7 +398,7 @@ TEST(CommandLine, AnInterruptedTourCanBeRead) {
 TEST(CommandLine, InterruptedTrainingGoesOn) {
   const TemporaryFolder folder;
   const std::string out = folder.path().string();
-  const Words words = {"train", "--rules", "sqrt_dk", "--dk",   "2",  "--layers", "1", "--steps",
+  const Words words = {"train", "--rules", "sqrt_dk", "--dk",    "2", "--layers", "1",    "--steps",
                        "800",   "--batch", "1",       "--seeds", "1", "--lr",     "0.01", "--json"};
   const auto with = [&](const Words& more) {
     Words all = words;
@@ -393,8 +417,8 @@ TEST(CommandLine, InterruptedTrainingGoesOn) {
   const Finished resumed = rootdk(with({"--out", out, "--resume"}));
   EXPECT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_EQ(resumed.out, rootdk(words).out);
-  EXPECT_NE(refused({"train", "--rules", "sqrt_dk", "--dk", "2", "--layers", "1", "--steps", "801", "--batch", "1", "--seeds", "1",
-                     "--lr", "0.01", "--out", out, "--resume"})
+  EXPECT_NE(refused({"train", "--rules", "sqrt_dk", "--dk", "2", "--layers", "1", "--steps", "801", "--batch", "1",
+                     "--seeds", "1", "--lr", "0.01", "--out", out, "--resume"})
                 .find("steps"),
             std::string::npos)
       << "a checkpoint of another run";

@@ -94,9 +94,10 @@ TEST(CommandPages, ReplaceNothingOfOthers) {
     EXPECT_NE(rootdk(words).err.find("is read by this command"), std::string::npos);
     EXPECT_EQ(read_file(arrays["q.npy"]), q);
   }
-  EXPECT_NE(rootdk({"attend", arrays["q.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["x"], "--html",
-                    arrays["x"]}).err.find("also where another result goes"),
-            std::string::npos);
+  EXPECT_NE(
+      rootdk({"attend", arrays["q.npy"], arrays["k.npy"], arrays["v.npy"], "--out", arrays["x"], "--html", arrays["x"]})
+          .err.find("also where another result goes"),
+      std::string::npos);
   EXPECT_EQ(rootdk({"explain", "--scores", "14,10,12", "--dk", "64", "--html", notes, "--force"}).status, 0);
   EXPECT_NE(read_file(notes), "mine");
 }

@@ -1,4 +1,5 @@
-// What rootdk/cuda.h says where there is no GPU, or where the wrong device is called. Results on a GPU: tests/cuda, ./run gpu-test.
+// What rootdk/cuda.h says where there is no GPU, or where the wrong device is called. Results on a GPU: tests/cuda,
+// ./run gpu-test.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -21,7 +22,8 @@ struct Small {
 TEST(CudaApi, PlansForTheCpuAreRefused) {
   Small s;
   const Plan plan = make_plan({}, shape_of(s.in));
-  EXPECT_EQ(message_of([&] { cuda::forward(plan, s.in, s.out, {}); }), "plan: made for the CPU, but a GPU was called (make it with the GPU's machine)");
+  EXPECT_EQ(message_of([&] { cuda::forward(plan, s.in, s.out, {}); }),
+            "plan: made for the CPU, but a GPU was called (make it with the GPU's machine)");
 }
 
 TEST(CudaApi, PlansForAGpuAreRefusedOnTheCpu) {
@@ -29,7 +31,9 @@ TEST(CudaApi, PlansForAGpuAreRefusedOnTheCpu) {
   Plan plan = make_plan({}, shape_of(s.in));
   plan.device = Device::kCuda;
   std::vector<std::byte> workspace(plan.workspace_bytes + 64);
-  EXPECT_EQ(message_of([&] { forward(plan, s.in, s.out, {workspace.data(), workspace.size()}); }),
+  EXPECT_EQ(message_of([&] {
+              forward(plan, s.in, s.out, {workspace.data(), workspace.size()});
+            }),
             "plan: made for a GPU, but the CPU was called (rootdk/cuda.h has forward and backward for GPUs)");
 }
 
@@ -62,9 +66,15 @@ struct CudaC : ::testing::Test {
   }
 
   int forward() { return rootdk_cuda_forward(&problem, &in, &out, workspace.data(), workspace.size(), nullptr); }
-  int backward() { return rootdk_cuda_backward(&problem, &back, &gradients, workspace.data(), workspace.size(), nullptr); }
-  int read_stats() { return rootdk_cuda_read_stats(&problem, &in, workspace.data(), workspace.size(), nullptr, &stats); }
-  int read_gradient_stats() { return rootdk_cuda_read_gradient_stats(&problem, &in, workspace.data(), workspace.size(), nullptr, &head, 1); }
+  int backward() {
+    return rootdk_cuda_backward(&problem, &back, &gradients, workspace.data(), workspace.size(), nullptr);
+  }
+  int read_stats() {
+    return rootdk_cuda_read_stats(&problem, &in, workspace.data(), workspace.size(), nullptr, &stats);
+  }
+  int read_gradient_stats() {
+    return rootdk_cuda_read_gradient_stats(&problem, &in, workspace.data(), workspace.size(), nullptr, &head, 1);
+  }
 
   void expect_refused(const std::function<int()>& call, const std::string& why) {
     EXPECT_EQ(call(), ROOTDK_INVALID_ARGUMENT);
@@ -104,22 +114,28 @@ TEST_F(CudaC, StatisticsCannotBeHadFromTheCallItself) {
   out.stats = &stats;
   expect_refused([&] { return forward(); }, "stats" + later + "rootdk_cuda_read_stats reads it afterwards");
   gradients.head_stats = &head, gradients.head_stats_count = 1;
-  expect_refused([&] { return backward(); }, "head_stats" + later + "rootdk_cuda_read_gradient_stats reads it afterwards");
+  expect_refused([&] { return backward(); },
+                 "head_stats" + later + "rootdk_cuda_read_gradient_stats reads it afterwards");
 }
 
 TEST_F(CudaC, HostileArgumentsAreRefused) {
   std::size_t size = 0;
   expect_refused([&] { return rootdk_cuda_forward(&problem, nullptr, &out, nullptr, 0, nullptr); }, "inputs: null");
   expect_refused([&] { return rootdk_cuda_forward(&problem, &in, nullptr, nullptr, 0, nullptr); }, "outputs: null");
-  expect_refused([&] { return rootdk_cuda_backward(&problem, &back, nullptr, nullptr, 0, nullptr); }, "gradients: null");
-  expect_refused([&] { return rootdk_cuda_backward(&problem, nullptr, &gradients, nullptr, 0, nullptr); }, "inputs: null");
+  expect_refused([&] { return rootdk_cuda_backward(&problem, &back, nullptr, nullptr, 0, nullptr); },
+                 "gradients: null");
+  expect_refused([&] { return rootdk_cuda_backward(&problem, nullptr, &gradients, nullptr, 0, nullptr); },
+                 "inputs: null");
   expect_refused([&] { return rootdk_cuda_workspace_size(&problem, &in, ROOTDK_FORWARD, nullptr); }, "size: null");
   expect_refused([&] { return rootdk_cuda_is_fast(&problem, &in, ROOTDK_FORWARD, nullptr); }, "fast: null");
   expect_refused([&] { return rootdk_cuda_read_stats(&problem, &in, nullptr, 0, nullptr, nullptr); }, "stats: null");
-  expect_refused([&] { return rootdk_cuda_read_gradient_stats(&problem, &in, nullptr, 0, nullptr, nullptr, 0); }, "heads: null");
-  expect_refused([&] { return rootdk_cuda_workspace_size(&problem, &in, 2, &size); }, "pass: value is 2, but 0 to 1 is wanted");
+  expect_refused([&] { return rootdk_cuda_read_gradient_stats(&problem, &in, nullptr, 0, nullptr, nullptr, 0); },
+                 "heads: null");
+  expect_refused([&] { return rootdk_cuda_workspace_size(&problem, &in, 2, &size); },
+                 "pass: value is 2, but 0 to 1 is wanted");
   in.reserved[7] = 1;
-  expect_refused([&] { return forward(); }, "inputs: reserved is not zero: not initialised, or made for a later version than 0.1.0");
+  expect_refused([&] { return forward(); },
+                 "inputs: reserved is not zero: not initialised, or made for a later version than 0.1.0");
   in.reserved[7] = 0;
   in.q.dtype = 77;
   expect_refused([&] { return forward(); }, "q: dtype is 77, but 0 to 4 is wanted");

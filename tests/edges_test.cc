@@ -1,4 +1,5 @@
-// The promises about what is not ordinary: rows that see nothing, lengths of zero, enormous scores, NaN and Inf, dropout.
+// The promises about what is not ordinary: rows that see nothing, lengths of zero, enormous scores, NaN and Inf,
+// dropout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +34,8 @@ std::unique_ptr<Case> simple_case(const Shape& shape, std::uint64_t seed = 1, do
 
 bool row_sees(const Case& c, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   const base::KeyRange range = base::visible_keys(c.problem.mask, c.shape, b, i);
-  return j >= range.begin && j < range.end && (c.allowed.empty() || base::read(c.problem.mask.allowed, b, h, i, j) != 0) &&
+  return j >= range.begin && j < range.end &&
+         (c.allowed.empty() || base::read(c.problem.mask.allowed, b, h, i, j) != 0) &&
          (c.bias.empty() || base::read(c.problem.mask.bias, b, h, i, j) != -kInf);
 }
 
@@ -156,7 +158,7 @@ TEST(Edges, NoNanWhileScoresAreFiniteInF32) {
       EXPECT_EQ(r.score_max[0], static_cast<double>(static_cast<float>(magnitude)));
       for (const auto* x : {&r.o, &r.lse, &r.p_max, &r.d_v}) EXPECT_TRUE(all_finite(*x)) << kernel.label() << magnitude;
       EXPECT_TRUE(magnitude > 1e38 || all_finite(r.d_q)) << kernel.label();  // at 3.3e38 dS·k itself passes f32
-      EXPECT_NEAR(r.p_max[0], 1.0 / 50, 0x1p-20);  // the fifty equal largest share everything
+      EXPECT_NEAR(r.p_max[0], 1.0 / 50, 0x1p-20);                            // the fifty equal largest share everything
     }
   }
 }
@@ -166,11 +168,13 @@ TEST(Edges, NonFiniteKeysAndValuesTouchOnlyRowsThatSeeThem) {
   int touched = 0, spared = 0;
   const int problems = problem_count(300);
   for (int seed = 0; seed < std::min(problems, 300); ++seed) {
-    const auto c = random_case(static_cast<std::uint64_t>(seed) + 5000, {.work = 1 << 15, .longest = 300, .paged = false});
+    const auto c =
+        random_case(static_cast<std::uint64_t>(seed) + 5000, {.work = 1 << 15, .longest = 300, .paged = false});
     const Shape& s = c->shape;
     if (s.len_kv == 0 || s.len_q == 0) continue;
     Rng rng(static_cast<std::uint64_t>(seed));
-    const std::int64_t b = rng.integer(0, s.batch - 1), kv = rng.integer(0, s.heads_kv - 1), j = rng.integer(0, s.len_kv - 1);
+    const std::int64_t b = rng.integer(0, s.batch - 1), kv = rng.integer(0, s.heads_kv - 1),
+                       j = rng.integer(0, s.len_kv - 1);
     const double poison = std::vector<double>{kNan, kInf, -kInf}[static_cast<std::size_t>(rng.integer(0, 2))];
     Buffer Case::*where = rng.chance(0.5) ? &Case::k : &Case::v;
     for (const engine::Kernel& kernel : all_kernels()) {
@@ -186,16 +190,19 @@ TEST(Edges, NonFiniteKeysAndValuesTouchOnlyRowsThatSeeThem) {
         const auto part_equal = [&](const std::vector<double>& x, const std::vector<double>& y, std::int64_t dim) {
           return std::equal(x.begin() + row * dim, x.begin() + (row + 1) * dim, y.begin() + row * dim);
         };
-        const bool finite = std::isfinite(r.lse[static_cast<std::size_t>(row)]) || r.lse[static_cast<std::size_t>(row)] == -kInf;
+        const bool finite =
+            std::isfinite(r.lse[static_cast<std::size_t>(row)]) || r.lse[static_cast<std::size_t>(row)] == -kInf;
         bool o_finite = true;
-        for (std::int64_t d = 0; d < s.dim_v; ++d) o_finite = o_finite && std::isfinite(r.o[static_cast<std::size_t>(row * s.dim_v + d)]);
+        for (std::int64_t d = 0; d < s.dim_v; ++d)
+          o_finite = o_finite && std::isfinite(r.o[static_cast<std::size_t>(row * s.dim_v + d)]);
         broken[static_cast<std::size_t>(row / s.len_q)] += !(finite && o_finite);
         if (rb == b && h / s.group() == kv && row_sees(*c, rb, h, i, j)) {
           touched += !(finite && o_finite);
           continue;
         }
         ++spared;
-        ASSERT_TRUE(part_equal(r.o, clean.o, s.dim_v) && part_equal(r.lse, clean.lse, 1)) << seed << kernel.label() << c->describe();
+        ASSERT_TRUE(part_equal(r.o, clean.o, s.dim_v) && part_equal(r.lse, clean.lse, 1))
+            << seed << kernel.label() << c->describe();
         ASSERT_TRUE(part_equal(r.d_q, clean.d_q, s.dim_qk)) << seed << " " << kernel.label() << "\n" << c->describe();
       }
       for (std::size_t head = 0; head < broken.size(); ++head)
@@ -208,17 +215,20 @@ TEST(Edges, NonFiniteKeysAndValuesTouchOnlyRowsThatSeeThem) {
   EXPECT_GT(spared, problems);
 }
 
-// A row whose scores are NaN is NaN as a whole, and so is all that it has a share in: whoever looks at gradients alone, as loss scaling does,
-// must see it, too.
+// A row whose scores are NaN is NaN as a whole, and so is all that it has a share in: whoever looks at gradients alone,
+// as loss scaling does, must see it, too.
 TEST(Edges, NothingThatSeesNaNStaysFinite) {
   int rows = 0, keys = 0;
   const int problems = problem_count(200);
   for (int seed = 0; seed < std::min(problems, 200); ++seed) {
-    const auto c = random_case(static_cast<std::uint64_t>(seed) + 7000, {.work = 1 << 15, .longest = 300, .paged = false});
+    const auto c =
+        random_case(static_cast<std::uint64_t>(seed) + 7000, {.work = 1 << 15, .longest = 300, .paged = false});
     const Shape& s = c->shape;
-    if (s.len_kv == 0 || s.len_q == 0 || c->problem.transform.present()) continue;  // a transform of one's own may hide it
+    if (s.len_kv == 0 || s.len_q == 0 || c->problem.transform.present())
+      continue;  // a transform of one's own may hide it
     Rng rng(static_cast<std::uint64_t>(seed));
-    const std::int64_t b = rng.integer(0, s.batch - 1), h = rng.integer(0, s.heads_q - 1), i = rng.integer(0, s.len_q - 1);
+    const std::int64_t b = rng.integer(0, s.batch - 1), h = rng.integer(0, s.heads_q - 1),
+                       i = rng.integer(0, s.len_q - 1);
     const std::int64_t row = (b * s.heads_q + h) * s.len_q + i;
     bool sees = false;
     for (std::int64_t j = 0; j < s.len_kv; ++j) sees = sees || row_sees(*c, b, h, i, j);
@@ -229,9 +239,11 @@ TEST(Edges, NothingThatSeesNaNStaysFinite) {
       if (kernel.name == "reference" && s.dtype != DType::kF32) continue;
       const Result r = run(*c, kernel);
       const auto none_finite = [](const std::vector<double>& x, std::int64_t at, std::int64_t dim) {
-        return std::none_of(x.begin() + at * dim, x.begin() + (at + 1) * dim, [](double v) { return std::isfinite(v); });
+        return std::none_of(x.begin() + at * dim, x.begin() + (at + 1) * dim,
+                            [](double v) { return std::isfinite(v); });
       };
-      ASSERT_TRUE(std::isnan(r.lse[static_cast<std::size_t>(row)])) << seed << " " << kernel.label() << "\n" << c->describe();
+      ASSERT_TRUE(std::isnan(r.lse[static_cast<std::size_t>(row)])) << seed << " " << kernel.label() << "\n"
+                                                                    << c->describe();
       ASSERT_TRUE(none_finite(r.o, row, s.dim_v)) << seed << " " << kernel.label() << "\n" << c->describe();
       ASSERT_TRUE(none_finite(r.d_q, row, s.dim_qk)) << seed << " " << kernel.label() << "\n" << c->describe();
       ++rows;
@@ -253,11 +265,13 @@ TEST(Edges, NonFiniteQueriesTouchOnlyKeysTheySee) {
   int spared = 0;
   const int problems = problem_count(300);
   for (int seed = 0; seed < std::min(problems, 300); ++seed) {
-    const auto c = random_case(static_cast<std::uint64_t>(seed) + 9000, {.work = 1 << 15, .longest = 300, .paged = false});
+    const auto c =
+        random_case(static_cast<std::uint64_t>(seed) + 9000, {.work = 1 << 15, .longest = 300, .paged = false});
     const Shape& s = c->shape;
     if (s.len_kv == 0 || s.len_q == 0) continue;
     Rng rng(static_cast<std::uint64_t>(seed));
-    const std::int64_t b = rng.integer(0, s.batch - 1), h = rng.integer(0, s.heads_q - 1), i = rng.integer(0, s.len_q - 1);
+    const std::int64_t b = rng.integer(0, s.batch - 1), h = rng.integer(0, s.heads_q - 1),
+                       i = rng.integer(0, s.len_q - 1);
     const double poison = std::vector<double>{kNan, kInf, -kInf}[static_cast<std::size_t>(rng.integer(0, 2))];
     Buffer Case::*where = rng.chance(0.5) ? &Case::q : &Case::d_o;
     for (const engine::Kernel& kernel : fast_kernels()) {
@@ -274,7 +288,8 @@ TEST(Edges, NonFiniteQueriesTouchOnlyKeysTheySee) {
           return std::equal(x.begin() + n * dim, x.begin() + (n + 1) * dim, y.begin() + n * dim);
         };
         ASSERT_TRUE(part_equal(r.d_k, clean.d_k, s.dim_qk) && part_equal(r.d_v, clean.d_v, s.dim_v))
-            << seed << " " << kernel.label() << "\n" << c->describe();
+            << seed << " " << kernel.label() << "\n"
+            << c->describe();
       }
       c.get()->*where = before;
       c->link();
@@ -295,7 +310,8 @@ TEST(Edges, DropoutKeepsWhatTheGeneratorSays) {
     const Result r = run(*c, kernel, {.threads = 2, .backward = false});
     for (std::int64_t n = 0; n < static_cast<std::int64_t>(r.o.size()); ++n) {
       const std::int64_t j = n % keys, i = n / keys % 70, h = n / keys / 70 % 2, b = n / keys / 140;
-      ASSERT_EQ(r.o[static_cast<std::size_t>(n)] != 0, base::keeps(c->problem.dropout, b, h, i, j)) << kernel.label() << n;
+      ASSERT_EQ(r.o[static_cast<std::size_t>(n)] != 0, base::keeps(c->problem.dropout, b, h, i, j))
+          << kernel.label() << n;
     }
   }
 }

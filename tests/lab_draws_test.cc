@@ -61,11 +61,12 @@ TEST(Draws, ProductsAreSumsOverBeginnings) {
       for (std::size_t p = 0; p < kPairsPerBlock; ++p) {
         double sum = 0, size = 0;
         for (std::size_t i = 0; i < static_cast<std::size_t>(dims[t]); ++i) {
-          const double x =
-              static_cast<double>(block.q[i * kPairsPerBlock + p]) * static_cast<double>(block.k[i * kPairsPerBlock + p]);
+          const double x = static_cast<double>(block.q[i * kPairsPerBlock + p]) *
+                           static_cast<double>(block.k[i * kPairsPerBlock + p]);
           sum += x, size += std::fabs(x);
         }
-        ASSERT_NEAR(static_cast<double>(products[t * kPairsPerBlock + p]), sum, static_cast<double>(2 * dims[t]) * kU * size);
+        ASSERT_NEAR(static_cast<double>(products[t * kPairsPerBlock + p]), sum,
+                    static_cast<double>(2 * dims[t]) * kU * size);
       }
   }
 }
@@ -74,14 +75,16 @@ TEST(Draws, ProductsAreSumsOverBeginnings) {
 struct Words {
   std::array<std::uint32_t, 4> w;
   double unit(int i) const {
-    return static_cast<double>((static_cast<float>(static_cast<std::int32_t>(w[static_cast<std::size_t>(i)] >> 1)) + 0.5f) *
-                               0x1p-31f);
+    return static_cast<double>(
+        (static_cast<float>(static_cast<std::int32_t>(w[static_cast<std::size_t>(i)] >> 1)) + 0.5f) * 0x1p-31f);
   }
   double angle(int i) const {
     return 2 * std::numbers::pi *
            static_cast<double>(static_cast<float>(static_cast<std::int32_t>(w[static_cast<std::size_t>(i)]))) * 0x1p-32;
   }
-  double centred(int i) const { return static_cast<double>(static_cast<std::int32_t>(w[static_cast<std::size_t>(i)])) * 0x1p-31; }
+  double centred(int i) const {
+    return static_cast<double>(static_cast<std::int32_t>(w[static_cast<std::size_t>(i)])) * 0x1p-31;
+  }
   double radius(int i) const { return std::sqrt(-2 * std::log(unit(i))); }
 };
 
@@ -91,8 +94,8 @@ Words words(const PairLaw& law, std::uint64_t pair, std::uint32_t call) {
                            static_cast<std::uint32_t>(law.seed), static_cast<std::uint32_t>(law.seed >> 32))};
 }
 
-// Each is a dozen roundings of numbers no larger than the result's own factors, and polynomials right to 4e-8 (below u): 16u of
-// them.
+// Each is a dozen roundings of numbers no larger than the result's own factors, and polynomials right to 4e-8 (below
+// u): 16u of them.
 TEST(Draws, AreWhatTheirFormulasSay) {
   const std::uint64_t first = (std::uint64_t{5} << 32) + 2 * kPairsPerBlock;  // the pair's upper half counts, too
   for (const Component kind : kKinds) {
@@ -128,8 +131,9 @@ TEST(Draws, AreWhatTheirFormulasSay) {
   }
 }
 
-// Mean, variance, fourth moment and the correlation of q with k, each within five standard errors from the distribution's own
-// moments. Of a Student t the fourth moment has no standard error: its tails are counted instead, which is binomial.
+// Mean, variance, fourth moment and the correlation of q with k, each within five standard errors from the
+// distribution's own moments. Of a Student t the fourth moment has no standard error: its tails are counted instead,
+// which is binomial.
 TEST(Draws, AreDistributedAsPromised) {
   struct Moments {
     Component kind;
@@ -148,11 +152,12 @@ TEST(Draws, AreDistributedAsPromised) {
     double within[4] = {}, bounds[4];
     for (int s = 0; s < 4; ++s) bounds[s] = student_bound(5, shares[s]) * std::sqrt(0.6);
     for (int b = 0; b < blocks; ++b) {
-      const Block block =
-          components_of(draw_kernels().front(), {m.kind, 1, 1, 0, 0, 99}, static_cast<std::uint64_t>(b) * kPairsPerBlock, dim);
+      const Block block = components_of(draw_kernels().front(), {m.kind, 1, 1, 0, 0, 99},
+                                        static_cast<std::uint64_t>(b) * kPairsPerBlock, dim);
       for (std::size_t i = 0; i < block.q.size(); ++i) {
         const double x = static_cast<double>(block.q[i]);
-        mean += x / n, square += x * x / n, fourth += x * x * x * x / n, cross += x * static_cast<double>(block.k[i]) / n;
+        mean += x / n, square += x * x / n, fourth += x * x * x * x / n,
+            cross += x * static_cast<double>(block.k[i]) / n;
         for (int s = 0; s < 4; ++s) within[s] += std::fabs(x) <= bounds[s];
       }
     }
@@ -167,8 +172,9 @@ TEST(Draws, AreDistributedAsPromised) {
   }
 }
 
-// q = mean + σ·(√(1−ρ)·a + √ρ·a₀): the covariance of two components is σ²ρ, q and k stay independent. Five standard errors; a
-// product of two has a variance of at most (second moment)·(second moment) + … ≤ 3·(σ² + μ²)² for normal components.
+// q = mean + σ·(√(1−ρ)·a + √ρ·a₀): the covariance of two components is σ²ρ, q and k stay independent. Five standard
+// errors; a product of two has a variance of at most (second moment)·(second moment) + … ≤ 3·(σ² + μ²)² for normal
+// components.
 TEST(Draws, FollowTheLawOfMeansAndCorrelations) {
   const float sigma_q = 0.5f, sigma_k = 2, mean = 0.25f, rho = 0.4f;
   const int blocks = 400;

@@ -1,5 +1,5 @@
-// The experiments on whole heads: what is measured against theory, within standard errors between independent batches; and the
-// same numbers at any thread count. Seeds are fixed, so a run either always passes or never.
+// The experiments on whole heads: what is measured against theory, within standard errors between independent batches;
+// and the same numbers at any thread count. Seeds are fixed, so a run either always passes or never.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -114,8 +114,8 @@ TEST(Gradient, AtTheScoresIsTheJacobianOfTheory) {
   }
 }
 
-// What reaches Q and K, computed again in double from the definition for one small batch of the same law: dQ = c·dS·K. Both are
-// means over independent batches, so their difference is within the sum of their errors.
+// What reaches Q and K, computed again in double from the definition for one small batch of the same law: dQ = c·dS·K.
+// Both are means over independent batches, so their difference is within the sum of their errors.
 TEST(Gradient, AtQAndKIsTheChainRule) {
   const std::size_t n = 16, t = 8, d = 4;
   GradientOptions options;
@@ -164,13 +164,14 @@ TEST(Gradient, AtQAndKIsTheChainRule) {
     const GradientPoint& p = gradient.points[r];
     EXPECT_NEAR(p.queries.mean_square.value, q.value,
                 kStandardErrors * (q.standard_error + p.queries.mean_square.standard_error));
-    EXPECT_NEAR(p.keys.mean_square.value, k.value, kStandardErrors * (k.standard_error + p.keys.mean_square.standard_error));
+    EXPECT_NEAR(p.keys.mean_square.value, k.value,
+                kStandardErrors * (k.standard_error + p.keys.mean_square.standard_error));
     EXPECT_LT(q.standard_error, 0.1 * q.value) << "too few samples to tell";
   }
 }
 
-// The three statements the experiment is there for, at a size where theory leaves no doubt (n = 256, d = 256: σ = 16 against σ_c
-// = 3.3).
+// The three statements the experiment is there for, at a size where theory leaves no doubt (n = 256, d = 256: σ = 16
+// against σ_c = 3.3).
 TEST(Gradient, VanishesInQuantilesNotInTheMean) {
   GradientOptions options;
   options.dk = {256};
@@ -209,8 +210,9 @@ const PrecisionPoint& at(const Precision& precision, std::string_view rule, DTyp
   throw std::logic_error("no such point");
 }
 
-// Unit roundoff, and what it may do: |stored − s| ≤ u·|s|, so the probabilities move by a share of at most 2u·max|s| + u (as they
-// are stored), and ½Σ|Δp| by half of that and no more than a rounding of e^x besides. Scores of this size stay below 6σ.
+// Unit roundoff, and what it may do: |stored − s| ≤ u·|s|, so the probabilities move by a share of at most 2u·max|s| +
+// u (as they are stored), and ½Σ|Δp| by half of that and no more than a rounding of e^x besides. Scores of this size
+// stay below 6σ.
 TEST(Precision, SaturationIsNotRounding) {
   PrecisionOptions options;
   options.dk = {64};
@@ -241,9 +243,9 @@ TEST(Precision, SaturationIsNotRounding) {
   EXPECT_LT(at(precision, "sqrt_dk", DType::kF64, 1).p_max, 0.1);
 }
 
-// √64 and 64 are powers of two, so the stored scores under the three rules are the same digits with other exponents, and their
-// errors scale exactly (f16 is left out: its smallest scores are subnormal). The bits that tell keys apart are what dividing by
-// d_k wastes.
+// √64 and 64 are powers of two, so the stored scores under the three rules are the same digits with other exponents,
+// and their errors scale exactly (f16 is left out: its smallest scores are subnormal). The bits that tell keys apart
+// are what dividing by d_k wastes.
 TEST(Precision, DividingByDkWastesBitsOfTheWeights) {
   PrecisionOptions options;
   options.dk = {64};
@@ -261,8 +263,8 @@ TEST(Precision, DividingByDkWastesBitsOfTheWeights) {
   }
 }
 
-// Scores are normal with σ = 8·gain given ‖q‖ = 8, so the share beyond 65504 is near erfc; a tenth of it is far more than 16 384
-// pairs vary.
+// Scores are normal with σ = 8·gain given ‖q‖ = 8, so the share beyond 65504 is near erfc; a tenth of it is far more
+// than 16 384 pairs vary.
 TEST(Precision, F16Overflows) {
   PrecisionOptions options;
   options.dk = {64};
@@ -270,7 +272,8 @@ TEST(Precision, F16Overflows) {
   options.keys = 256;
   options.queries = 64;
   const Precision precision = measure_precision(options);
-  const PrecisionPoint &none = at(precision, "none", DType::kF16, 4096), &root = at(precision, "sqrt_dk", DType::kF16, 4096);
+  const PrecisionPoint &none = at(precision, "none", DType::kF16, 4096),
+                       &root = at(precision, "sqrt_dk", DType::kF16, 4096);
   EXPECT_NEAR(none.overflow_raw, std::erfc(65520 / (8 * 4096.0) / std::numbers::sqrt2), 0.02);
   EXPECT_GT(none.overflow_rows, 0.9);
   EXPECT_EQ(root.overflow_rows, 0);
@@ -381,8 +384,8 @@ TEST(Whatif, ScalesAreThoseOfForward) {
     }
 }
 
-// The measured factor makes the population variance within rows 1; the statistic divides by n − 1. f32 sums of 40 keys: 1e-5 is
-// plenty.
+// The measured factor makes the population variance within rows 1; the statistic divides by n − 1. f32 sums of 40 keys:
+// 1e-5 is plenty.
 TEST(Whatif, MeasuredUnitVarianceIsOne) {
   const Head head;
   const Whatif result = try_on(head, {"measured"});
@@ -412,7 +415,8 @@ TEST(Whatif, NormsForgetTheSize) {
 
 TEST(Whatif, ValuesAreOptionalAndTemperatureSharpens) {
   const Head head(1);
-  const Whatif with = try_on(head, {"sqrt_dk", "temperature"}), without = try_on(head, {"sqrt_dk", "temperature"}, false);
+  const Whatif with = try_on(head, {"sqrt_dk", "temperature"}),
+               without = try_on(head, {"sqrt_dk", "temperature"}, false);
   EXPECT_FALSE(without.rows[0].output_change.has_value());
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(with.rows[i].all.entropy, without.rows[i].all.entropy);
   EXPECT_LT(with.rows[1].all.entropy, with.rows[0].all.entropy);
@@ -443,7 +447,8 @@ TEST(Whatif, RefusesWhatMakesNoSense) {
   EXPECT_EQ(nn::message_of([&] { try_rules(options); }),
             "q, k: NaN or Inf in query head 3 or its keys, but finite numbers are wanted");
   options.k.shape[2] = 1;
-  EXPECT_EQ(nn::message_of([&] { try_rules(options); }), "len_kv: 1, but a whole number from 2 to 1099511627776 is wanted");
+  EXPECT_EQ(nn::message_of([&] { try_rules(options); }),
+            "len_kv: 1, but a whole number from 2 to 1099511627776 is wanted");
 }
 
 // The machine ---------------------------------------------------------------------------------------------------------

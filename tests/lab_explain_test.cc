@@ -1,5 +1,5 @@
-// One row of scores, step by step: the worked numbers that texts on attention print, each recomputed, and the Jacobian and
-// gradient against differences.
+// One row of scores, step by step: the worked numbers that texts on attention print, each recomputed, and the Jacobian
+// and gradient against differences.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -113,7 +113,8 @@ TEST(Explain, VariancesOfTheTable) {
   }
 }
 
-// Central differences with step h: an error of h²·(third derivative, at most 1) plus 2⁻⁵²/h; h = 1e-5 makes both about 1e-10.
+// Central differences with step h: an error of h²·(third derivative, at most 1) plus 2⁻⁵²/h; h = 1e-5 makes both about
+// 1e-10.
 TEST(Explain, JacobianAndGradientAreDerivatives) {
   ExplainOptions options;
   options.scores = {3, -1, 0.5, 2.2};
@@ -137,7 +138,8 @@ TEST(Explain, JacobianAndGradientAreDerivatives) {
     }
 }
 
-// Norm and trace belong to the matrix, and a gradient on the scores always sums to 0: softmax does not see a common shift.
+// Norm and trace belong to the matrix, and a gradient on the scores always sums to 0: softmax does not see a common
+// shift.
 TEST(Explain, StatisticsAreThoseOfTheMatrix) {
   const Explanation e = of_scores({1, 4, 2, 8, 5, 7}, 3);
   for (const ExplainedRule& rule : e.rules) {
@@ -166,7 +168,8 @@ TEST(Explain, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message({}), "q: missing; scores, or q and at least one k, are wanted");
   EXPECT_EQ(message({.scores = {1}}), "dk: 0, but a whole number from 1 to 65536 is wanted");
   EXPECT_EQ(message({.scores = {INFINITY}, .dk = 4}), "scores: inf, but a finite number is wanted");
-  EXPECT_EQ(message({.scores = {1}, .dk = 4, .q = {1}}), "scores: given beside q and k, but one or the other is wanted");
+  EXPECT_EQ(message({.scores = {1}, .dk = 4, .q = {1}}),
+            "scores: given beside q and k, but one or the other is wanted");
   EXPECT_EQ(message({.q = {1, 2}}), "k: missing; q was given, so at least one k is wanted");
   EXPECT_EQ(message({.q = {1, 2}, .keys = {{1}}}), "k: 1 components, but q has 2");
   EXPECT_EQ(message({.dk = 3, .q = {1, 2}, .keys = {{1, 1}}}), "dk: 3, but q has 2 components");

@@ -33,7 +33,8 @@ class MemoryStore final : public CheckpointStore {
 inline bool same(const Checkpoint& a, const Checkpoint& b) {
   if (a.metadata != b.metadata || a.tensors.size() != b.tensors.size()) return false;
   for (std::size_t n = 0; n < a.tensors.size(); ++n)
-    if (a.tensors[n].name != b.tensors[n].name || a.tensors[n].shape != b.tensors[n].shape || a.tensors[n].values != b.tensors[n].values)
+    if (a.tensors[n].name != b.tensors[n].name || a.tensors[n].shape != b.tensors[n].shape ||
+        a.tensors[n].values != b.tensors[n].values)
       return false;
   return true;
 }

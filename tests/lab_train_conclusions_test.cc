@@ -29,8 +29,7 @@ TrainResult result_of(Measure measure, const std::vector<std::vector<RunResult>>
   result.complete = true;
   result.options.learning_rates = {0.001, 0.01, 0.1};
   result.options.run.steps = 300;
-  for (std::size_t r = 0; r < runs.size(); ++r)
-    result.rules.push_back({result.options.rules[r], 64, {}, 1, runs[r]});
+  for (std::size_t r = 0; r < runs.size(); ++r) result.rules.push_back({result.options.rules[r], 64, {}, 1, runs[r]});
   return result;
 }
 
@@ -45,7 +44,8 @@ std::vector<RunResult> losses(std::initializer_list<std::vector<float>> values) 
   return runs;
 }
 
-const std::vector<RunResult> kGood = accuracies({{0.5f, 0.995f, 0.999f}, {0.4f, 0.992f, 0.998f}, {0.995f, 0.997f, 0.997f}});
+const std::vector<RunResult> kGood =
+    accuracies({{0.5f, 0.995f, 0.999f}, {0.4f, 0.992f, 0.998f}, {0.995f, 0.997f, 0.997f}});
 const std::vector<RunResult> kBad = accuracies({{0.1f, 0.2f, 0.3f}, {0.1f, 0.2f, 0.25f}, {0.2f, 0.3f, 0.4f}});
 const std::vector<RunResult> kLate = accuracies({{0.1f, 0.2f, 0.999f}, {0.1f, 0.2f, 0.997f}, {0.1f, 0.3f, 0.995f}});
 
@@ -58,13 +58,14 @@ TEST(Conclusions, BehindIsSaid) {
   EXPECT_EQ(all[0].steps_to_goal, std::nullopt);
   EXPECT_EQ(all[0].first_sigma, 7);
   EXPECT_EQ(all[0].last_sigma, 3);
-  EXPECT_EQ(conclusions(result),
-            (std::vector<std::string>{
-                "d_k = 64, c = 1/sqrt(d_k): ends with 99.8 % of held-out answers right (median of 3 seeds, 99.7 % to 99.9 %), at a "
-                "learning rate of 0.01; it reaches 99.0 % after 200 steps.",
-                "d_k = 64, c = 1 (none): ends with 30.0 % of held-out answers right (median of 3 seeds, 25.0 % to 40.0 %), at a "
-                "learning rate of 0.01. That is behind c = 1/sqrt(d_k) by 69.8 points, with its rate tuned; it does not reach 99.0 % "
-                "in 300 steps."}));
+  EXPECT_EQ(conclusions(result), (std::vector<std::string>{"d_k = 64, c = 1/sqrt(d_k): ends with 99.8 % of held-out "
+                                                           "answers right (median of 3 seeds, 99.7 % to 99.9 %), at a "
+                                                           "learning rate of 0.01; it reaches 99.0 % after 200 steps.",
+                                                           "d_k = 64, c = 1 (none): ends with 30.0 % of held-out "
+                                                           "answers right (median of 3 seeds, 25.0 % to 40.0 %), at a "
+                                                           "learning rate of 0.01. That is behind c = 1/sqrt(d_k) by "
+                                                           "69.8 points, with its rate tuned; it does not reach 99.0 % "
+                                                           "in 300 steps."}));
 }
 
 TEST(Conclusions, CatchingUpIsSaid) {
@@ -72,11 +73,13 @@ TEST(Conclusions, CatchingUpIsSaid) {
   EXPECT_EQ(summarise(result)[0].standing, Standing::kLevel);
   const auto sentences = conclusions(result);
   ASSERT_EQ(sentences.size(), 3u);
-  EXPECT_EQ(sentences[1],
-            "d_k = 64, c = 1 (none): ends with 99.7 % of held-out answers right (median of 3 seeds, 99.5 % to 99.9 %), at a learning "
-            "rate of 0.01. With its rate tuned it is level with c = 1/sqrt(d_k) at the end; it reaches 99.0 % after 300 steps, 1.5 "
-            "times as many as the other.");
-  EXPECT_NE(sentences[2].find("level with c = 1/sqrt(d_k) at the end; it reaches 99.0 % after 200 steps, as soon as the other."),
+  EXPECT_EQ(sentences[1], "d_k = 64, c = 1 (none): ends with 99.7 % of held-out answers right (median of 3 seeds, 99.5 "
+                          "% to 99.9 %), at a learning "
+                          "rate of 0.01. With its rate tuned it is level with c = 1/sqrt(d_k) at the end; it reaches "
+                          "99.0 % after 300 steps, 1.5 "
+                          "times as many as the other.");
+  EXPECT_NE(sentences[2].find(
+                "level with c = 1/sqrt(d_k) at the end; it reaches 99.0 % after 200 steps, as soon as the other."),
             std::string::npos)
       << sentences[2];
 }
@@ -96,8 +99,9 @@ TEST(Conclusions, OverlapShowsNothing) {
   const auto wide = accuracies({{0.2f}, {0.5f}, {0.9985f}});
   const auto result = result_of(Measure::kAccuracy, {wide, kGood});
   EXPECT_EQ(summarise(result)[0].standing, Standing::kUnclear);
-  EXPECT_NE(conclusions(result)[1].find("Its median is worse than that of c = 1/sqrt(d_k) by 49.8 points, but seeds overlap"),
-            std::string::npos);
+  EXPECT_NE(
+      conclusions(result)[1].find("Its median is worse than that of c = 1/sqrt(d_k) by 49.8 points, but seeds overlap"),
+      std::string::npos);
 }
 
 // Swapping two rules' results swaps their standing, for every pair of the made-up results.
@@ -115,13 +119,14 @@ TEST(Conclusions, OfLosses) {
   const auto good = losses({{0.9f, 0.52f, 0.5f}, {0.8f, 0.6f, 0.49f}, {0.7f, 0.5f, 0.51f}});
   const auto bad = losses({{1, 0.8f, 0.7f}, {1, 0.8f, 0.6f}, {1, 0.7f, 0.64f}});
   const auto behind = conclusions(result_of(Measure::kLoss, {bad, good}));
-  EXPECT_EQ(behind[0],
-            "d_k = 64, c = 1/sqrt(d_k): ends at a held-out loss of 0.500 nats (median of 3 seeds, 0.490 to 0.510), at a learning rate "
-            "of 0.01; it reaches a loss of 0.525 after 200 steps.");
-  EXPECT_EQ(behind[1],
-            "d_k = 64, c = 1 (none): ends at a held-out loss of 0.640 nats (median of 3 seeds, 0.600 to 0.700), at a learning rate of "
-            "0.01. That is behind c = 1/sqrt(d_k) by 0.140 nats, with its rate tuned; it does not reach a loss of 0.525 in 300 "
-            "steps.");
+  EXPECT_EQ(behind[0], "d_k = 64, c = 1/sqrt(d_k): ends at a held-out loss of 0.500 nats (median of 3 seeds, 0.490 to "
+                       "0.510), at a learning rate "
+                       "of 0.01; it reaches a loss of 0.525 after 200 steps.");
+  EXPECT_EQ(behind[1], "d_k = 64, c = 1 (none): ends at a held-out loss of 0.640 nats (median of 3 seeds, 0.600 to "
+                       "0.700), at a learning rate of "
+                       "0.01. That is behind c = 1/sqrt(d_k) by 0.140 nats, with its rate tuned; it does not reach a "
+                       "loss of 0.525 in 300 "
+                       "steps.");
   const auto ahead = conclusions(result_of(Measure::kLoss, {good, bad}));
   EXPECT_NE(ahead[1].find("That is ahead of c = 1/sqrt(d_k) by 0.140 nats; it reaches a loss of 0.672 after 200 steps"),
             std::string::npos)
@@ -139,7 +144,8 @@ TEST(Conclusions, DivergedRunsCountAsFailed) {
   EXPECT_NE(conclusions(result)[1].find("; 2 of its runs diverged."), std::string::npos);
 
   auto lost = losses({{1, 0.8f, 0.7f}, {1, 0.8f, kNan}, {kNan}});
-  EXPECT_EQ(summarise(result_of(Measure::kLoss, {lost, losses({{0.5f}, {0.5f}, {0.5f}})}))[0].standing, Standing::kBehind);
+  EXPECT_EQ(summarise(result_of(Measure::kLoss, {lost, losses({{0.5f}, {0.5f}, {0.5f}})}))[0].standing,
+            Standing::kBehind);
 }
 
 TEST(Conclusions, UnfinishedSaysNothing) {

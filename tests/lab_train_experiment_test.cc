@@ -1,4 +1,5 @@
-// Several rules side by side: the same batches for each, the best rate for each, nothing that depends on how many run at once.
+// Several rules side by side: the same batches for each, the best rate for each, nothing that depends on how many run
+// at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +45,8 @@ TrainOptions small_options() {
   o.learning_rates = {0.01, 0.1};
   o.seeds = 2;
   o.run.model.width = 8, o.run.model.layers = 1;
-  o.run.steps = 3, o.run.sequences = 4, o.run.evaluate_every = 2, o.run.evaluation_batches = 1, o.run.checkpoint_every = 2;
+  o.run.steps = 3, o.run.sequences = 4, o.run.evaluate_every = 2, o.run.evaluation_batches = 1,
+  o.run.checkpoint_every = 2;
   o.run.seed = 20;
   return o;
 }
@@ -185,7 +187,10 @@ TEST(TrainRules, RefusesWhatDoesNotFit) {
   EXPECT_EQ(with([](auto& o) { o.rules.clear(); }), "rules: none given, but at least one is wanted");
   EXPECT_EQ(with([](auto& o) { o.rules.push_back(Scale::none()); }), "rules: none given twice");
   EXPECT_EQ(with([](auto& o) { o.dk = {8, 8}; }), "dk: 8 given twice");
-  EXPECT_EQ(with([](auto& o) { o.learning_rates = {0.1, 0.01}; }), "learning rates: 0.1, 0.01, but ascending ones are wanted");
+  EXPECT_EQ(with([](auto& o) {
+              o.learning_rates = {0.1, 0.01};
+            }),
+            "learning rates: 0.1, 0.01, but ascending ones are wanted");
   EXPECT_EQ(with([](auto& o) { o.seeds = 0; }), "seeds: 0, but 1 to 1000 is wanted");
   EXPECT_EQ(with([](auto& o) { o.run.steps = 0; }), "steps: 0, but 1 to 16777216 is wanted");
 }

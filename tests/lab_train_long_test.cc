@@ -26,10 +26,12 @@ void print(const TrainResult& result, double seconds) {
   std::printf("%s: %.0f s on %d threads\n", result.task.c_str(), seconds, omp_get_max_threads());
   for (const RuleRuns& rule : result.rules) {
     const auto line = [&](const char* what, const RunResult& run) {
-      std::printf("%-12s d_k %-4lld %-7s rate %-6g seed %llu:", rule.scale.describe().c_str(), static_cast<long long>(rule.dk), what,
-                  run.options.learning_rate, static_cast<unsigned long long>(run.options.seed));
+      std::printf("%-12s d_k %-4lld %-7s rate %-6g seed %llu:", rule.scale.describe().c_str(),
+                  static_cast<long long>(rule.dk), what, run.options.learning_rate,
+                  static_cast<unsigned long long>(run.options.seed));
       for (std::size_t i = 0; i < run.evaluations.size(); i += 2)
-        std::printf(" %.3f", static_cast<double>(result.measure == Measure::kAccuracy ? run.evaluations[i].accuracy : run.evaluations[i].loss));
+        std::printf(" %.3f", static_cast<double>(result.measure == Measure::kAccuracy ? run.evaluations[i].accuracy
+                                                                                      : run.evaluations[i].loss));
       std::printf("\n");
     };
     for (const RunResult& run : rule.tuning) line("tuning", run);
@@ -68,7 +70,8 @@ TEST(TrainLong, TextIsLearned) {
   print(result, seconds);
   EXPECT_TRUE(result.complete);
   for (const RuleRuns& rule : result.rules)
-    for (const RunResult& run : rule.runs) EXPECT_LT(static_cast<double>(run.evaluations.back().loss), entropy_of(text) / 2);
+    for (const RunResult& run : rule.runs)
+      EXPECT_LT(static_cast<double>(run.evaluations.back().loss), entropy_of(text) / 2);
 }
 
 }  // namespace

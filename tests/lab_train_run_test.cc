@@ -1,4 +1,5 @@
-// One run: the same bits at any thread count, taken up where it was stopped, logged truly, and refused when it does not fit.
+// One run: the same bits at any thread count, taken up where it was stopped, logged truly, and refused when it does not
+// fit.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -136,10 +137,12 @@ TEST(Train, RefusesTheCheckpointOfAnotherRun) {
   EXPECT_EQ(message_of([&] { train(small_task(), other, observer); }), "run: scale is sqrt_dk, but this run has none");
   other = small_options();
   other.learning_rate = 0.1;
-  EXPECT_EQ(message_of([&] { train(small_task(), other, observer); }), "run: learning_rate is 0.003, but this run has 0.1");
+  EXPECT_EQ(message_of([&] { train(small_task(), other, observer); }),
+            "run: learning_rate is 0.003, but this run has 0.1");
   const RecallTask other_task({.pairs = 3, .asked = 2, .keys = 6, .values = 6});
   EXPECT_EQ(message_of([&] { train(other_task, small_options(), observer); }),
-            "run: task is recall: 3 pairs, 3 asked, 6 keys, 6 values, but this run has recall: 3 pairs, 2 asked, 6 keys, 6 values");
+            "run: task is recall: 3 pairs, 3 asked, 6 keys, 6 values, but this run has recall: 3 pairs, 2 asked, 6 "
+            "keys, 6 values");
 
   const auto spoilt = [&](const std::function<void(Checkpoint&)>& spoil) {
     store.saved["run"] = good;
@@ -149,18 +152,25 @@ TEST(Train, RefusesTheCheckpointOfAnotherRun) {
   EXPECT_EQ(spoilt([](Checkpoint& c) { c.metadata.clear(); }),
             "run: its metadata has no beta1; not a checkpoint of rootdk's training?");
   EXPECT_EQ(spoilt([](Checkpoint& c) { c.tensors.erase(c.tensors.begin()); }), "run: has no model.embed_tokens.weight");
-  EXPECT_EQ(spoilt([](Checkpoint& c) { c.tensors[0].shape = {16, 12}; }),
+  EXPECT_EQ(spoilt([](Checkpoint& c) {
+              c.tensors[0].shape = {16, 12};
+            }),
             "run: model.embed_tokens.weight is [16, 12], but [12, 16] is wanted");
   EXPECT_EQ(spoilt([](Checkpoint& c) { c.tensors[0].values.pop_back(); }),
             "run: model.embed_tokens.weight is [12, 16], but [12, 16] is wanted");
   const auto find = [](Checkpoint& c, const char* name) -> CheckpointTensor& {
     return *std::find_if(c.tensors.begin(), c.tensors.end(), [&](const auto& t) { return t.name == name; });
   };
-  EXPECT_EQ(spoilt([&](Checkpoint& c) { find(c, "train.steps") = {"train.steps", {99, 3}, std::vector<float>(297)}; }),
+  EXPECT_EQ(spoilt([&](Checkpoint& c) {
+              find(c, "train.steps") = {"train.steps", {99, 3}, std::vector<float>(297)};
+            }),
             "run: 99 steps done, but the run has 12");
-  EXPECT_EQ(spoilt([&](Checkpoint& c) { find(c, "train.steps") = {"train.steps", {-1, 3}, {}}; }),
+  EXPECT_EQ(spoilt([&](Checkpoint& c) {
+              find(c, "train.steps") = {"train.steps", {-1, 3}, {}};
+            }),
             "run: train.steps is [-1, 3], but [0, 3] is wanted");
-  EXPECT_EQ(spoilt([&](Checkpoint& c) { find(c, "train.adamw.v").values.clear(); }).substr(0, 23), "run: train.adamw.v is [");
+  EXPECT_EQ(spoilt([&](Checkpoint& c) { find(c, "train.adamw.v").values.clear(); }).substr(0, 23),
+            "run: train.adamw.v is [");
 }
 
 TEST(Train, StopsAndSaysSo) {
@@ -195,14 +205,14 @@ TEST(Train, LearningRateRisesAndFalls) {
   EXPECT_EQ(learning_rate_at(o, 10), 2);
   EXPECT_NEAR(learning_rate_at(o, 55), 2 * (0.25 + 0.75 / 2), 1e-15);  // half-way down; a few roundings
   EXPECT_NEAR(learning_rate_at(o, 100), 0.5, 1e-15);
-  for (std::int64_t t = 1; t < 100; ++t)
-    EXPECT_EQ(learning_rate_at(o, t + 1) > learning_rate_at(o, t), t < 10) << t;
+  for (std::int64_t t = 1; t < 100; ++t) EXPECT_EQ(learning_rate_at(o, t + 1) > learning_rate_at(o, t), t < 10) << t;
   o.warmup_share = 1;
   EXPECT_EQ(learning_rate_at(o, 100), 2);
 }
 
-// σ, entropy, p_max and the largest score by their definitions, in double, over two sequences and two heads. The kernel works in
-// f32 on scores of up to about |s| = 3: relative errors of a few u·(d + |s|) each, 2⁻²⁴·40 with room for sums over 9 keys.
+// σ, entropy, p_max and the largest score by their definitions, in double, over two sequences and two heads. The kernel
+// works in f32 on scores of up to about |s| = 3: relative errors of a few u·(d + |s|) each, 2⁻²⁴·40 with room for sums
+// over 9 keys.
 TEST(HeadTrace, IsWhatItIsCalled) {
   const std::int64_t batch = 2, heads = 2, length = 9, d = 8;
   std::vector<float> q(static_cast<std::size_t>(batch * heads * length * d)), k(q.size()), v(q.size()), o(q.size());
@@ -213,8 +223,9 @@ TEST(HeadTrace, IsWhatItIsCalled) {
   Problem problem;
   problem.mask.causal = true;
   problem.stats = StatsLevel::kFull;
-  const auto traces = head_traces(forward(problem, {tensor(q.data(), shape), tensor(k.data(), shape), tensor(v.data(), shape)},
-                                          {.o = tensor(o.data(), shape)}));
+  const auto traces =
+      head_traces(forward(problem, {tensor(q.data(), shape), tensor(k.data(), shape), tensor(v.data(), shape)},
+                          {.o = tensor(o.data(), shape)}));
   ASSERT_EQ(traces.size(), 2u);
   for (std::int64_t h = 0; h < heads; ++h) {
     double within = 0, degrees = 0, entropy = 0, p_max = 0, rows = 0, largest = -1e9;
@@ -229,13 +240,15 @@ TEST(HeadTrace, IsWhatItIsCalled) {
           s.push_back(dot / std::sqrt(static_cast<double>(d)));
         }
         double mean = 0, sum = 0;
-        for (const double x : s) mean += x / static_cast<double>(s.size()), sum += std::exp(x), largest = std::max(largest, x);
+        for (const double x : s)
+          mean += x / static_cast<double>(s.size()), sum += std::exp(x), largest = std::max(largest, x);
         for (const double x : s) within += (x - mean) * (x - mean);
         degrees += static_cast<double>(s.size()) - 1;
         if (s.size() < 2) continue;  // a row with one key says nothing
         ++rows;
         double top = 0;
-        for (const double x : s) entropy -= std::exp(x) / sum * std::log(std::exp(x) / sum), top = std::max(top, std::exp(x) / sum);
+        for (const double x : s)
+          entropy -= std::exp(x) / sum * std::log(std::exp(x) / sum), top = std::max(top, std::exp(x) / sum);
         p_max += top;
       }
     const HeadTrace& t = traces[static_cast<std::size_t>(h)];
@@ -247,8 +260,8 @@ TEST(HeadTrace, IsWhatItIsCalled) {
   }
 }
 
-// Short of the default size, which the long test trains: three pairs, and well on the way to all answers. Guessing among a
-// sequence's own three values is right in 1/3 + a little (values may repeat) of cases.
+// Short of the default size, which the long test trains: three pairs, and well on the way to all answers. Guessing
+// among a sequence's own three values is right in 1/3 + a little (values may repeat) of cases.
 TEST(Train, LearnsToRecall) {
   RunOptions o = small_options();
   o.model.width = 32, o.model.heads = 1, o.model.dim_qk = 16;

@@ -39,7 +39,8 @@ TEST(Recall, AnswersAreThoseOfThePairs) {
     RC_ASSERT(static_cast<std::int64_t>(batch.tokens.size()) == sequences * batch.length);
     RC_ASSERT(batch.targets.size() == batch.tokens.size());
     for (std::int64_t s = 0; s < sequences; ++s) {
-      const auto tokens = part(batch.tokens, s * batch.length, batch.length), targets = part(batch.targets, s * batch.length, batch.length);
+      const auto tokens = part(batch.tokens, s * batch.length, batch.length),
+                 targets = part(batch.targets, s * batch.length, batch.length);
       std::map<std::int32_t, std::int32_t> value_of;
       for (std::size_t p = 0; p < static_cast<std::size_t>(o.pairs); ++p) {
         const std::int32_t key = tokens[2 * p], value = tokens[2 * p + 1];
@@ -74,8 +75,8 @@ TEST(Recall, IsAFunctionOfSeedSplitAndIndex) {
   EXPECT_EQ(draw(Task::Split::kTrain, 1, 5), first);
 }
 
-// Every key in every place, every value with every key, about equally often: over 4096 sequences a count of mean m has standard
-// deviation below √m, and six of these leave one chance in a billion for each of the 8·16 counts.
+// Every key in every place, every value with every key, about equally often: over 4096 sequences a count of mean m has
+// standard deviation below √m, and six of these leave one chance in a billion for each of the 8·16 counts.
 TEST(Recall, DrawsEvenly) {
   const RecallTask task;
   Batch batch;
@@ -90,10 +91,12 @@ TEST(Recall, DrawsEvenly) {
   EXPECT_EQ(at_place.size(), 8u * 16);
   EXPECT_EQ(with_key.size(), 16u * 16);
   for (const auto& [what, count] : at_place) EXPECT_NEAR(count, 256, 6 * 16) << what.first << ' ' << what.second;
-  for (const auto& [what, count] : with_key) EXPECT_NEAR(count, 128, 6 * std::sqrt(128)) << what.first << ' ' << what.second;
+  for (const auto& [what, count] : with_key)
+    EXPECT_NEAR(count, 128, 6 * std::sqrt(128)) << what.first << ' ' << what.second;
 }
 
-// Philox's own test vector through Random: counter 0, key 0 gives 6627E8D5 first, of which below() takes the upper part.
+// Philox's own test vector through Random: counter 0, key 0 gives 6627E8D5 first, of which below() takes the upper
+// part.
 TEST(Random, IsPhilox) {
   Random random(0, static_cast<Purpose>(0));
   EXPECT_EQ(random.below(1 << 16), 0x6627u);
@@ -190,7 +193,8 @@ TEST(Grammar, KeepsItsRules) {
         ++kept;
       } else {
         ASSERT_EQ(words[0], "The");
-        const auto noun = std::find_if(words.begin(), words.end(), [&](const auto& w) { return one.count(w) || many.count(w); });
+        const auto noun =
+            std::find_if(words.begin(), words.end(), [&](const auto& w) { return one.count(w) || many.count(w); });
         ASSERT_NE(noun, words.end());
         const std::set<std::string> verbs = one.count(*noun) ? std::set<std::string>{"sings", "sleeps", "runs"}
                                                              : std::set<std::string>{"sing", "sleep", "run"};

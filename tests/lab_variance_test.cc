@@ -1,5 +1,5 @@
-// The law Var(q·k) = d_k as the laboratory measures it: intervals that cover as often as they say, the general formula, nine
-// terms, and the same numbers at any thread count.
+// The law Var(q·k) = d_k as the laboratory measures it: intervals that cover as often as they say, the general formula,
+// nine terms, and the same numbers at any thread count.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -37,9 +37,9 @@ TEST(Estimate, OfBatches) {
             "batches: 1, but at least 2 are wanted: their differences are the error");
 }
 
-// Of 400 seeds 95 % of the intervals should contain the truth; the number that do is binomial, and 4.5 standard deviations of it
-// are allowed. Known moments make the interval of a heavy-tailed variance wide, so there it may also cover more often, but not
-// less.
+// Of 400 seeds 95 % of the intervals should contain the truth; the number that do is binomial, and 4.5 standard
+// deviations of it are allowed. Known moments make the interval of a heavy-tailed variance wide, so there it may also
+// cover more often, but not less.
 TEST(Variance, IntervalsCoverAsOftenAsTheySay) {
   const int seeds = 400;
   const double slack = 4.5 * std::sqrt(seeds * 0.95 * 0.05);
@@ -87,7 +87,8 @@ TEST(Variance, GeneralFormulaIsTheTrace) {
       const double expected = theory::head_theory(part(of_q), part(of_k)).total_variance;
       EXPECT_NEAR(expected_variance(options, d), expected, 1e-12 * expected) << d << ", " << mean << ", " << rho;
       if (rho == 0) {
-        EXPECT_NEAR(expected_variance(options, d), theory::dot_product_variance(d, {mean, 0.25}, {mean, 9}), 1e-12 * expected);
+        EXPECT_NEAR(expected_variance(options, d), theory::dot_product_variance(d, {mean, 0.25}, {mean, 9}),
+                    1e-12 * expected);
       }
     }
   for (const std::int64_t d : {1, 64, 512}) EXPECT_EQ(expected_variance({}, d), static_cast<double>(d));
@@ -103,7 +104,8 @@ TEST(Variance, MeasuresWhatBreaksTheLaw) {
     const Variance v = measure_variance(options);
     EXPECT_EQ(v.intervals, rho == 0 ? IntervalFrom::kKnownMoments : IntervalFrom::kMeasuredMoments);
     for (const VarianceRow& row : v.rows) {
-      SCOPED_TRACE(testing::Message() << name_of(row.component) << ", d_k " << row.dk << ", mean " << mean << ", rho " << rho);
+      SCOPED_TRACE(testing::Message() << name_of(row.component) << ", d_k " << row.dk << ", mean " << mean << ", rho "
+                                      << rho);
       EXPECT_NEAR(row.variance, row.expected, row.high - row.low);
       EXPECT_NEAR(row.mean, row.mean_expected, row.mean_high - row.mean_low);
       if (row.dk > 1) {
@@ -126,8 +128,8 @@ TEST(Variance, NineTermsThreeOfThemOne) {
     EXPECT_LT(term.standard_error, 0.01) << "too few pairs to tell";
     sum += term.mean;
   }
-  // The sum of the nine is the mean of (q·k)², so it is the variance plus the squared mean: the same data, other additions (f32
-  // products).
+  // The sum of the nine is the mean of (q·k)², so it is the variance plus the squared mean: the same data, other
+  // additions (f32 products).
   const VarianceRow& row = v.rows.front();
   EXPECT_NEAR(sum, row.variance + row.mean * row.mean, 1e-5);
 }
@@ -209,7 +211,8 @@ TEST(Variance, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message([](auto& o) { o.correlation = -0.1; }), "correlation: -0.1, but a number from 0 to 1 is wanted");
 }
 
-// ±1 has two places; three uniform components stay within ±9, and steps are 10·√3/40 wide: a midpoint is at most half a step off.
+// ±1 has two places; three uniform components stay within ±9, and steps are 10·√3/40 wide: a midpoint is at most half a
+// step off.
 TEST(Variance, HistogramsCountEveryPair) {
   VarianceOptions options;
   options.pairs = 30'000;
@@ -243,7 +246,8 @@ TEST(Variance, HistogramsCountEveryPair) {
   options.mean = 0.5, options.correlation = 0.2;
   const Variance moved = measure_variance(options);
   EXPECT_DOUBLE_EQ((moved.histograms[0].low + moved.histograms[0].high) / 2, 64 * 0.25);
-  EXPECT_LT(moved.histograms[0].below + moved.histograms[0].above, options.pairs / 25) << "Chebyshev: at most 1/25 beyond five σ";
+  EXPECT_LT(moved.histograms[0].below + moved.histograms[0].above, options.pairs / 25)
+      << "Chebyshev: at most 1/25 beyond five σ";
 }
 
 }  // namespace

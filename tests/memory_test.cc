@@ -1,8 +1,8 @@
 // Memory beyond the tensors never grows as len_q × len_kv: forward and backward over 32768 × 32768 scores in an address
 // space that could not hold them, in a child process with a limit.
 //
-// Not under a sanitizer: its shadow memory reserves terabytes of address space, so no such limit can be set. There this file
-// holds no test at all.
+// Not under a sanitizer: its shadow memory reserves terabytes of address space, so no such limit can be set. There this
+// file holds no test at all.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ROOTDK_TEST_SANITIZED 1
 #elif defined(__has_feature)
@@ -52,7 +52,8 @@ std::size_t address_space_in_use() {
 struct Tensors {
   std::vector<float> q, k, v, d_o, o, lse, d_q, d_k, d_v;
 
-  Tensors() : q(kCount), k(kCount), v(kCount), d_o(kCount), o(kCount), lse(kLength), d_q(kCount), d_k(kCount), d_v(kCount) {
+  Tensors()
+      : q(kCount), k(kCount), v(kCount), d_o(kCount), o(kCount), lse(kLength), d_q(kCount), d_k(kCount), d_v(kCount) {
     Rng rng(1);
     for (auto* x : {&q, &k, &v, &d_o})
       for (float& value : *x) value = static_cast<float>(rng.normal());
@@ -178,7 +179,8 @@ std::string compare(const Tensors& t) {
   // The floors of tests/support/tolerance.cc, with Σ|a||b| bounded by the norms of the rows (A = c·max Σ|q||k| and
   // E = max Σ|dO||v|), each with the rounding of its result to f32. Backward is given o, so no error of o comes in.
   const double c = 1 / std::sqrt(static_cast<double>(kDim));
-  const double a = c * largest_row_norm(t.q) * largest_row_norm(t.k), e = largest_row_norm(t.d_o) * largest_row_norm(t.v);
+  const double a = c * largest_row_norm(t.q) * largest_row_norm(t.k),
+               e = largest_row_norm(t.d_o) * largest_row_norm(t.v);
   const double d_s = kU * (4 + a) * 2 * e;
   o.floor = kU * (2 + a) * largest(t.v) + kU * largest(t.o);
   lse.floor = kU * (2 + a + 2 * most_lse);
@@ -188,8 +190,8 @@ std::string compare(const Tensors& t) {
   std::string wrong;
   for (const Check& check : {o, lse, d_q, d_k, d_v})
     if (check.wrong())
-      wrong += std::string(check.name) + ": error " + std::to_string(check.fast) + ", plain " + std::to_string(check.plain) + ", floor " +
-               std::to_string(check.floor) + "\n";
+      wrong += std::string(check.name) + ": error " + std::to_string(check.fast) + ", plain " +
+               std::to_string(check.plain) + ", floor " + std::to_string(check.floor) + "\n";
   return wrong;
 }
 
@@ -198,7 +200,8 @@ std::string run_with_little_memory() {
   const auto limit = static_cast<rlim_t>(address_space_in_use() + kAllowance);
   const rlimit limits{limit, limit};
   if (setrlimit(RLIMIT_AS, &limits) != 0) return "the limit could not be set\n";
-  if (void* scores = mmap(nullptr, kScoresBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (void* scores =
+          mmap(nullptr, kScoresBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       scores != MAP_FAILED)
     return "the limit does not hold: the scores would fit\n";
 

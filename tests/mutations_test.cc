@@ -1,5 +1,5 @@
-// The error rule itself: a kernel that rounds as the fast ones do is within it, on every problem; one that is wrong is not, wherever what is wrong with it is
-// more than twice what is allowed, and that is so in most problems.
+// The error rule itself: a kernel that rounds as the fast ones do is within it, on every problem; one that is wrong is
+// not, wherever what is wrong with it is more than twice what is allowed, and that is so in most problems.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,8 +33,10 @@ std::unique_ptr<Case> tensor_core_case(std::uint64_t seed) {
     c->bias.fill_normal(rng, 1);
   }
   if (rng.chance(0.2)) c->sink = {0.5f, -1};
-  c->q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}), c->d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
-  c->k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}), c->v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+  c->q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}),
+  c->d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v});
+  c->k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}),
+  c->v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
   for (Buffer* buffer : {&c->q, &c->k, &c->v, &c->d_o}) buffer->fill_normal(rng, 1);
   if (rng.chance(0.5)) {
     c->d_lse = Buffer(DType::kF32, {s.batch, s.heads_q, s.len_q, 1});
@@ -44,7 +46,8 @@ std::unique_ptr<Case> tensor_core_case(std::uint64_t seed) {
   return c;
 }
 
-// Probabilities and dS in the storage dtype, sums in f32, o as it was stored: what the Hopper kernels do, on problems from the whole space.
+// Probabilities and dS in the storage dtype, sums in f32, o as it was stored: what the Hopper kernels do, on problems
+// from the whole space.
 TEST(ErrorRule, HoldsForAKernelThatRoundsAsTheFastOnesDo) {
   int failures = 0;
   double most = 0;
@@ -58,8 +61,10 @@ TEST(ErrorRule, HoldsForAKernelThatRoundsAsTheFastOnesDo) {
     ++failures;
   };
   const int problems = problem_count(2000);
-  for (int seed = 0; seed < problems / 2 && failures < 10; ++seed) check(static_cast<std::uint64_t>(seed), *random_case(static_cast<std::uint64_t>(seed) + 70000, {.work = 1 << 19}));
-  for (int seed = 0; seed < problems / 200 && failures < 10; ++seed) check(static_cast<std::uint64_t>(seed), *tensor_core_case(static_cast<std::uint64_t>(seed) + 500));
+  for (int seed = 0; seed < problems / 2 && failures < 10; ++seed)
+    check(static_cast<std::uint64_t>(seed), *random_case(static_cast<std::uint64_t>(seed) + 70000, {.work = 1 << 19}));
+  for (int seed = 0; seed < problems / 200 && failures < 10; ++seed)
+    check(static_cast<std::uint64_t>(seed), *tensor_core_case(static_cast<std::uint64_t>(seed) + 500));
   std::printf("the simulated kernel takes up at most %.0f %% of what is allowed\n", 100 * most);
 }
 
@@ -88,7 +93,8 @@ bool differ(const Result& a, const Result& b) {
     double size = 0, difference = 0;
     for (std::size_t i = 0; i < (a.*member).size(); ++i) {
       if (!std::isfinite((b.*member)[i])) continue;
-      size = std::max(size, std::fabs((b.*member)[i])), difference = std::max(difference, std::fabs((a.*member)[i] - (b.*member)[i]));
+      size = std::max(size, std::fabs((b.*member)[i])),
+      difference = std::max(difference, std::fabs((a.*member)[i] - (b.*member)[i]));
     }
     if (difference > 1e-9 * size) return true;
   }
@@ -113,9 +119,13 @@ std::vector<Mutation> mutations() {
     const bool query = t.query;
     const auto dim = t.dim;
     all.push_back({t.zero, always, {}, [=](const Case&, Result& r) { scale_by(r.*member, 0); }});
-    all.push_back({t.swapped, [=](const Case& c) { return (query ? c.shape.heads_q : c.shape.heads_kv) >= 2; }, {}, [=](const Case& c, Result& r) {
+    all.push_back({t.swapped,
+                   [=](const Case& c) { return (query ? c.shape.heads_q : c.shape.heads_kv) >= 2; },
+                   {},
+                   [=](const Case& c, Result& r) {
                      const Shape& s = c.shape;
-                     swap_heads(r.*member, s.batch, query ? s.heads_q : s.heads_kv, (query ? s.len_q : s.len_kv) * s.*dim);
+                     swap_heads(r.*member, s.batch, query ? s.heads_q : s.heads_kv,
+                                (query ? s.len_q : s.len_kv) * s.*dim);
                    }});
     all.push_back({t.off, always, {}, [=](const Case&, Result& r) { scale_by(r.*member, 1.02); }});
   }
@@ -124,9 +134,14 @@ std::vector<Mutation> mutations() {
   all.push_back({"dLSE left out", [](const Case& c) { return !c.d_lse.empty(); }, {.no_d_lse = true}});
   all.push_back({"a key of each tile dropped, forward", always, {.drop_forward = true}});
   all.push_back({"a key of each tile dropped, backward", always, {.drop_backward = true}});
-  all.push_back({"the last key of causal rows dropped", [](const Case& c) { return c.problem.mask.causal; }, {.drop_last = true}});
-  all.push_back({"dropout of the next row", [](const Case& c) { return c.problem.dropout.p > 0; }, {.next_dropout = true}});
-  all.push_back({"bias of the next row, in every 64th", [](const Case& c) { return !c.bias.empty() && c.bias.tensor().shape[2] > 1; }, {.next_bias = true}});
+  all.push_back({"the last key of causal rows dropped",
+                 [](const Case& c) { return c.problem.mask.causal; },
+                 {.drop_last = true}});
+  all.push_back(
+      {"dropout of the next row", [](const Case& c) { return c.problem.dropout.p > 0; }, {.next_dropout = true}});
+  all.push_back({"bias of the next row, in every 64th",
+                 [](const Case& c) { return !c.bias.empty() && c.bias.tensor().shape[2] > 1; },
+                 {.next_bias = true}});
   return all;
 }
 
@@ -152,23 +167,31 @@ TEST(ErrorRule, CatchesWhatIsWrong) {
       } else {
         wrong = run_simulated_exactly(c, exact, mutation.faults);
         // Tensors have to show it: not everyone wants the gradients that are sums over rows.
-        for (const auto member : {&Result::d_scale, &Result::d_bias, &Result::d_sink, &Result::d_log_n_gain, &Result::d_log_n_offset}) wrong.*member = exact.*member;
+        for (const auto member :
+             {&Result::d_scale, &Result::d_bias, &Result::d_sink, &Result::d_log_n_gain, &Result::d_log_n_offset})
+          wrong.*member = exact.*member;
         rounded = wrong;
         for (const auto member : {&Result::o, &Result::lse, &Result::d_q, &Result::d_k, &Result::d_v})
           for (std::size_t i = 0; i < (rounded.*member).size(); ++i)
             if (std::isfinite((exact.*member)[i])) (rounded.*member)[i] += (simulated.*member)[i] - (exact.*member)[i];
       }
-      if (!differ(wrong, mutation.change ? exact : right)) continue;  // as with dQ of rows that see one key, which is 0 anyway
+      if (!differ(wrong, mutation.change ? exact : right))
+        continue;  // as with dQ of rows that see one key, which is 0 anyway
       const double share = yardstick.share(wrong);
       Count& count = counts[x][c.shape.dtype];
       const bool caught = !yardstick.judge(rounded).empty();
       ++count.applies, count.large += share > 2, count.caught += caught;
-      EXPECT_TRUE(share <= 2 || caught) << mutation.name << ", seed " << seed << ", " << share << " times what is allowed\n" << c.describe();
+      EXPECT_TRUE(share <= 2 || caught) << mutation.name << ", seed " << seed << ", " << share
+                                        << " times what is allowed\n"
+                                        << c.describe();
     }
   };
-  for (int seed = 0; seed < problems / 20; ++seed) look(*random_case(static_cast<std::uint64_t>(seed) + 80000, {.work = 1 << 18}), static_cast<std::uint64_t>(seed));
-  for (int seed = 0; seed < problems / 125; ++seed) look(*tensor_core_case(static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(seed));
-  // Of the problems in which something is wrong: those where it is more than twice what is allowed, and those that were caught.
+  for (int seed = 0; seed < problems / 20; ++seed)
+    look(*random_case(static_cast<std::uint64_t>(seed) + 80000, {.work = 1 << 18}), static_cast<std::uint64_t>(seed));
+  for (int seed = 0; seed < problems / 125; ++seed)
+    look(*tensor_core_case(static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(seed));
+  // Of the problems in which something is wrong: those where it is more than twice what is allowed, and those that were
+  // caught.
   std::printf("%-38s %22s %22s %22s\n", "", "f32", "f16", "bf16");
   for (std::size_t x = 0; x < all.size(); ++x) {
     Count total;

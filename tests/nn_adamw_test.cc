@@ -16,12 +16,16 @@ std::vector<float> normal_floats(std::size_t count, std::uint64_t stream) {
   return values;
 }
 
-Parameter<float> matrix(std::vector<float>& values) { return {"matrix", {1, static_cast<std::int64_t>(values.size())}, values}; }
-Parameter<float> vector(std::vector<float>& values) { return {"vector", {static_cast<std::int64_t>(values.size())}, values}; }
+Parameter<float> matrix(std::vector<float>& values) {
+  return {"matrix", {1, static_cast<std::int64_t>(values.size())}, values};
+}
+Parameter<float> vector(std::vector<float>& values) {
+  return {"vector", {static_cast<std::int64_t>(values.size())}, values};
+}
 
-// Ten steps of the formula. In f32 a step has about ten roundings, each of u times what it rounds: w itself (two of them) or
-// the update, which is at most rate·(1/(1−β₁))·… < 11·rate in size. m and v are sums of terms whose signs may cancel in m; its
-// error is bounded by that of Σ|terms|, kept beside it.
+// Ten steps of the formula. In f32 a step has about ten roundings, each of u times what it rounds: w itself (two of
+// them) or the update, which is at most rate·(1/(1−β₁))·… < 11·rate in size. m and v are sums of terms whose signs may
+// cancel in m; its error is bounded by that of Σ|terms|, kept beside it.
 TEST(AdamW, FollowsItsFormula) {
   const AdamWOptions o;
   const double u = 0x1p-24, rate = 0.01, factor = 0.5;
@@ -37,7 +41,8 @@ TEST(AdamW, FollowsItsFormula) {
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * d;
       m_abs[i] = o.beta1 * m_abs[i] + (1 - o.beta1) * std::fabs(d);
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * d * d;
-      const double per_m = rate / (1 - std::pow(o.beta1, t)) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.epsilon);
+      const double per_m =
+          rate / (1 - std::pow(o.beta1, t)) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.epsilon);
       want[i] -= rate * o.weight_decay * want[i] + per_m * m[i];
       slack[i] += u * (3 * std::fabs(want[i]) + per_m * (4.0 * t * m_abs[i] + (2.0 * t + 8) * std::fabs(m[i])));
     }
@@ -90,7 +95,10 @@ TEST(AdamW, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message_of([&] { AdamW({.epsilon = 0}, list); }), "epsilon: 0, but a finite positive number is wanted");
   EXPECT_EQ(message_of([&] { AdamW({}, list).step(list, wrong, 1); }), "gradients[0]: 3 values, but matrix has 2");
   EXPECT_EQ(message_of([&] { AdamW({}, list).step(wrong, wrong, 1); }), "parameters: 3 values, but 2 are wanted");
-  EXPECT_EQ(message_of([&] { AdamW({}, list).restore({1, {0}, {0}}); }), "state: moments of 1 and 1 values, but 2 are wanted");
+  EXPECT_EQ(message_of([&] {
+              AdamW({}, list).restore({1, {0}, {0}});
+            }),
+            "state: moments of 1 and 1 values, but 2 are wanted");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the layer's header promises beside the numbers: the same bits at any thread count, empty sizes, gradients on request,
-// and refusals that say what was wrong before anything is written.
+// What the layer's header promises beside the numbers: the same bits at any thread count, empty sizes, gradients on
+// request, and refusals that say what was wrong before anything is written.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -27,7 +27,8 @@ TEST(MultiHeadAttention, SameBitsAtAnyThreadCount) {
     const auto all = layer.results();
     if (threads == 1) first = all;
     for (const auto& [name, values] : all)
-      EXPECT_EQ(std::memcmp(values.data(), first[name].data(), values.size() * sizeof(float)), 0) << name << " at " << threads;
+      EXPECT_EQ(std::memcmp(values.data(), first[name].data(), values.size() * sizeof(float)), 0)
+          << name << " at " << threads;
   }
   omp_set_num_threads(before);
 }
@@ -66,8 +67,8 @@ TEST(MultiHeadAttention, PartsCanBeAskedForAlone) {
   EXPECT_EQ(d_x_q, self.d_x_q);
 }
 
-// Where every query sees all n keys, c = c_h·(a·ln n + b), so the gradients of c_h, a and b are multiples of each other; and what is
-// learned is added to.
+// Where every query sees all n keys, c = c_h·(a·ln n + b), so the gradients of c_h, a and b are multiples of each
+// other; and what is learned is added to.
 TEST(MultiHeadAttention, GradientsOfSsmax) {
   NaiveConfig c = typical();
   c.causal = false;
@@ -77,13 +78,16 @@ TEST(MultiHeadAttention, GradientsOfSsmax) {
   layer.problem.scale = layer.problem.scale.with_ssmax(gains, offsets);
   layer.forward();
   std::vector<float> d_scale(4), d_gain(4, 1), d_offset(4, 1);
-  layer.layer.backward(layer.saved, {layer.d_out.data(), 2, 9, 12}, {.d_scale = d_scale, .d_log_n_gain = d_gain, .d_log_n_offset = d_offset});
+  layer.layer.backward(layer.saved, {layer.d_out.data(), 2, 9, 12},
+                       {.d_scale = d_scale, .d_log_n_gain = d_gain, .d_log_n_offset = d_offset});
   const double log_n = std::log(static_cast<double>(c.len_kv));
   for (std::size_t h = 0; h < 4; ++h) {
-    const double by_offset = static_cast<double>(d_offset[h]) - 1, size = std::fabs(by_offset) + 1;  // rounded with the 1 in it
+    const double by_offset = static_cast<double>(d_offset[h]) - 1,
+                 size = std::fabs(by_offset) + 1;  // rounded with the 1 in it
     EXPECT_NE(by_offset, 0);
     EXPECT_NEAR(static_cast<double>(d_gain[h]) - 1, log_n * by_offset, 4 * log_n * 0x1p-24 * size);
-    const double by_rule = (static_cast<double>(gains[h]) * log_n + static_cast<double>(offsets[h])) / static_cast<double>(scale[h]);
+    const double by_rule =
+        (static_cast<double>(gains[h]) * log_n + static_cast<double>(offsets[h])) / static_cast<double>(scale[h]);
     EXPECT_NEAR(static_cast<double>(d_scale[h]), by_rule * by_offset, 4 * (1 + std::fabs(by_rule)) * 0x1p-24 * size);
   }
   std::vector<float> three(3), four(4);
@@ -155,7 +159,8 @@ TEST(MultiHeadAttention, RefusesArraysThatDoNotFit) {
   EXPECT_EQ(run({layer.x_q.data(), 2, 9, 11}, layer.kv(), out), "x_q: width is 11, but 12 is wanted");
   EXPECT_EQ(run(layer.q(), {layer.x_kv.data(), 1, 26, 10}, out), "x_kv: batch is 1, but x_q has 2");
   EXPECT_EQ(run({nullptr, 2, 9, 12}, layer.kv(), out), "x_q: data is null, but it has 18 rows");
-  EXPECT_EQ(run({layer.x_q.data(), 2, -9, 12}, layer.kv(), out), "x_q: batch is 2 and length -9, but neither can be negative");
+  EXPECT_EQ(run({layer.x_q.data(), 2, -9, 12}, layer.kv(), out),
+            "x_q: batch is 2 and length -9, but neither can be negative");
   EXPECT_EQ(run(layer.q(), layer.kv(), {to, 2, 8, 12}), "out: [batch, length] is [2, 8], but [2, 9] is wanted");
   EXPECT_EQ(run({to, 2, 9, 12}, layer.kv(), out), "out: overlaps x_q");
   EXPECT_EQ(message_of([&] { layer.layer.forward(layer.problem, layer.q(), out); }),
@@ -195,7 +200,9 @@ TEST(MultiHeadAttention, RefusesGradientsThatDoNotFit) {
   EXPECT_EQ(run(cross, {.d_sink = four}), "gradients.d_sink: wanted, but the problem has no sink");
   self.saved.lse.pop_back();
   EXPECT_EQ(run(self, {}), "saved: not made by the forward pass of a layer with these options");
-  EXPECT_EQ(message_of([&] { cross.layer.backward(AttentionSaved{}, {nullptr, 0, 0, 12}, {}); }),
+  EXPECT_EQ(message_of([&] {
+              cross.layer.backward(AttentionSaved{}, {nullptr, 0, 0, 12}, {});
+            }),
             "saved: not made by the forward pass of a layer with these options");
 }
 

@@ -1,5 +1,5 @@
-// The layer against the naive one: values within the tolerance that running error analysis gives, and the gradients of every
-// weight and input; the naive one's gradients against differences of its own outputs.
+// The layer against the naive one: values within the tolerance that running error analysis gives, and the gradients of
+// every weight and input; the naive one's gradients against differences of its own outputs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -14,7 +14,8 @@
 namespace rootdk::nn::testing {
 namespace {
 
-/// What is wrong with the layer's results, or nothing. `loosest` becomes the largest tolerance beside the size of its array.
+/// What is wrong with the layer's results, or nothing. `loosest` becomes the largest tolerance beside the size of its
+/// array.
 std::string compare(const NaiveConfig& config, double* loosest = nullptr) {
   const float gathered = 0.5f;
   Case layer(config);
@@ -31,7 +32,8 @@ std::string compare(const NaiveConfig& config, double* loosest = nullptr) {
   for (const auto& [name, got] : layer.results()) {
     const auto found = expected.find(name);
     const std::vector<Bounded> want = found == expected.end() ? std::vector<Bounded>() : found->second;
-    if (got.size() != want.size()) return fmt::format("{}: {} values, but {} are wanted", name, got.size(), want.size());
+    if (got.size() != want.size())
+      return fmt::format("{}: {} values, but {} are wanted", name, got.size(), want.size());
     double squares = 0, widest = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
       const double error = std::fabs(static_cast<double>(got[i]) - want[i].value);
@@ -45,9 +47,9 @@ std::string compare(const NaiveConfig& config, double* loosest = nullptr) {
   return "";
 }
 
-// D(h), the central difference of step h along a random direction, is off by Ch² + O(h⁴), and D(2h) − D(h) = 3Ch² + O(h⁴):
-// so |D(2h) − D(h)| bounds the error of D(h) with a factor 3 in hand. Rounding adds at most e/h, where e bounds the error of
-// the loss in double: that of the f32 analysis times u64/u32.
+// D(h), the central difference of step h along a random direction, is off by Ch² + O(h⁴), and D(2h) − D(h) = 3Ch² +
+// O(h⁴): so |D(2h) − D(h)| bounds the error of D(h) with a factor 3 in hand. Rounding adds at most e/h, where e bounds
+// the error of the loss in double: that of the f32 analysis times u64/u32.
 TEST(NaiveLayer, GradientsAreThoseOfItsOutputs) {
   for (const NaiveConfig& config : {typical(), self_attention(typical())}) {
     const Case layer(config);
@@ -140,9 +142,13 @@ TEST(MultiHeadAttention, AnyLayer) {
 
 struct Halve {
   template <class T>
-  T operator()(T s) const { return s / 2; }
+  T operator()(T s) const {
+    return s / 2;
+  }
   template <class T>
-  T derivative(T) const { return T(0.5); }
+  T derivative(T) const {
+    return T(0.5);
+  }
 };
 
 // Whatever the problem says reaches the kernel: the attention inside is rootdk::forward on what was saved, bit for bit.

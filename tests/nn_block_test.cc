@@ -43,10 +43,10 @@ TEST(Block, NamesAreLlamas) {
     EXPECT_EQ(static_cast<std::size_t>(count), p.values.size()) << p.name;
     EXPECT_EQ(p.decays(), p.name.find("layernorm") == std::string::npos) << p.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"input_layernorm.weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight",
-                                             "self_attn.v_proj.weight", "self_attn.o_proj.weight",
-                                             "post_attention_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
-                                             "mlp.down_proj.weight"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"input_layernorm.weight", "self_attn.q_proj.weight",
+                                             "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+                                             "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+                                             "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"}));
 }
 
 TEST(Block, Gradients) {
@@ -54,7 +54,8 @@ TEST(Block, Gradients) {
   BasicBlock<double> block = random_block(), gradients = block;
   Problem problem;
   problem.mask.causal = true;
-  std::vector<double> x = normal_doubles(static_cast<std::size_t>(batch * length * width), 1), y(x.size()), d_x(x.size(), 7);
+  std::vector<double> x = normal_doubles(static_cast<std::size_t>(batch * length * width), 1), y(x.size()),
+                      d_x(x.size(), 7);
   const std::vector<double> d_y = normal_doubles(x.size(), 2);
   BasicBlockSaved<double> saved;
   const auto loss = [&] {

@@ -60,8 +60,10 @@ TEST(CrossEntropy, NotANumberIsNotHidden) {
 TEST(CrossEntropy, RefusesWhatDoesNotFit) {
   std::vector<float> logits(4);
   const std::vector<std::int32_t> far = {0, 2}, one = {0}, fine = {0, 1};
-  EXPECT_EQ(message_of([&] { cross_entropy<float>(2, logits, far, {}); }), "targets[1]: 2, but 0 to 1 is wanted, or -1 for none");
-  EXPECT_EQ(message_of([&] { cross_entropy<float>(2, logits, one, {}); }), "targets: 1 values, but 2 rows of 1 are wanted");
+  EXPECT_EQ(message_of([&] { cross_entropy<float>(2, logits, far, {}); }),
+            "targets[1]: 2, but 0 to 1 is wanted, or -1 for none");
+  EXPECT_EQ(message_of([&] { cross_entropy<float>(2, logits, one, {}); }),
+            "targets: 1 values, but 2 rows of 1 are wanted");
   EXPECT_EQ(message_of([&] { cross_entropy<float>(2, logits, fine, std::span(logits).first(2)); }),
             "d_logits: 2 values, but 2 rows of 2 are wanted");
 }

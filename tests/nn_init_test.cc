@@ -1,5 +1,5 @@
-// Initialisers: the numbers they draw, and what becomes of q·k. Statistical checks allow five standard errors of what is
-// estimated, from the exact moments of the distribution; seeds are fixed, so a run either always passes or never.
+// Initialisers: the numbers they draw, and what becomes of q·k. Statistical checks allow five standard errors of what
+// is estimated, from the exact moments of the distribution; seeds are fixed, so a run either always passes or never.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -59,8 +59,9 @@ TEST(Init, StandardDeviationsOfTheRules) {
 
 TEST(Init, DrawsWhatTheRuleSays) {
   const Fans fans = {300, 100};
-  const std::vector<Init> all = {Init::xavier_normal(2), Init::xavier_uniform(), Init::lecun_normal(), Init::lecun_uniform(),
-                                 Init::he_normal(),      Init::he_uniform(0.5),  Init::normal(0.02),   Init::uniform(3)};
+  const std::vector<Init> all = {Init::xavier_normal(2), Init::xavier_uniform(), Init::lecun_normal(),
+                                 Init::lecun_uniform(),  Init::he_normal(),      Init::he_uniform(0.5),
+                                 Init::normal(0.02),     Init::uniform(3)};
   for (std::size_t n = 0; n < all.size(); ++n) {
     SCOPED_TRACE(n);
     const bool uniform = all[n].distribution == Init::Distribution::kUniform;
@@ -84,12 +85,13 @@ TEST(Init, NormalHasTails) {
   const auto values = drawn(Init::normal(1), {}, {1, 0});
   const auto n = static_cast<double>(values.size());
   const double p = std::erfc(3 / std::numbers::sqrt2);
-  const auto beyond = static_cast<double>(std::count_if(values.begin(), values.end(), [](float x) { return std::fabs(x) > 3; }));
+  const auto beyond =
+      static_cast<double>(std::count_if(values.begin(), values.end(), [](float x) { return std::fabs(x) > 3; }));
   EXPECT_NEAR(beyond, n * p, kStandardErrors * std::sqrt(n * p * (1 - p)));
 }
 
-// From a separate implementation of the generator in Python. Two ulp: libms may differ in the last bit of a double, which is
-// one f32 ulp where it falls on a tie.
+// From a separate implementation of the generator in Python. Two ulp: libms may differ in the last bit of a double,
+// which is one f32 ulp where it falls on a tie.
 TEST(Init, IsTheSameOnEveryMachine) {
   const Seed seed = {0x123456789ABCDEF0, 0x0000000500000007};
   const double normal[] = {1.149773976156112, 0.27859624252634985, -0.5477055084794846, -0.9556752519868175};
@@ -111,20 +113,24 @@ TEST(Init, DependsOnSeedStreamAndPlaceOnly) {
   EXPECT_TRUE(std::equal(one.begin(), one.end(), longer.begin()));
 }
 
-// Seeds and streams that differ in one bit, high or low, give unrelated numbers: correlation 0 within five standard errors.
+// Seeds and streams that differ in one bit, high or low, give unrelated numbers: correlation 0 within five standard
+// errors.
 TEST(Init, SeedsAndStreamsAreUnrelated) {
   const auto first = drawn(Init::normal(1), {}, {5, 6});
   const std::uint64_t high = std::uint64_t{1} << 40;
   for (const Seed& seed : {Seed{4, 6}, Seed{5, 7}, Seed{5 + high, 6}, Seed{5, 6 + high}}) {
     const auto second = drawn(Init::normal(1), {}, seed);
     double correlation = 0;
-    for (std::size_t i = 0; i < first.size(); ++i) correlation += static_cast<double>(first[i]) * static_cast<double>(second[i]);
-    EXPECT_NEAR(correlation / static_cast<double>(first.size()), 0, kStandardErrors / std::sqrt(static_cast<double>(first.size())));
+    for (std::size_t i = 0; i < first.size(); ++i)
+      correlation += static_cast<double>(first[i]) * static_cast<double>(second[i]);
+    EXPECT_NEAR(correlation / static_cast<double>(first.size()), 0,
+                kStandardErrors / std::sqrt(static_cast<double>(first.size())));
   }
 }
 
 TEST(Init, OfALayer) {
-  MultiHeadAttention layer({.width = 64, .heads_q = 4, .heads_kv = 2, .dim_qk = 32, .bias_qkv = true, .bias_out = true});
+  MultiHeadAttention layer(
+      {.width = 64, .heads_q = 4, .heads_kv = 2, .dim_qk = 32, .bias_qkv = true, .bias_out = true});
   for (Linear* p : layer.parameters().each()) std::fill(p->bias.begin(), p->bias.end(), 1.0f);
   initialise(layer.parameters(), Init::xavier_normal(), {3, 10});
   const AttentionParameters& p = layer.parameters();
@@ -143,8 +149,8 @@ TEST(Init, OfALayer) {
   EXPECT_EQ(p.o.weight, separate.o.weight);
 }
 
-// Mean of (q·k)² over pairs of different tokens, unit-variance inputs, no scale; and the standard error of that mean, from
-// independent layers and inputs.
+// Mean of (q·k)² over pairs of different tokens, unit-variance inputs, no scale; and the standard error of that mean,
+// from independent layers and inputs.
 struct Spread {
   double variance, standard_error;
 };
@@ -178,8 +184,8 @@ Spread score_variance(const Init& init, QkvFans fans) {
   return {mean, std::sqrt((squares / layers - mean * mean) / (layers - 1))};
 }
 
-// Var(q·k) = d·(D·σ_w²)². That is d = 64 for LeCun (any shape) and for Xavier on a square projection; Xavier on the packed
-// 3D×D projection has σ_w² = 2/(D + 3D), a standard deviation of √d/2; N(0, 0.02) has 8·768·0.0004 = 2.458.
+// Var(q·k) = d·(D·σ_w²)². That is d = 64 for LeCun (any shape) and for Xavier on a square projection; Xavier on the
+// packed 3D×D projection has σ_w² = 2/(D + 3D), a standard deviation of √d/2; N(0, 0.02) has 8·768·0.0004 = 2.458.
 TEST(Init, DecidesTheSpreadOfScores) {
   const double d = 64;
   struct {
@@ -203,7 +209,9 @@ TEST(Init, DecidesTheSpreadOfScores) {
 
 TEST(Init, RefusesWhatMakesNoSense) {
   std::vector<float> values(4, 7);
-  const auto message = [&](const Init& init, const Fans& fans) { return message_of([&] { fill(values, init, fans, {}); }); };
+  const auto message = [&](const Init& init, const Fans& fans) {
+    return message_of([&] { fill(values, init, fans, {}); });
+  };
   EXPECT_EQ(message(Init::xavier_normal(), {3, 0}), "fans.out: 0, but at least 1 is wanted");
   EXPECT_EQ(message(Init::he_uniform(), {-1, 2}), "fans.in: -1, but at least 1 is wanted");
   EXPECT_EQ(message(Init::normal(-1), {}), "init.fixed_std: -1, but a finite number of at least 0 is wanted");

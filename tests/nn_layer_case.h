@@ -1,4 +1,5 @@
-// A layer with everything that a forward and a backward of it need, filled with random numbers: what the layer's tests share.
+// A layer with everything that a forward and a backward of it need, filled with random numbers: what the layer's tests
+// share.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +55,8 @@ struct Case {
     return c.self ? layer.forward(problem, q(), to, &saved) : layer.forward(problem, q(), kv(), to, &saved);
   }
 
-  // Inputs' gradients start as garbage, to be overwritten; those of what is learned start as `gathered`, to be added to.
+  // Inputs' gradients start as garbage, to be overwritten; those of what is learned start as `gathered`, to be added
+  // to.
   void backward(float gathered) {
     gradients = zeros_like(layer.parameters());
     for (Linear* p : gradients.each()) {
@@ -77,7 +79,9 @@ struct Case {
   template <class T>
   Arrays<T> arrays() const {
     Arrays<T> all;
-    const auto put = [&](const std::string& name, const std::vector<float>& a) { all[name] = std::vector<T>(a.begin(), a.end()); };
+    const auto put = [&](const std::string& name, const std::vector<float>& a) {
+      all[name] = std::vector<T>(a.begin(), a.end());
+    };
     put("x_q", x_q), put("x_kv", x_kv), put("scale", scale), put("sink", sink);
     const char* names[] = {"q", "k", "v", "o"};
     for (std::size_t n = 0; n < 4; ++n) {

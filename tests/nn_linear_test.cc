@@ -21,12 +21,15 @@ std::vector<float> normal_values(std::int64_t count, std::uint64_t stream) {
   return values;
 }
 
-std::size_t at(std::int64_t row, std::int64_t width, std::int64_t col) { return static_cast<std::size_t>(row * width + col); }
+std::size_t at(std::int64_t row, std::int64_t width, std::int64_t col) {
+  return static_cast<std::size_t>(row * width + col);
+}
 
 void check_near(const char* what, float got, const Sum<Bounded>& want) {
   const Bounded expected = want.total();
   if (!(std::fabs(static_cast<double>(got) - expected.value) <= expected.tolerance()))
-    ADD_FAILURE() << what << " is " << got << ", but " << expected.value << " ± " << expected.tolerance() << " is wanted";
+    ADD_FAILURE() << what << " is " << got << ", but " << expected.value << " ± " << expected.tolerance()
+                  << " is wanted";
 }
 
 void check_layer(std::int64_t rows, std::int64_t in, std::int64_t out, bool has_bias) {
@@ -80,15 +83,20 @@ void check_layer(std::int64_t rows, std::int64_t in, std::int64_t out, bool has_
 
 TEST(Linear, SmallSizes) {
   EXPECT_TRUE(rc::check([] {
-    check_layer(*rc::gen::inRange(0, 30), *rc::gen::inRange(1, 30), *rc::gen::inRange(1, 30), *rc::gen::arbitrary<bool>());
+    check_layer(*rc::gen::inRange(0, 30), *rc::gen::inRange(1, 30), *rc::gen::inRange(1, 30),
+                *rc::gen::arbitrary<bool>());
     RC_ASSERT(!::testing::Test::HasFailure());
   }));
 }
 
 // Around the edges of tiles (128 × 256) and of the chunks of bias sums (64).
 TEST(Linear, SizesAroundTiles) {
-  for (const auto& [rows, in, out] : {std::array<std::int64_t, 3>{127, 256, 65}, {128, 257, 64}, {129, 255, 128}, {1, 300, 300},
-                                      {257, 1, 513}, {130, 513, 1}}) {
+  for (const auto& [rows, in, out] : {std::array<std::int64_t, 3>{127, 256, 65},
+                                      {128, 257, 64},
+                                      {129, 255, 128},
+                                      {1, 300, 300},
+                                      {257, 1, 513},
+                                      {130, 513, 1}}) {
     SCOPED_TRACE(::testing::Message() << rows << " rows, " << in << " to " << out);
     check_layer(rows, in, out, true);
   }
@@ -131,7 +139,8 @@ TEST(Linear, EveryInstructionSet) {
   const auto whole = [](std::int64_t i, std::int64_t j, std::int64_t salt) {
     return static_cast<float>((i * 31 + j * 17 + salt) % 13 - 6);
   };
-  const auto matrix = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride, std::int64_t salt, bool transposed) {
+  const auto matrix = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride, std::int64_t salt,
+                          bool transposed) {
     std::vector<float> m(static_cast<std::size_t>(rows * stride), 1000);
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) m[at(i, stride, j)] = transposed ? whole(j, i, salt) : whole(i, j, salt);

@@ -39,7 +39,8 @@ TEST(Mlp, Gradients) {
   loss();
   BasicMlp<double> gradients(width, hidden);
   backward(mlp, x, saved, d_y, d_x, gradients);
-  expect_slopes(std::vector{named("x", x), named("gate", mlp.gate.weight), named("up", mlp.up.weight), named("down", mlp.down.weight)},
+  expect_slopes(std::vector{named("x", x), named("gate", mlp.gate.weight), named("up", mlp.up.weight),
+                            named("down", mlp.down.weight)},
                 std::vector{named("x", d_x), named("gate", gradients.gate.weight), named("up", gradients.up.weight),
                             named("down", gradients.down.weight)},
                 loss);

@@ -19,11 +19,12 @@ namespace rootdk::nn::testing {
 inline constexpr double kU = 0x1p-24;  // unit roundoff of f32
 inline constexpr double kU64 = 0x1p-53;
 
-/// Running error analysis in its probabilistic form (Higham & Mary, "A new approach to probabilistic rounding error analysis",
-/// 2019): roundings are independent with mean 0 and at most u, so their effects add as squares. `error` is a standard
-/// deviation; a result further off than kDeviations of them happens with probability below 2·exp(−kDeviations²/2) ≈ 3e-14 if
-/// the model holds. It is first order, and errors that travel together (one q in all scores of its row) count as independent:
-/// the worst-case analysis, which needs no model, comes out 10⁴ times above the errors seen, and would prove nothing.
+/// Running error analysis in its probabilistic form (Higham & Mary, "A new approach to probabilistic rounding error
+/// analysis", 2019): roundings are independent with mean 0 and at most u, so their effects add as squares. `error` is a
+/// standard deviation; a result further off than kDeviations of them happens with probability below
+/// 2·exp(−kDeviations²/2) ≈ 3e-14 if the model holds. It is first order, and errors that travel together (one q in all
+/// scores of its row) count as independent: the worst-case analysis, which needs no model, comes out 10⁴ times above
+/// the errors seen, and would prove nothing.
 struct Bounded {
   double value = 0;
   double error = 0;
@@ -41,15 +42,19 @@ inline double square(double x) { return x * x; }
 inline const double kRounding = kU / std::sqrt(3.0);
 inline Bounded rounded(double value, double error) { return {value, std::hypot(error, kRounding * value)}; }
 inline Bounded operator-(const Bounded& a) { return {-a.value, a.error}; }
-inline Bounded operator-(const Bounded& a, const Bounded& b) { return rounded(a.value - b.value, std::hypot(a.error, b.error)); }
-inline double product_error(const Bounded& a, const Bounded& b) { return std::hypot(a.value * b.error, a.error * b.value); }
+inline Bounded operator-(const Bounded& a, const Bounded& b) {
+  return rounded(a.value - b.value, std::hypot(a.error, b.error));
+}
+inline double product_error(const Bounded& a, const Bounded& b) {
+  return std::hypot(a.value * b.error, a.error * b.value);
+}
 inline Bounded operator*(const Bounded& a, const Bounded& b) { return rounded(a.value * b.value, product_error(a, b)); }
 
 inline double value_of(double x) { return x; }
 inline double value_of(const Bounded& x) { return x.value; }
 
-/// e^{s − lse}. In f32 this may be 2^{s·log2 e − lse·log2 e}, with three roundings on each side of the exponent (a factor, a
-/// product, a sum) and 2^x itself good to 2u.
+/// e^{s − lse}. In f32 this may be 2^{s·log2 e − lse·log2 e}, with three roundings on each side of the exponent (a
+/// factor, a product, a sum) and 2^x itself good to 2u.
 inline double probability(double s, double lse) { return std::exp(s - lse); }
 inline Bounded probability(const Bounded& s, const Bounded& lse) {
   const double p = std::exp(s.value - lse.value);
@@ -57,15 +62,17 @@ inline Bounded probability(const Bounded& s, const Bounded& lse) {
   return {p, p * std::hypot(std::hypot(s.error, lse.error), std::hypot(exponent, 2 * kU))};
 }
 
-/// m + ln L, where m is exact, with three roundings of each part; the logarithm itself is good to 2u of 1, or of itself.
+/// m + ln L, where m is exact, with three roundings of each part; the logarithm itself is good to 2u of 1, or of
+/// itself.
 inline double log_sum(double m, double l) { return m + std::log(l); }
 inline Bounded log_sum(double m, const Bounded& l) {
   const double log_l = std::log(l.value), parts = std::sqrt(3.0) * kRounding * std::hypot(m, log_l);
   return {m + log_l, std::hypot(std::hypot(l.error / l.value, parts), 2 * kU)};
 }
 
-/// A sum of n products: n + 1 roundings of partial sums, beside what the factors bring. Terms of mixed signs make a random
-/// walk, whose partial sums have a mean square below Σ(ab)²; terms of one sign have partial sums below the total.
+/// A sum of n products: n + 1 roundings of partial sums, beside what the factors bring. Terms of mixed signs make a
+/// random walk, whose partial sums have a mean square below Σ(ab)²; terms of one sign have partial sums below the
+/// total.
 template <class T>
 class Sum;
 template <>
@@ -105,7 +112,8 @@ struct NaiveConfig {
   double gathered = 0;  ///< what the gradients of learned things held before
 };
 
-/// By name: "x_q", "x_kv", "w_q", "b_q", … "w_o", "b_o", "scale", "sink"; gradients have the names of what they belong to.
+/// By name: "x_q", "x_kv", "w_q", "b_q", … "w_o", "b_o", "scale", "sink"; gradients have the names of what they belong
+/// to.
 template <class T>
 using Arrays = std::map<std::string, std::vector<T>>;
 
@@ -166,7 +174,8 @@ class NaiveLayer {
       for (Index t = 0; t < length; ++t)
         for (Index h = 0; h < heads; ++h)
           for (Index i = 0; i < dims / 2; ++i) {
-            const double frequency = 1 / std::pow(c_.rotary->base, 2.0 * static_cast<double>(i) / static_cast<double>(dims));
+            const double frequency =
+                1 / std::pow(c_.rotary->base, 2.0 * static_cast<double>(i) / static_cast<double>(dims));
             const double angle = static_cast<double>(t + first + c_.rotary->first_position) * frequency;
             const T cos = constant(std::cos(angle)), sin = constant(direction * std::sin(angle));
             T& one = at(x, place(b, t, length, h, heads, split ? i : 2 * i, c_.dim_qk));
@@ -178,7 +187,9 @@ class NaiveLayer {
           }
   }
 
-  const T& q_at(Index b, Index h, Index i, Index d) const { return at(q_, place(b, i, c_.len_q, h, c_.heads_q, d, c_.dim_qk)); }
+  const T& q_at(Index b, Index h, Index i, Index d) const {
+    return at(q_, place(b, i, c_.len_q, h, c_.heads_q, d, c_.dim_qk));
+  }
   const T& k_at(Index b, Index h, Index j, Index d) const {
     return at(k_, place(b, j, len_kv(), h / (c_.heads_q / c_.heads_kv), c_.heads_kv, d, c_.dim_qk));
   }
@@ -247,25 +258,28 @@ Arrays<T> NaiveLayer<T>::backward(const std::vector<T>& d_out) const {
   };
   Arrays<T> grad;
   // dW[o][i] = Σ_r dy[r][o]·x[r][i] and db[o] = Σ_r dy[r][o], onto what was gathered before
-  const auto parameters = [&](const Array& x, const Array& d_y, Index rows, Index in, Index out, const std::string& name,
-                              bool bias) {
+  const auto parameters = [&](const Array& x, const Array& d_y, Index rows, Index in, Index out,
+                              const std::string& name, bool bias) {
     auto w = sums(out * in), b = sums(bias ? out : 0);
     for (Sum<T>& sum : w) sum.add(T(c_.gathered));
     for (Sum<T>& sum : b) sum.add(T(c_.gathered));
     for (Index r = 0; r < rows; ++r)
       for (Index o = 0; o < out; ++o) {
-        for (Index i = 0; i < in; ++i) w[static_cast<std::size_t>(o * in + i)].add(at(d_y, r * out + o), at(x, r * in + i));
+        for (Index i = 0; i < in; ++i)
+          w[static_cast<std::size_t>(o * in + i)].add(at(d_y, r * out + o), at(x, r * in + i));
         if (bias) b[static_cast<std::size_t>(o)].add(at(d_y, r * out + o));
       }
     grad["w_" + name] = totals(w);
     if (bias) grad["b_" + name] = totals(b);
   };
   // dx[r][i] += Σ_o dy[r][o]·w[o][i]
-  const auto input = [&](std::vector<Sum<T>>& d_x, const Array& d_y, Index rows, Index in, Index out, const std::string& name) {
+  const auto input = [&](std::vector<Sum<T>>& d_x, const Array& d_y, Index rows, Index in, Index out,
+                         const std::string& name) {
     const Array& w = in_.at("w_" + name);
     for (Index r = 0; r < rows; ++r)
       for (Index o = 0; o < out; ++o)
-        for (Index i = 0; i < in; ++i) d_x[static_cast<std::size_t>(r * in + i)].add(at(d_y, r * out + o), at(w, o * in + i));
+        for (Index i = 0; i < in; ++i)
+          d_x[static_cast<std::size_t>(r * in + i)].add(at(d_y, r * out + o), at(w, o * in + i));
   };
 
   parameters(o_, d_out, rows_q(), c_.heads_q * c_.dim_v, c_.width, "o", c_.bias_out);
@@ -275,7 +289,8 @@ Arrays<T> NaiveLayer<T>::backward(const std::vector<T>& d_out) const {
 
   const Index group = c_.heads_q / c_.heads_kv;
   auto d_q_sums = sums(static_cast<Index>(q_.size())), d_k_sums = sums(static_cast<Index>(k_.size()));
-  auto d_v_sums = sums(static_cast<Index>(v_.size())), d_scale = sums(c_.heads_q), d_sink = sums(c_.sink ? c_.heads_q : 0);
+  auto d_v_sums = sums(static_cast<Index>(v_.size())), d_scale = sums(c_.heads_q),
+       d_sink = sums(c_.sink ? c_.heads_q : 0);
   for (Sum<T>& sum : d_scale) sum.add(T(c_.gathered));
   for (Sum<T>& sum : d_sink) sum.add(T(c_.gathered));
   for (Index b = 0; b < c_.batch; ++b)
@@ -285,21 +300,24 @@ Arrays<T> NaiveLayer<T>::backward(const std::vector<T>& d_out) const {
         const Array p = probabilities(b, h, i);
         if (p.empty()) continue;
         Sum<T> delta;  // dO·O
-        for (Index d = 0; d < c_.dim_v; ++d) delta.add(d_o_at(d), at(o_, place(b, i, c_.len_q, h, c_.heads_q, d, c_.dim_v)));
+        for (Index d = 0; d < c_.dim_v; ++d)
+          delta.add(d_o_at(d), at(o_, place(b, i, c_.len_q, h, c_.heads_q, d, c_.dim_v)));
         if (c_.sink) d_sink[static_cast<std::size_t>(h)].add(-at(p, len_kv()), delta.total());
         for (Index j = 0; j < len_kv(); ++j) {
           if (!visible(i, j)) continue;
           Sum<T> d_p;
           for (Index d = 0; d < c_.dim_v; ++d) {
             d_p.add(d_o_at(d), v_at(b, h, j, d));
-            d_v_sums[static_cast<std::size_t>(place(b, j, len_kv(), h / group, c_.heads_kv, d, c_.dim_v))].add(at(p, j), d_o_at(d));
+            d_v_sums[static_cast<std::size_t>(place(b, j, len_kv(), h / group, c_.heads_kv, d, c_.dim_v))].add(
+                at(p, j), d_o_at(d));
           }
           const T d_s = at(p, j) * (d_p.total() - delta.total());
           const T c_d_s = at(in_.at("scale"), h) * d_s;
           for (Index d = 0; d < c_.dim_qk; ++d) {
             const T &q = q_at(b, h, i, d), &k = k_at(b, h, j, d);
             d_q_sums[static_cast<std::size_t>(place(b, i, c_.len_q, h, c_.heads_q, d, c_.dim_qk))].add(c_d_s, k);
-            d_k_sums[static_cast<std::size_t>(place(b, j, len_kv(), h / group, c_.heads_kv, d, c_.dim_qk))].add(c_d_s, q);
+            d_k_sums[static_cast<std::size_t>(place(b, j, len_kv(), h / group, c_.heads_kv, d, c_.dim_qk))].add(c_d_s,
+                                                                                                                q);
             d_scale[static_cast<std::size_t>(h)].add(d_s * q, k);
           }
         }

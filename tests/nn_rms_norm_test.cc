@@ -8,8 +8,9 @@
 namespace rootdk::nn::testing {
 namespace {
 
-// Whatever goes in, rows of unit mean square come out. With ε = 0 the mean square is off by the roundings only: one each of
-// the inverse, its product and the square, twice as far in the square: 2·(1 + 1) + 1 half-ulps, and as many for the sum here.
+// Whatever goes in, rows of unit mean square come out. With ε = 0 the mean square is off by the roundings only: one
+// each of the inverse, its product and the square, twice as far in the square: 2·(1 + 1) + 1 half-ulps, and as many for
+// the sum here.
 TEST(RmsNorm, RowsGetUnitMeanSquare) {
   const BasicRmsNorm<double> norm(17, 0);
   for (const double size : {1e-100, 1.0, 1e100}) {
@@ -47,17 +48,19 @@ TEST(RmsNorm, Gradients) {
   backward(norm, x, inverse, d_y, d_x_added, unused, Write::kAdd);
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(d_x_added[i], 7 + d_x[i]);
   for (double& g : gradients.gain) g -= 1;
-  expect_slopes(std::vector{named("x", x), named("gain", norm.gain)}, std::vector{named("x", d_x), named("gain", gradients.gain)},
-                loss);
+  expect_slopes(std::vector{named("x", x), named("gain", norm.gain)},
+                std::vector{named("x", d_x), named("gain", gradients.gain)}, loss);
 }
 
 TEST(RmsNorm, RefusesWhatDoesNotFit) {
   RmsNorm norm(4);
   std::vector<float> x(8), y(8), inverse(2), wrong(7);
   EXPECT_EQ(message_of([] { RmsNorm(4, -1); }), "epsilon: -1, but a finite number of at least 0 is wanted");
-  EXPECT_EQ(message_of([&] { apply(norm, wrong, y, inverse); }), "x: 7 values, which is not a whole number of rows of 4");
+  EXPECT_EQ(message_of([&] { apply(norm, wrong, y, inverse); }),
+            "x: 7 values, which is not a whole number of rows of 4");
   EXPECT_EQ(message_of([&] { apply(norm, x, y, wrong); }), "inverse_rms: 7 values, but 2 rows of 1 are wanted");
-  EXPECT_EQ(message_of([&] { backward(norm, x, inverse, y, wrong, norm); }), "d_x: 7 values, but 2 rows of 4 are wanted");
+  EXPECT_EQ(message_of([&] { backward(norm, x, inverse, y, wrong, norm); }),
+            "d_x: 7 values, but 2 rows of 4 are wanted");
 }
 
 }  // namespace

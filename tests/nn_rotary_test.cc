@@ -1,9 +1,9 @@
 // Rotary positions: the properties that define them.
 //
-// Rounding: a component becomes a·cos − b·sin with cos and sin rounded to f32: at most 3u(|a| + |b|) off (one u each for the
-// factor, the product and the sum). Over a pair of length r that is 3u·√2·r in each of two components, so a vector of length
-// ‖x‖ moves by at most 6u‖x‖ from where it should be; 7u covers the second order. Positions below 2¹⁴ give angles with errors
-// below 2¹⁴·2⁻⁵³, which is nothing beside u.
+// Rounding: a component becomes a·cos − b·sin with cos and sin rounded to f32: at most 3u(|a| + |b|) off (one u each
+// for the factor, the product and the sum). Over a pair of length r that is 3u·√2·r in each of two components, so a
+// vector of length ‖x‖ moves by at most 6u‖x‖ from where it should be; 7u covers the second order. Positions below 2¹⁴
+// give angles with errors below 2¹⁴·2⁻⁵³, which is nothing beside u.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -71,7 +71,8 @@ TEST(Rotary, PreservesLengths) {
 TEST(Rotary, ScoresDependOnTheDifferenceOfPositionsOnly) {
   EXPECT_TRUE(rc::check([] {
     const Drawn d = draw();
-    const std::int64_t p = *rc::gen::inRange(0, 2000), r = *rc::gen::inRange(0, 2000), shift = *rc::gen::inRange(-2000, 2000);
+    const std::int64_t p = *rc::gen::inRange(0, 2000), r = *rc::gen::inRange(0, 2000),
+                       shift = *rc::gen::inRange(-2000, 2000);
     const double here = dot(turned(d.rotary, d.q, p), turned(d.rotary, d.k, r));
     const double there = dot(turned(d.rotary, d.q, p + shift), turned(d.rotary, d.k, r + shift));
     RC_ASSERT(std::fabs(here - there) <= 4 * kTurnError * norm(d.q) * norm(d.k));
@@ -139,11 +140,13 @@ TEST(Rotary, ReadsThroughStrides) {
   for (const auto& positions : {own, shared}) {
     Vector x = random_vector(batch * length * heads * dim, 3);
     const Vector before = x;
-    rotate(rotary, tensor(x.data(), {batch, heads, length, dim}, {length * heads * dim, dim, heads * dim, 1}), positions);
+    rotate(rotary, tensor(x.data(), {batch, heads, length, dim}, {length * heads * dim, dim, heads * dim, 1}),
+           positions);
     for (std::int64_t row = 0; row < batch * length; ++row)
       for (std::int64_t h = 0; h < heads; ++h) {
         const auto begin = (row * heads + h) * dim;
-        const Vector one(before.begin() + begin, before.begin() + begin + dim), got(x.begin() + begin, x.begin() + begin + dim);
+        const Vector one(before.begin() + begin, before.begin() + begin + dim),
+            got(x.begin() + begin, x.begin() + begin + dim);
         const std::size_t entry = static_cast<std::size_t>(row) % positions.size();
         EXPECT_EQ(got, turned(rotary, one, positions[entry])) << row << ", " << h;
       }
@@ -163,7 +166,8 @@ TEST(Positions, AreThoseOfTheMask) {
     }
     Mask mask;
     mask.causal = *rc::gen::arbitrary<bool>();
-    mask.diagonal = *rc::gen::element(Diagonal::bottom_right(), Diagonal::top_left(), Diagonal::last_key(), Diagonal::at(-3));
+    mask.diagonal =
+        *rc::gen::element(Diagonal::bottom_right(), Diagonal::top_left(), Diagonal::last_key(), Diagonal::at(-3));
     if (mask.diagonal.kind == Diagonal::Kind::kLastKey) mask.key_lengths = key_lengths;
     else if (*rc::gen::arbitrary<bool>()) mask.documents = Documents{q_starts, kv_starts};
 
@@ -190,7 +194,10 @@ TEST(Rotary, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message({.base = NAN}), "rotary.base: nan, but a finite positive number is wanted");
   EXPECT_EQ(message_of([&] { rotate({}, t, std::span(positions).first(2)); }),
             "positions: 2 entries, but length 3 or batch × length 6 are wanted");
-  EXPECT_EQ(message_of([&] { rotate({}, tensor(y.data(), {2, 1, 3, 4}), positions); }), "x: dtype is bf16, but f32 or f64 is wanted");
+  EXPECT_EQ(message_of([&] {
+              rotate({}, tensor(y.data(), {2, 1, 3, 4}), positions);
+            }),
+            "x: dtype is bf16, but f32 or f64 is wanted");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The whole model: gradients in double with the reference kernel, f32 against that, causality, the same bits at any thread count.
+// The whole model: gradients in double with the reference kernel, f32 against that, causality, the same bits at any
+// thread count.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -23,15 +24,21 @@ TransformerOptions small() {
 
 std::vector<std::int32_t> some_tokens(std::int64_t count, std::int64_t vocabulary, int salt = 0) {
   std::vector<std::int32_t> tokens;
-  for (std::int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>((i * i * 7 + i * 3 + salt) % vocabulary));
+  for (std::int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<std::int32_t>((i * i * 7 + i * 3 + salt) % vocabulary));
   return tokens;
 }
 
 /// A model with tokens and targets (every third place has none), its loss and its gradients.
 template <class T>
 struct Trial {
-  explicit Trial(const TransformerOptions& options, const Problem& how, std::int64_t sequences = 3, std::int64_t len = kLength)
-      : problem(how), length(len), model(options), gradients(options), tokens(some_tokens(sequences * len, options.vocabulary)),
+  explicit Trial(const TransformerOptions& options, const Problem& how, std::int64_t sequences = 3,
+                 std::int64_t len = kLength)
+      : problem(how),
+        length(len),
+        model(options),
+        gradients(options),
+        tokens(some_tokens(sequences * len, options.vocabulary)),
         targets(some_tokens(sequences * len, options.vocabulary, 5)) {
     initialise(model, 3);
     for (std::size_t i = 0; i < targets.size(); i += 3) targets[i] = kNoTarget;
@@ -94,9 +101,10 @@ double distance(std::span<const double> a, std::span<const double> b) {
   return std::sqrt(squares);
 }
 
-// The f32 model is the f64 model with roundings. A rounding of something is a relative change of at most u of it; along any
-// path from token to loss and back there are at most `chain` of them (the inner sizes of all products, and a few dozen for each
-// norm, softmax, silu and rotation), and changing the weights themselves by that much moves the gradient about as far.
+// The f32 model is the f64 model with roundings. A rounding of something is a relative change of at most u of it; along
+// any path from token to loss and back there are at most `chain` of them (the inner sizes of all products, and a few
+// dozen for each norm, softmax, silu and rotation), and changing the weights themselves by that much moves the gradient
+// about as far.
 TEST(Transformer, SingleIsDoubleRounded) {
   for (const Scale& scale : {Scale::none(), Scale::inv_sqrt_dk(), Scale::inv_dk()}) {
     SCOPED_TRACE(scale.describe());
@@ -105,11 +113,13 @@ TEST(Transformer, SingleIsDoubleRounded) {
     const TransformerOptions o = single.model.options();
     const auto from = single.model.parameters();
     const auto to = exact.model.parameters();
-    for (std::size_t n = 0; n < to.size(); ++n) std::copy(from[n].values.begin(), from[n].values.end(), to[n].values.begin());
+    for (std::size_t n = 0; n < to.size(); ++n)
+      std::copy(from[n].values.begin(), from[n].values.end(), to[n].values.begin());
     const std::vector<double> want = flat(exact.gradient());
     const double want_loss = exact.loss();
 
-    const double chain = 2.0 * static_cast<double>(o.layers * (3 * o.width + o.mlp_hidden + o.dim_qk + kLength + 100) + o.width);
+    const double chain =
+        2.0 * static_cast<double>(o.layers * (3 * o.width + o.mlp_hidden + o.dim_qk + kLength + 100) + o.width);
     for (std::size_t n = 0; n < to.size(); ++n) {
       const std::vector<double> sign = normal_doubles(to[n].values.size(), 900 + n);
       for (std::size_t i = 0; i < sign.size(); ++i) to[n].values[i] *= 1 + (sign[i] > 0 ? 1 : -1) * chain * 0x1p-24;
@@ -119,7 +129,8 @@ TEST(Transformer, SingleIsDoubleRounded) {
     for (const auto& p : single.gradient()) got.insert(got.end(), p.values.begin(), p.values.end());
     EXPECT_LT(distance(got, want), reach);
     EXPECT_GT(distance(got, want), 0);
-    EXPECT_LT(reach, 1e-2 * distance(want, std::vector<double>(want.size()))) << "a tolerance that lets anything through";
+    EXPECT_LT(reach, 1e-2 * distance(want, std::vector<double>(want.size())))
+        << "a tolerance that lets anything through";
     EXPECT_NEAR(single.loss(), want_loss, loss_reach);
   }
 }
@@ -133,12 +144,14 @@ TEST(Transformer, LooksBackOnly) {
   t.tokens[length + changed] = (t.tokens[length + changed] + 1) % 11;  // in the second sequence
   t.loss();
   for (std::size_t place = 0; place < t.tokens.size(); ++place) {
-    const bool same = std::memcmp(&before[place * vocabulary], &t.saved.logits[place * vocabulary], vocabulary * sizeof(float)) == 0;
+    const bool same =
+        std::memcmp(&before[place * vocabulary], &t.saved.logits[place * vocabulary], vocabulary * sizeof(float)) == 0;
     EXPECT_EQ(same, place < length + changed || place >= 2 * length) << place;
   }
 }
 
-// A head of zeros says nothing. The loss is then ln of the vocabulary, to within the roundings of exp, sum, log and mean.
+// A head of zeros says nothing. The loss is then ln of the vocabulary, to within the roundings of exp, sum, log and
+// mean.
 TEST(Transformer, StartsKnowingNothing) {
   Trial<double> t(small(), {});
   for (const auto& p : t.model.parameters())
@@ -146,9 +159,10 @@ TEST(Transformer, StartsKnowingNothing) {
   EXPECT_NEAR(t.loss(), std::log(11.0), 16 * 0x1p-53);
 }
 
-// Initialised as it says, scores under 1/√d_k have unit variance within a row: measured over the first layer of a wide model.
-// The variance is that of about rows·keys/2 products, but keys are shared, so what counts as independent are some 32 × 64
-// tokens and 2 heads of random weights, d_k·width of them: relative standard error √(2/64) at worst over three seeds.
+// Initialised as it says, scores under 1/√d_k have unit variance within a row: measured over the first layer of a wide
+// model. The variance is that of about rows·keys/2 products, but keys are shared, so what counts as independent are
+// some 32 × 64 tokens and 2 heads of random weights, d_k·width of them: relative standard error √(2/64) at worst over
+// three seeds.
 TEST(Transformer, ScoresStartWithUnitVariance) {
   TransformerOptions o;
   o.vocabulary = 512, o.width = 128, o.layers = 1, o.heads = 2, o.dim_qk = 64;
@@ -159,7 +173,8 @@ TEST(Transformer, ScoresStartWithUnitVariance) {
     BasicTransformerSaved<float> saved;
     model.forward({.stats = StatsLevel::kFull}, 64, some_tokens(32 * 64, 512), saved);
     for (std::int64_t b = 0; b < 32; ++b)
-      for (std::int64_t h = 0; h < 2; ++h) sum += saved.blocks[0].stats.at(b, h).score.within_row_variance() / (3 * 32 * 2);
+      for (std::int64_t h = 0; h < 2; ++h)
+        sum += saved.blocks[0].stats.at(b, h).score.within_row_variance() / (3 * 32 * 2);
   }
   EXPECT_NEAR(sum, 1, 4 * std::sqrt(2.0 / 64 / 6));
 }
@@ -190,8 +205,8 @@ TEST(Transformer, GradientsGather) {
   cross_entropy<double>(11, t.saved.logits, t.targets, d_logits);
   t.model.backward(t.saved, d_logits, t.gradients);
   const std::vector<double> twice = flat(t.gradients.parameters());
-  // Each element is twice a sum of at most 27 rows: that many roundings of what is no larger than the sum of absolute terms,
-  // which is bounded here by the norm of the whole gradient.
+  // Each element is twice a sum of at most 27 rows: that many roundings of what is no larger than the sum of absolute
+  // terms, which is bounded here by the norm of the whole gradient.
   const double bound = 27 * 2 * 0x1p-53 * distance(once, std::vector<double>(once.size()));
   for (std::size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(twice[i], 2 * once[i], bound) << i;
 }
@@ -204,7 +219,8 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(with([](auto& o) { o.vocabulary = 0; }), "vocabulary: 0, but 1 to 2147483647 is wanted");
   EXPECT_EQ(with([](auto& o) { o.dim_qk = 7; }), "dim_qk: 7, but an even number of at least 2 is wanted");
-  EXPECT_EQ(with([](auto& o) { o.heads = 5; }), "heads: 5, which does not divide the width 12; give dim_v, or another number");
+  EXPECT_EQ(with([](auto& o) { o.heads = 5; }),
+            "heads: 5, which does not divide the width 12; give dim_v, or another number");
   EXPECT_EQ(with([](auto& o) { o.norm_epsilon = -1; }), "epsilon: -1, but a finite number of at least 0 is wanted");
 
   Trial<float> t(small(), {});
@@ -213,7 +229,8 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
   Transformer other(deeper);
   t.loss();
   const std::vector<float> d(t.saved.logits.size());
-  EXPECT_EQ(message_of([&] { t.model.forward({}, 4, t.tokens, t.saved); }), "tokens: 27 values, which is not a whole number of rows of 4");
+  EXPECT_EQ(message_of([&] { t.model.forward({}, 4, t.tokens, t.saved); }),
+            "tokens: 27 values, which is not a whole number of rows of 4");
   EXPECT_EQ(message_of([&] { t.model.backward(t.saved, d, other); }), "gradients: a transformer of other options");
   EXPECT_EQ(message_of([&] { other.backward(t.saved, d, other); }),
             "saved: not made by the forward pass of a transformer with these options");

@@ -1,5 +1,5 @@
-// Plans: pure values that say what they are in words, need exactly the memory they ask for, and cut keys by lengths alone.
-// And the statistics a plan's run returns, against the per-row tensors of the same run.
+// Plans: pure values that say what they are in words, need exactly the memory they ask for, and cut keys by lengths
+// alone. And the statistics a plan's run returns, against the per-row tensors of the same run.
 #include "rootdk/plan.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,9 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
-Machine machine_with(int threads, std::vector<std::string> isas = Machine::here().isas) { return {threads, std::move(isas)}; }
+Machine machine_with(int threads, std::vector<std::string> isas = Machine::here().isas) {
+  return {threads, std::move(isas)};
+}
 
 bool says(const Plan& plan, const std::string& words) { return plan.explain().find(words) != std::string::npos; }
 
@@ -45,8 +47,8 @@ TEST(Plan, IsAPureFunctionOfItsArguments) {
         const Plan b = make_plan(c->problem, c->shape, pass, machine_with(threads));
         EXPECT_EQ(a.explain(), b.explain()) << "seed " << seed;
         const auto fields = [](const Plan& p) {
-          return std::tuple(p.pass, p.kernel, p.isa, p.threads, p.rows_per_task, p.tile_rows, p.tile_keys, p.key_splits, p.pack_group,
-                            p.two_sweeps, p.passed_over, p.workspace_bytes);
+          return std::tuple(p.pass, p.kernel, p.isa, p.threads, p.rows_per_task, p.tile_rows, p.tile_keys, p.key_splits,
+                            p.pack_group, p.two_sweeps, p.passed_over, p.workspace_bytes);
         };
         EXPECT_EQ(fields(a), fields(b)) << "seed " << seed;
         EXPECT_TRUE(1 <= a.threads && a.threads <= threads) << "seed " << seed;
@@ -63,11 +65,13 @@ TEST(Plan, ExplainNamesKernelTilesThreadsAndMemory) {
       const Plan plan = make_plan({}, {2, 8, 2, 300, 400, 64, 48, DType::kBF16}, pass, machine_with(3, {isa}));
       EXPECT_EQ(plan.kernel, "fused");
       EXPECT_EQ(plan.isa, isa);
-      EXPECT_TRUE(says(plan, (pass == Pass::kForward ? "forward" : "backward") +
-                                 std::string(" in bf16: batch 2, 8 query heads on 2 key heads, 300 queries x 400 keys, dims 64 and 48\n")))
+      EXPECT_TRUE(says(
+          plan,
+          (pass == Pass::kForward ? "forward" : "backward") +
+              std::string(" in bf16: batch 2, 8 query heads on 2 key heads, 300 queries x 400 keys, dims 64 and 48\n")))
           << plan.explain();
-      EXPECT_TRUE(says(plan, "kernel: fused, " + isa + "; tiles of " + std::to_string(plan.tile_rows) + " query rows x " +
-                                 std::to_string(plan.tile_keys) + " keys; up to 3 threads\n"))
+      EXPECT_TRUE(says(plan, "kernel: fused, " + isa + "; tiles of " + std::to_string(plan.tile_rows) +
+                                 " query rows x " + std::to_string(plan.tile_keys) + " keys; up to 3 threads\n"))
           << plan.explain();
       EXPECT_TRUE(says(plan, "workspace: " + std::to_string(plan.workspace_bytes) + " bytes\n")) << plan.explain();
       EXPECT_TRUE(says(plan, "scale 1/sqrt(d_k); no mask or transform\n")) << plan.explain();
@@ -90,13 +94,13 @@ TEST(Plan, ExplainNamesEveryPartOfTheProblem) {
   c.problem.dropout.p = 0.25f;
   c.problem.paged = PagedKv{{}, 1, 7};
   c.link();
-  EXPECT_TRUE(says(make_plan(c.problem, c.shape),
-                   "scale one per head; soft-cap 12.5, a transform of your own, bias, ALiBi, causal, window, key lengths, documents, "
-                   "boolean mask, sink, dropout 0.25, paged K and V\n"));
+  EXPECT_TRUE(says(make_plan(c.problem, c.shape), "scale one per head; soft-cap 12.5, a transform of your own, bias, "
+                                                  "ALiBi, causal, window, key lengths, documents, "
+                                                  "boolean mask, sink, dropout 0.25, paged K and V\n"));
 }
 
-// Of a causal square of n × n keys a share (n − 1)/2n is hidden. Blocks that the diagonal cuts must be visited: a tile of r
-// rows and blocks of k keys cost at most r + k keys a row more than it sees.
+// Of a causal square of n × n keys a share (n − 1)/2n is hidden. Blocks that the diagonal cuts must be visited: a tile
+// of r rows and blocks of k keys cost at most r + k keys a row more than it sees.
 TEST(Plan, ExplainSaysWhatShareIsSkipped) {
   for (const std::int64_t n : {1024, 4096}) {
     Problem causal, window, lengths;
@@ -111,10 +115,13 @@ TEST(Plan, ExplainSaysWhatShareIsSkipped) {
     constexpr double kPrinted = 0.05;  // one decimal
     EXPECT_LE(skipped_percent(plan), percent((length - 1) / (2 * length)) + kPrinted);
     EXPECT_GE(skipped_percent(plan), percent((length - 1) / (2 * length) - slack) - kPrinted);
-    EXPECT_LE(skipped_percent(make_plan(window, shape)), percent(1 - 100 / length + 100 * 100 / (length * length)) + kPrinted);
+    EXPECT_LE(skipped_percent(make_plan(window, shape)),
+              percent(1 - 100 / length + 100 * 100 / (length * length)) + kPrinted);
     EXPECT_GE(skipped_percent(make_plan(window, shape)), percent(1 - 100 / length - slack) - kPrinted);
     // The first item sees half its keys, rounded up to whole blocks, the second none.
-    const auto blocks = [&](std::int64_t keys) { return static_cast<double>((keys + plan.tile_keys - 1) / plan.tile_keys); };
+    const auto blocks = [&](std::int64_t keys) {
+      return static_cast<double>((keys + plan.tile_keys - 1) / plan.tile_keys);
+    };
     EXPECT_NEAR(skipped_percent(make_plan(lengths, shape)), percent(1 - blocks(n / 2) / (2 * blocks(n))), kPrinted);
   }
 }
@@ -134,7 +141,8 @@ TEST(Plan, FewerInstructionSetsPassTheBetterOnesOver) {
   const std::vector<std::string> all = Machine::here().isas;
   for (std::size_t from = 0; from <= all.size(); ++from) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(from);
-    const Plan plan = make_plan({}, {1, 1, 1, 8, 8, 32, 32, DType::kBF16}, Pass::kForward, machine_with(1, {first, all.end()}));
+    const Plan plan =
+        make_plan({}, {1, 1, 1, 8, 8, 32, 32, DType::kBF16}, Pass::kForward, machine_with(1, {first, all.end()}));
     EXPECT_EQ(plan.kernel, from < all.size() ? "fused" : "reference");
     EXPECT_EQ(plan.isa, from < all.size() ? *first : "");
     ASSERT_EQ(plan.passed_over.size(), from);
@@ -171,7 +179,8 @@ TEST(Plan, KeysAreCutByLengthsAlone) {
                 const Shape shape{batch, heads_kv * group, heads_kv, len_q, len_kv, 64, 64};
                 const Plan plan = make_plan({}, shape, Pass::kForward, machine_with(threads, {isa}));
                 if (splits == 0) splits = plan.key_splits;
-                EXPECT_EQ(plan.key_splits, splits) << batch << ", " << heads_kv << ", " << group << ", " << threads << ", " << isa;
+                EXPECT_EQ(plan.key_splits, splits)
+                    << batch << ", " << heads_kv << ", " << group << ", " << threads << ", " << isa;
                 EXPECT_GE(plan.key_splits, 1);
                 EXPECT_EQ(says(plan, "keys in " + std::to_string(splits) + " parts, merged in order"), splits > 1);
               }
@@ -247,12 +256,13 @@ std::unique_ptr<Case> split_case(std::uint64_t seed) {
   return c;
 }
 
-// A workspace of exactly the size asked for is enough, nothing behind it is touched, and what lay in it before (zeros, or
-// bytes that are NaN as floats and large as indices) changes no bit of any result.
+// A workspace of exactly the size asked for is enough, nothing behind it is touched, and what lay in it before (zeros,
+// or bytes that are NaN as floats and large as indices) changes no bit of any result.
 void expect_exact_workspace(const Case& c, const Machine& machine, const std::string& what) {
   std::vector<std::vector<double>> results;
   for (const unsigned char filling : {0x00, 0xFF}) {
-    const Plan there = make_plan(c.problem, c.shape, Pass::kForward, machine), back = make_plan(c.problem, c.shape, Pass::kBackward, machine);
+    const Plan there = make_plan(c.problem, c.shape, Pass::kForward, machine),
+               back = make_plan(c.problem, c.shape, Pass::kBackward, machine);
     Results r(c);
     Canary forward_memory(there.workspace_bytes, filling), backward_memory(back.workspace_bytes, filling);
     forward(there, c.inputs(), r.outputs(), forward_memory.span());
@@ -274,7 +284,8 @@ TEST(Workspace, ExactlyWhatThePlanAsksForIsEnough) {
     const auto c = random_case(static_cast<std::uint64_t>(seed) + 1000, limits);
     const std::vector<std::string> isas = Machine::here().isas;
     const std::string isa = isas[static_cast<std::size_t>(seed) % isas.size()];
-    expect_exact_workspace(*c, machine_with(1 + seed % 3, {isa}), "seed " + std::to_string(seed) + ", " + isa + "\n" + c->describe());
+    expect_exact_workspace(*c, machine_with(1 + seed % 3, {isa}),
+                           "seed " + std::to_string(seed) + ", " + isa + "\n" + c->describe());
   }
 }
 
@@ -342,7 +353,8 @@ HeadStats summary(const Case& c, const Result& r, std::int64_t b, std::int64_t h
     const auto dim = static_cast<std::size_t>(c.shape.dim_v);
     const std::int64_t visible = visible_count(c, b, h, i);
     const bool finite = (std::isfinite(r.lse[row]) || r.lse[row] == -kInf) &&
-                        std::all_of(r.o.begin() + static_cast<std::ptrdiff_t>(row * dim), r.o.begin() + static_cast<std::ptrdiff_t>((row + 1) * dim),
+                        std::all_of(r.o.begin() + static_cast<std::ptrdiff_t>(row * dim),
+                                    r.o.begin() + static_cast<std::ptrdiff_t>((row + 1) * dim),
                                     [](double x) { return std::isfinite(x); });
     ++head.rows;
     head.rows_masked += visible == 0;
@@ -467,7 +479,7 @@ TEST(Stats, RowsHiddenByDenseMasksCountToo) {
     Counted c(dtype);
     c.allowed = Buffer(DType::kBool, {1, 1, 6, 6});
     c.allowed.fill(1);
-    for (std::int64_t j = 0; j < 6; ++j) c.allowed.set(0, 0, 1, j, 0);             // row 1: none
+    for (std::int64_t j = 0; j < 6; ++j) c.allowed.set(0, 0, 1, j, 0);               // row 1: none
     for (std::int64_t j = 0; j < 6; ++j) c.allowed.set(0, 0, 4, j, j == 3 ? 1 : 0);  // row 4: one
     c.bias = Buffer(dtype, {1, 1, 1, 6});
     c.bias.fill(0);

@@ -25,7 +25,8 @@ engine::Kernel any_kernel() {
 }
 
 // Two results of the same mathematics may differ by the rounding of both.
-void expect_close(const Case& c, const std::vector<double>& a, const std::vector<double>& b, double floor, const char* what) {
+void expect_close(const Case& c, const std::vector<double>& a, const std::vector<double>& b, double floor,
+                  const char* what) {
   RC_ASSERT(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i]) continue;
@@ -93,7 +94,8 @@ TEST(Properties, SplittingKeysAndMergingChangesOnlyRounding) {
         for (std::int64_t h = 0; h < s.heads_q; ++h)
           for (std::int64_t i = 0; i < s.len_q; ++i, ++n) {
             lse.set(b, h, i, 0, part.lse[static_cast<std::size_t>(n)]);
-            for (std::int64_t d = 0; d < s.dim_v; ++d) o.set(b, h, i, d, part.o[static_cast<std::size_t>(n * s.dim_v + d)]);
+            for (std::int64_t d = 0; d < s.dim_v; ++d)
+              o.set(b, h, i, d, part.o[static_cast<std::size_t>(n * s.dim_v + d)]);
           }
       outputs.push_back(o);
       lses.push_back(lse);
@@ -123,7 +125,8 @@ TEST(Properties, PermutingKeysPermutesNothingInTheOutput) {
     const Result before = run(*c, kernel, {.threads = 2, .backward = false});
     std::vector<std::int64_t> order(static_cast<std::size_t>(s.len_kv));
     std::iota(order.begin(), order.end(), 0);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(rng.integer(0, static_cast<std::int64_t>(i) - 1))]);
+    for (std::size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<std::size_t>(rng.integer(0, static_cast<std::int64_t>(i) - 1))]);
     const Buffer k = c->k, v = c->v, allowed = c->allowed;
     for (std::int64_t j = 0; j < s.len_kv; ++j) {
       const std::int64_t from = order[static_cast<std::size_t>(j)];
@@ -178,8 +181,8 @@ TEST(Properties, ProbabilitiesSumToOne) {
     for (std::size_t i = 0; i < r.o.size(); ++i) {
       const double lse = r.lse[i / dim];
       const double expected = lse == -std::numeric_limits<double>::infinity() ? 0 : 1;
-      // Σp and Σp·1 are the same numbers summed in different orders: u·√n for n terms of a random walk, 8 of them for certain,
-      // and 1 is exact in every dtype.
+      // Σp and Σp·1 are the same numbers summed in different orders: u·√n for n terms of a random walk, 8 of them for
+      // certain, and 1 is exact in every dtype.
       RC_ASSERT(std::fabs(r.o[i] - expected) <= 8 * 0x1p-24 * std::sqrt(4096.0));
     }
   }));

@@ -1,4 +1,5 @@
-// QK-norm and cosine attention: against the formulas in double, gradients against differences, alone and through attention.
+// QK-norm and cosine attention: against the formulas in double, gradients against differences, alone and through
+// attention.
 #include "rootdk/qk_norm.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,8 @@ std::vector<double> plain(const QkNorm& norm, const std::vector<double>& x, std:
   if (norm.kind != Kind::kL2) m /= dim;
   std::vector<double> y;
   for (std::size_t d = 0; d < x.size(); ++d) {
-    const double gain = norm.gain.empty() ? 1 : static_cast<double>(norm.gain[norm.gain.size() > x.size() ? head * x.size() + d : d]);
+    const double gain =
+        norm.gain.empty() ? 1 : static_cast<double>(norm.gain[norm.gain.size() > x.size() ? head * x.size() + d : d]);
     y.push_back(gain * (x[d] - mean) / std::sqrt(m + norm.eps));
   }
   return y;
@@ -67,8 +69,11 @@ TEST(QkNorm, RowsAreTheirFormula) {
                 const std::vector<double> want = plain(norm, row, static_cast<std::size_t>(h));
                 for (std::int64_t d = 0; d < 9; ++d) {
                   const double w = want[static_cast<std::size_t>(d)];
-                  // Rounded once to storage; in double a mean of 9 is removed, which may cancel: 32 roundings of what was there.
-                  EXPECT_NEAR(y.get(b, h, i, d), w, half_ulp(dtype) * std::fabs(w) + 64 * 0x1p-53 * 16 + (dtype == DType::kF16 ? 0x1p-25 : 0));
+                  // Rounded once to storage; in double a mean of 9 is removed, which may cancel: 32 roundings of what
+                  // was there.
+                  EXPECT_NEAR(
+                      y.get(b, h, i, d), w,
+                      half_ulp(dtype) * std::fabs(w) + 64 * 0x1p-53 * 16 + (dtype == DType::kF16 ? 0x1p-25 : 0));
                 }
               }
           normalise(norm, std::as_const(x).tensor(), x.tensor());
@@ -98,13 +103,15 @@ Slope along(Buffer x, const Buffer& direction, const std::function<double(const 
     for (std::int64_t b = 0; b < e[0]; ++b)
       for (std::int64_t n = 0; n < e[1]; ++n)
         for (std::int64_t i = 0; i < e[2]; ++i)
-          for (std::int64_t d = 0; d < e[3]; ++d) x.set(b, n, i, d, start.get(b, n, i, d) + h * direction.get(b, n, i, d));
+          for (std::int64_t d = 0; d < e[3]; ++d)
+            x.set(b, n, i, d, start.get(b, n, i, d) + h * direction.get(b, n, i, d));
     return loss(x);
   };
   const double h = 0x1p-11;
   const double high = at(h), low = at(-h), coarse = (high - low) / (2 * h), fine = (at(h / 2) - at(-h / 2)) / h;
   // L sums some hundred terms: 2^-52 · 2^5 · magnitude / h.
-  return {(4 * fine - coarse) / 3, std::fabs(fine - coarse) + 0x1p-47 * std::max({std::fabs(high), std::fabs(low), 1.0}) / h};
+  return {(4 * fine - coarse) / 3,
+          std::fabs(fine - coarse) + 0x1p-47 * std::max({std::fabs(high), std::fabs(low), 1.0}) / h};
 }
 
 double inner(const Buffer& a, const Buffer& b) {
@@ -138,7 +145,9 @@ TEST(QkNorm, GradientsMatchDifferences) {
         std::vector<float> high = gain, low = gain;
         high[g] += 0x1p-6f, low[g] -= 0x1p-6f;
         const double measured = (loss({kind, 1e-3, high}, x) - loss({kind, 1e-3, low}, x)) / 0x1p-5;
-        EXPECT_NEAR(static_cast<double>(d_gain[g]), measured, 0x1p-24 * std::fabs(measured) + 0x1p-52 * 144 * 16 / 0x1p-5) << g;
+        EXPECT_NEAR(static_cast<double>(d_gain[g]), measured,
+                    0x1p-24 * std::fabs(measured) + 0x1p-52 * 144 * 16 / 0x1p-5)
+            << g;
       }
       if (gains == 0) {  // as if it were [dim] of ones
         const std::vector<float> ones(6, 1.0f);
@@ -164,7 +173,8 @@ TEST(QkNorm, TheSameBitsAtAnyThreadCount) {
     Buffer y(DType::kF32, shape), d_x(DType::kF32, shape);
     std::vector<float> d_gain(16);
     normalise({Kind::kLayer, 1e-6, gain}, std::as_const(x).tensor(), y.tensor());
-    normalise_backward({Kind::kLayer, 1e-6, gain}, std::as_const(x).tensor(), std::as_const(d_y).tensor(), d_x.tensor(), d_gain);
+    normalise_backward({Kind::kLayer, 1e-6, gain}, std::as_const(x).tensor(), std::as_const(d_y).tensor(), d_x.tensor(),
+                       d_gain);
     std::vector<double> all = y.values();
     for (const double v : d_x.values()) all.push_back(v);
     all.insert(all.end(), d_gain.begin(), d_gain.end());
@@ -179,7 +189,8 @@ TEST(QkNorm, TheSameBitsAtAnyThreadCount) {
 TEST(QkNorm, ChainsWithAttention) {
   for (const Kind kind : kKinds) {
     const Extents shape = {1, 2, 5, 6};
-    Buffer q(DType::kF64, shape), k(DType::kF64, shape), v(DType::kF64, shape), d_o(DType::kF64, shape), direction(DType::kF64, shape);
+    Buffer q(DType::kF64, shape), k(DType::kF64, shape), v(DType::kF64, shape), d_o(DType::kF64, shape),
+        direction(DType::kF64, shape);
     Rng rng(8);
     for (Buffer* b : {&q, &k, &v, &d_o, &direction}) b->fill_normal(rng, 1);
     const std::vector<float> gain = random_gain(6);
@@ -195,7 +206,8 @@ TEST(QkNorm, ChainsWithAttention) {
     const Slope slope = along(q, direction, run);
     run(q);
     Buffer d_q(DType::kF64, shape);
-    backward(problem, {q_hat.tensor(), k_hat.tensor(), v.tensor(), o.tensor(), lse.tensor(), d_o.tensor()}, {d_q.tensor()});
+    backward(problem, {q_hat.tensor(), k_hat.tensor(), v.tensor(), o.tensor(), lse.tensor(), d_o.tensor()},
+             {d_q.tensor()});
     normalise_backward(norm, std::as_const(q).tensor(), std::as_const(d_q).tensor(), d_q.tensor());
     EXPECT_NEAR(inner(d_q, direction), slope.value, slope.error);
   }
@@ -203,7 +215,8 @@ TEST(QkNorm, ChainsWithAttention) {
 
 TEST(Cosine, FactorsAreClampedAndSoAreTheirGradients) {
   const double limit = std::log(100.0);
-  const std::vector<float> w = {-2, 0, 1.5f, 4.5f, static_cast<float>(limit) + 0x1p-20f, 80}, d_factors = {1, -2, 3, 0.5f, 7, 7};
+  const std::vector<float> w = {-2, 0, 1.5f, 4.5f, static_cast<float>(limit) + 0x1p-20f, 80},
+                           d_factors = {1, -2, 3, 0.5f, 7, 7};
   std::vector<float> factors(6), d_w(6, 99);
   cosine_factors(w, factors);
   cosine_factors_backward(w, d_factors, d_w);
@@ -235,15 +248,23 @@ TEST(QkNorm, RefusesWithTheReason) {
   Buffer x(DType::kF32, {1, 2, 3, 4}), y(DType::kF32, {1, 2, 3, 4}), other(DType::kF32, {1, 2, 3, 5});
   const ConstTensor in = std::as_const(x).tensor();
   std::vector<float> five(5);
-  EXPECT_EQ(said_by([&] { normalise({Kind::kRms, -1}, in, y.tensor()); }), "eps: -1, but a finite number of at least 0 is wanted");
-  EXPECT_EQ(said_by([&] { normalise({Kind::kRms, 1e-6, five}, in, y.tensor()); }), "gain: 5 values, but dim 4 or heads 2 × dim are wanted");
-  EXPECT_EQ(said_by([&] { normalise({}, in, other.tensor()); }), "y: shape is [1, 2, 3, 5], but [1, 2, 3, 4] is wanted");
+  EXPECT_EQ(said_by([&] {
+              normalise({Kind::kRms, -1}, in, y.tensor());
+            }),
+            "eps: -1, but a finite number of at least 0 is wanted");
+  EXPECT_EQ(said_by([&] {
+              normalise({Kind::kRms, 1e-6, five}, in, y.tensor());
+            }),
+            "gain: 5 values, but dim 4 or heads 2 × dim are wanted");
+  EXPECT_EQ(said_by([&] { normalise({}, in, other.tensor()); }),
+            "y: shape is [1, 2, 3, 5], but [1, 2, 3, 4] is wanted");
   Tensor shifted = x.tensor();
   shifted.data = static_cast<float*>(shifted.data) + 4;
   EXPECT_EQ(said_by([&] { normalise({}, in, shifted); }), "y: overlaps x without being the same");
   EXPECT_EQ(said_by([&] { normalise_backward({}, in, in, y.tensor(), five); }), "d_gain: 5 values, but 4 are wanted");
   EXPECT_EQ(said_by([&] { cosine_factors(std::vector<float>(2), five); }), "factors: 5 values, but w has 2");
-  EXPECT_EQ(said_by([&] { cosine_factors_backward(std::vector<float>(5), std::vector<float>(4), five); }), "d_factors: 4 values, but w has 5");
+  EXPECT_EQ(said_by([&] { cosine_factors_backward(std::vector<float>(5), std::vector<float>(4), five); }),
+            "d_factors: 4 values, but w has 5");
 }
 
 }  // namespace

@@ -47,12 +47,14 @@ Slope directional(const std::function<double(double)>& loss_at) {
 }
 
 void expect_gradient(const char* name, double analytic, const Slope& measured, std::uint64_t seed) {
-  EXPECT_LE(std::fabs(analytic - measured.value), measured.error + 0x1p-23 * std::fabs(analytic))  // d_scale, d_sink are f32
+  EXPECT_LE(std::fabs(analytic - measured.value),
+            measured.error + 0x1p-23 * std::fabs(analytic))  // d_scale, d_sink are f32
       << name << " of seed " << seed << ": " << analytic << " but differences give " << measured.value;
 }
 
 // Moves every element of a buffer along a random direction; returns the derivative that the gradient predicts.
-void check_buffer(const char* name, Case& c, Buffer Case::*member, const std::vector<double>& gradient, std::uint64_t seed) {
+void check_buffer(const char* name, Case& c, Buffer Case::*member, const std::vector<double>& gradient,
+                  std::uint64_t seed) {
   if ((c.*member).empty()) return;
   Rng rng(seed + 77);
   const Buffer original = c.*member;
@@ -135,12 +137,14 @@ TEST(Reference, PagedGradientsAreThoseOfTheGatheredKeys) {
     ++paged;
     const Shape& s = c->shape;
     const Result through_pages = run(*c, reference(), {.threads = 1});
-    Buffer k(DType::kF64, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}), v(DType::kF64, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
+    Buffer k(DType::kF64, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}),
+        v(DType::kF64, {s.batch, s.heads_kv, s.len_kv, s.dim_v});
     for (std::int64_t b = 0; b < s.batch; ++b)
       for (std::int64_t h = 0; h < s.heads_kv; ++h)
         for (std::int64_t j = 0; j < s.len_kv; ++j) {
           const std::int64_t page_size = c->k.tensor().shape[2];
-          const std::int64_t page = c->table[static_cast<std::size_t>(b * c->problem.paged->pages_per_item + j / page_size)];
+          const std::int64_t page =
+              c->table[static_cast<std::size_t>(b * c->problem.paged->pages_per_item + j / page_size)];
           for (std::int64_t d = 0; d < s.dim_qk; ++d) k.set(b, h, j, d, c->k.get(page, h, j % page_size, d));
           for (std::int64_t d = 0; d < s.dim_v; ++d) v.set(b, h, j, d, c->v.get(page, h, j % page_size, d));
         }
@@ -162,13 +166,15 @@ std::vector<double> softmax_of(const std::vector<double>& scores) {
   c.v = Buffer(DType::kF64, {1, 1, n, n});
   c.bias = Buffer(DType::kF64, {1, 1, 1, n});
   c.q.fill(0), c.k.fill(0), c.v.fill(0);
-  for (std::int64_t j = 0; j < n; ++j) c.v.set(0, 0, j, j, 1), c.bias.set(0, 0, 0, j, scores[static_cast<std::size_t>(j)]);
+  for (std::int64_t j = 0; j < n; ++j)
+    c.v.set(0, 0, j, j, 1), c.bias.set(0, 0, 0, j, scores[static_cast<std::size_t>(j)]);
   c.link();
   return run(c, reference(), {.threads = 1, .backward = false}).o;
 }
 
 TEST(Reference, SoftmaxAsWrittenDown) {
-  for (const std::vector<double>& scores : {std::vector<double>{14, 10, 12}, {1.75, 1.25, 1.5}, {50, 10, 5}, {0}, {-3, 700, 2}}) {
+  for (const std::vector<double>& scores :
+       {std::vector<double>{14, 10, 12}, {1.75, 1.25, 1.5}, {50, 10, 5}, {0}, {-3, 700, 2}}) {
     const std::vector<double> p = softmax_of(scores);
     double sum = 0;
     const double top = *std::max_element(scores.begin(), scores.end());

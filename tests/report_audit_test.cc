@@ -1,4 +1,5 @@
-// The audit's page: what goes in comes out of it again, and what it could not show is refused. How it looks and behaves is for audit_page_test.py.
+// The audit's page: what goes in comes out of it again, and what it could not show is refused. How it looks and behaves
+// is for audit_page_test.py.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -69,7 +70,8 @@ TEST(AuditPage, RefusesWhatItCouldNotShow) {
   EXPECT_EQ(refusal(nlohmann::json::array()), "audit_json: is array, but an object was wanted");
   EXPECT_EQ(refusal({{"contexts", {1}}}), "audit_json: layers is null, but a list was wanted");
   EXPECT_EQ(refusal({{"contexts", {1}}, {"layers", {{{"layer", 0}}}}}), "audit_json: a layer has no list of heads");
-  EXPECT_EQ(refusal({{"contexts", {1}}, {"layers", {{{"heads", {1}}}}}}), "audit_json: a head is number, but an object was wanted");
+  EXPECT_EQ(refusal({{"contexts", {1}}, {"layers", {{{"heads", {1}}}}}}),
+            "audit_json: a head is number, but an object was wanted");
   EXPECT_TRUE(test::message_of([] { audit_html("{"); }).starts_with("audit_json: not JSON: "));
 }
 
@@ -99,8 +101,8 @@ TEST(AuditJson, CarriesTheGround) {
   EXPECT_EQ(heads[0]["ground"], "weights");
   EXPECT_FALSE(heads[0].contains("embeddings"));
   EXPECT_EQ(heads[1]["ground"], "embeddings");
-  EXPECT_EQ(heads[1]["embeddings"], Json({{"variance", 64}, {"sigma", 8}, {"unit_divisor", 64}, {"ratio", 8},
-                                          {"sigma_over_isotropic", 1.6}}));
+  EXPECT_EQ(heads[1]["embeddings"],
+            Json({{"variance", 64}, {"sigma", 8}, {"unit_divisor", 64}, {"ratio", 8}, {"sigma_over_isotropic", 1.6}}));
   stand_on(head_of(audit, 1), theory::Ground::kMeasured);
   heads = json_of(audit)["layers"][0]["heads"];
   EXPECT_EQ(heads[1]["ground"], "measured");
@@ -122,7 +124,8 @@ TEST(AuditText, SaysWhatVerdictsStandOn) {
   };
   ground(theory::Ground::kWeights, theory::Ground::kWeights);
   EXPECT_NE(text_of(audit).find("All verdicts here are from the weights alone: they hold if inputs are isotropic"),
-            std::string::npos) << text_of(audit);
+            std::string::npos)
+      << text_of(audit);
   EXPECT_TRUE(conclusion_of(audit).starts_with("If inputs were isotropic, √d_k would be within"))
       << conclusion_of(audit);
   EXPECT_NE(conclusion_of(audit).find("(from the weights alone): 1 frozen and 1 soft."), std::string::npos)

@@ -1,5 +1,5 @@
-// Every experiment said as JSON, as tables and as a sentence: numbers come back as they were, nothing is NaN, lines fit a
-// terminal, and the sentence follows the numbers when they change.
+// Every experiment said as JSON, as tables and as a sentence: numbers come back as they were, nothing is NaN, lines fit
+// a terminal, and the sentence follows the numbers when they change.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -25,8 +25,8 @@ void expect_fits(const std::string& text) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), kLineWidth) << line;
 }
 
-/// JSON that parses and prints as before (so it has no NaN), text that fits and closes with the sentence. Returns what was
-/// parsed.
+/// JSON that parses and prints as before (so it has no NaN), text that fits and closes with the sentence. Returns what
+/// was parsed.
 template <class Result>
 Json check(const Result& result) {
   const std::string printed = dumped(json_of(result));
@@ -91,8 +91,8 @@ TEST(Report, Explain) {
   const Json json = check(lab::explain({.scores = {14, 10, 12}, .dk = 64}));
   EXPECT_EQ(json["dk"], 64);
   ASSERT_EQ(json["rules"].size(), 3u);
-  for (const char* field : {"rule", "divisor", "scores", "exp", "exp_sum", "softmax", "entropy", "p_max", "effective_keys",
-                            "trace_jacobian", "jacobian_fro2"})
+  for (const char* field : {"rule", "divisor", "scores", "exp", "exp_sum", "softmax", "entropy", "p_max",
+                            "effective_keys", "trace_jacobian", "jacobian_fro2"})
     EXPECT_TRUE(json["rules"][0].contains(field)) << field;
   EXPECT_EQ(json["rules"][1]["rule"], "sqrt_dk");
   EXPECT_EQ(json["rules"][1]["divisor"], 8);
@@ -130,7 +130,8 @@ TEST(Report, Variance) {
   lab::Variance variance = small_variance();
   const Json json = check(variance);
   ASSERT_EQ(json["rows"].size(), 12u);
-  for (const char* field : {"dk", "mean", "variance", "ci95", "expected"}) EXPECT_TRUE(json["rows"][0].contains(field)) << field;
+  for (const char* field : {"dk", "mean", "variance", "ci95", "expected"})
+    EXPECT_TRUE(json["rows"][0].contains(field)) << field;
   EXPECT_EQ(json["rows"][4]["ci95"].size(), 2u);
   EXPECT_EQ(json["square_terms"].size(), 9u);
   expect_fits(text_of(variance, Detail::kShort));
@@ -171,10 +172,11 @@ TEST(Report, Phase) {
   const Json json = check(phase);
   EXPECT_EQ(json["points"].size(), 24u);
   EXPECT_EQ(json["critical_line"].size(), 4u);
-  for (const char* field : {"value", "ci95", "theory"}) EXPECT_TRUE(json["points"][0]["entropy"].contains(field)) << field;
+  for (const char* field : {"value", "ci95", "theory"})
+    EXPECT_TRUE(json["points"][0]["entropy"].contains(field)) << field;
   // d_k = 64 is above 2 ln n for all four, d_k = 4 for none.
-  EXPECT_TRUE(
-      has(conclusion_of(phase), "Frozen are 4 of 8 points under none, 0 of 8 points under sqrt_dk and 0 of 8 points under dk"));
+  EXPECT_TRUE(has(conclusion_of(phase),
+                  "Frozen are 4 of 8 points under none, 0 of 8 points under sqrt_dk and 0 of 8 points under dk"));
   phase.points.clear();
   EXPECT_EQ(check(phase)["conclusion"], "Nothing was finished.");
 }
@@ -196,7 +198,8 @@ TEST(Report, Gradient) {
   EXPECT_TRUE(has(conclusion_of(gradient), "smaller in mean square")) << conclusion_of(gradient);
   options.rules = {Scale::parse("dk(16)"), Scale::parse("dk(2)")};
   options.dk = {16};
-  EXPECT_TRUE(has(check(lab::measure_gradient(options))["conclusion"], "The median row of scores receives least under"));
+  EXPECT_TRUE(
+      has(check(lab::measure_gradient(options))["conclusion"], "The median row of scores receives least under"));
 }
 
 TEST(Report, Precision) {
@@ -274,16 +277,17 @@ TEST(Report, Train) {
   }
 
   // Made-up ends: the sentence follows them.
-  EXPECT_TRUE(has(json["conclusion"], "Medians of 2 seeds, each rule at its own best learning rate.")) << json["conclusion"];
+  EXPECT_TRUE(has(json["conclusion"], "Medians of 2 seeds, each rule at its own best learning rate."))
+      << json["conclusion"];
   lab::TrainResult made = result;
   made.rules.resize(3);
   made.options.dk = {4};
   const float ends[] = {0.2f, 0.9f, 0.901f};
   for (std::size_t r = 0; r < 3; ++r)
     for (lab::RunResult& run : made.rules[r].runs) run.evaluations.back().accuracy = ends[r];
-  EXPECT_EQ(check(made)["conclusion"],
-            "At d_k = 4, held-out answers right in the end: 90 % under 1/sqrt(d_k); 20 % under 1 (none), behind it; 90 % under 1/d_k, "
-            "level with it. Medians of 2 seeds, each rule at its own best learning rate.");
+  EXPECT_EQ(check(made)["conclusion"], "At d_k = 4, held-out answers right in the end: 90 % under 1/sqrt(d_k); 20 % "
+                                       "under 1 (none), behind it; 90 % under 1/d_k, "
+                                       "level with it. Medians of 2 seeds, each rule at its own best learning rate.");
   made.options.learning_rates = {0.1};
   for (lab::RuleRuns& rule : made.rules) rule.best = 0;
   EXPECT_TRUE(has(conclusion_of(made), "Medians of 2 seeds, all at one learning rate."));

@@ -1,5 +1,5 @@
-// report::html: what goes in comes out of the page again whatever its strings are, and what is not results.json is refused.
-// How the page looks and behaves is for report_page_test.py.
+// report::html: what goes in comes out of the page again whatever its strings are, and what is not results.json is
+// refused. How the page looks and behaves is for report_page_test.py.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 Json results_saying(const std::string& text) {
   return {{"format", "rootdk-results"},
           {"format_version", 1},
-          {"chapters", {{{"title", text}, {"lead", text}, {"conclusion", text}, {"data", {{"experiment", text}, {text, text}}}}}}};
+          {"chapters",
+           {{{"title", text}, {"lead", text}, {"conclusion", text}, {"data", {{"experiment", text}, {text, text}}}}}}};
 }
 
 /// The script element with the results, as a browser finds it: up to the first "</script".
@@ -47,9 +48,13 @@ class ReportHtml : public ::testing::Test {
 };
 
 RC_GTEST_FIXTURE_PROP(ReportHtml, StringsComeBackAndNoneEndsTheScript, ()) {
-  const std::vector<std::string> parts = {"<", "</script>", "</", "<!--", "<script", "]]>", "\u2028", "\u2029", "&lt;", "\"", "\\", "\n", "\\u003c", "é", "𝛔", "d_k", "@D3@", "@RESULTS@", "a"};
+  const std::vector<std::string> parts = {"<",      "</script>", "</",   "<!--",      "<script", "]]>",     "\u2028",
+                                          "\u2029", "&lt;",      "\"",   "\\",        "\n",      "\\u003c", "é",
+                                          "𝛔",      "d_k",       "@D3@", "@RESULTS@", "a"};
   std::string text;
-  for (const std::size_t part : *rc::gen::container<std::vector<std::size_t>>(rc::gen::inRange<std::size_t>(0, parts.size()))) text += parts[part];
+  for (const std::size_t part :
+       *rc::gen::container<std::vector<std::size_t>>(rc::gen::inRange<std::size_t>(0, parts.size())))
+    text += parts[part];
   const Json results = results_saying(text);
   const std::string page = html(results.dump());
   const std::string_view inside = embedded(page);
@@ -72,7 +77,8 @@ TEST_F(ReportHtml, AByteOrderMarkIsLeftOut) {
 TEST_F(ReportHtml, EveryBeginningOfResultsIsRefused) {
   const std::string json = results_saying("√d_k < 8").dump();
   for (std::size_t length = 0; length < json.size(); ++length)
-    EXPECT_TRUE(refusal(json.substr(0, length)).starts_with("results_json: not JSON: ")) << length << ": " << refusal(json.substr(0, length));
+    EXPECT_TRUE(refusal(json.substr(0, length)).starts_with("results_json: not JSON: "))
+        << length << ": " << refusal(json.substr(0, length));
 }
 
 TEST_F(ReportHtml, RefusalsNameWhatCameAndWhatWasWanted) {
@@ -83,12 +89,17 @@ TEST_F(ReportHtml, RefusalsNameWhatCameAndWhatWasWanted) {
   };
   EXPECT_EQ(refusal("[]"), "results_json: is array, but an object was wanted");
   EXPECT_EQ(refusal("{}"), "results_json: format is null, but \"rootdk-results\" was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["format"] = "other"; }), "results_json: format is \"other\", but \"rootdk-results\" was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["format_version"] = 2; }), "results_json: format_version is 2, but this rootdk knows 1");
+  EXPECT_EQ(changed([](Json& r) { r["format"] = "other"; }),
+            "results_json: format is \"other\", but \"rootdk-results\" was wanted");
+  EXPECT_EQ(changed([](Json& r) { r["format_version"] = 2; }),
+            "results_json: format_version is 2, but this rootdk knows 1");
   EXPECT_EQ(changed([](Json& r) { r["chapters"] = 3; }), "results_json: chapters is number, but a list was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["chapters"].push_back(nullptr); }), "results_json: chapters[1] is null, but an object was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["chapters"][0].erase("lead"); }), "results_json: chapters[0].lead is null, but a string was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["chapters"][0]["data"] = "x"; }), "results_json: chapters[0].data is string, but an object was wanted");
+  EXPECT_EQ(changed([](Json& r) { r["chapters"].push_back(nullptr); }),
+            "results_json: chapters[1] is null, but an object was wanted");
+  EXPECT_EQ(changed([](Json& r) { r["chapters"][0].erase("lead"); }),
+            "results_json: chapters[0].lead is null, but a string was wanted");
+  EXPECT_EQ(changed([](Json& r) { r["chapters"][0]["data"] = "x"; }),
+            "results_json: chapters[0].data is string, but an object was wanted");
   EXPECT_EQ(changed([](Json& r) { r["chapters"][0]["data"]["experiment"] = 1; }),
             "results_json: chapters[0].data.experiment is number, but a string was wanted");
 }

@@ -117,7 +117,9 @@ def stopped(results, first):
             if name in chapter["data"]:
                 del chapter["data"][name][(place + first) % 2 :]
     for chapter in out["chapters"]:
-        if chapter["id"] == "train" and chapter is not out["chapters"][-2]:  # the tour's own: stopped while rates were tried
+        if (
+            chapter["id"] == "train" and chapter is not out["chapters"][-2]
+        ):  # the tour's own: stopped while rates were tried
             for rule in chapter["data"]["rules"]:
                 rule["runs"] = []
     for rule in out["chapters"][-2]["data"]["rules"]:
@@ -302,8 +304,12 @@ def attended(command, folder):
         header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4, 16, 8), }".ljust(117).encode() + b"\n"
         arrays.append(os.path.join(folder, f"{name}.npy"))
         with open(arrays[-1], "wb") as file:
-            file.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header +
-                       struct.pack(f"<{len(numbers)}f", *numbers))
+            file.write(
+                b"\x93NUMPY\x01\0"
+                + struct.pack("<H", len(header))
+                + header
+                + struct.pack(f"<{len(numbers)}f", *numbers)
+            )
     page = os.path.join(folder, "attended.html")
     subprocess.run([command, "attend", *arrays, "--html", page, "--force"], stdout=subprocess.DEVNULL, check=True)
     with open(page, encoding="utf-8") as file:

@@ -1,5 +1,6 @@
-// Random statistics with every field in use, and their comparison bit for bit. The comparison takes structs apart by structured
-// bindings, so a new member does not compile until it is compared here, and is then found missing in the JSON.
+// Random statistics with every field in use, and their comparison bit for bit. The comparison takes structs apart by
+// structured bindings, so a new member does not compile until it is compared here, and is then found missing in the
+// JSON.
 #pragma once
 
 #include <rapidcheck.h>
@@ -19,7 +20,9 @@ namespace rootdk::report {
 
 // Comparison ----------------------------------------------------------------------------------------------------------
 
-inline bool same(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) || (std::isnan(a) && std::isnan(b)); }
+inline bool same(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) || (std::isnan(a) && std::isnan(b));
+}
 inline bool same(float a, float b) { return same(static_cast<double>(a), static_cast<double>(b)); }
 inline bool same(std::int64_t a, std::int64_t b) { return a == b; }
 
@@ -53,21 +56,23 @@ bool same(const GapHistogramOf<Count>& a, const GapHistogramOf<Count>& b) {
 template <class Count>
 bool same(const SpreadOf<Count>& a, const SpreadOf<Count>& b) {
   const auto& [pairs, mean, m2, within_m2, within_degrees, min, max, max_query, max_key] = a;
-  return same(pairs, b.pairs) && same(mean, b.mean) && same(m2, b.m2) && same(within_m2, b.within_m2) && same(within_degrees, b.within_degrees) &&
-         same(min, b.min) && same(max, b.max) && same(max_query, b.max_query) && same(max_key, b.max_key);
+  return same(pairs, b.pairs) && same(mean, b.mean) && same(m2, b.m2) && same(within_m2, b.within_m2) &&
+         same(within_degrees, b.within_degrees) && same(min, b.min) && same(max, b.max) &&
+         same(max_query, b.max_query) && same(max_key, b.max_key);
 }
 
 template <class Count>
 bool same(const SoftmaxStatsOf<Count>& a, const SoftmaxStatsOf<Count>& b) {
   static_assert(sizeof(SoftmaxStatsOf<Count>) ==
-                sizeof(SoftmaxMeans) + 4 * sizeof(Count) + 3 * sizeof(HistogramOf<Count>));  // a base class cannot be taken apart
+                sizeof(SoftmaxMeans) + 4 * sizeof(Count) +
+                    3 * sizeof(HistogramOf<Count>));  // a base class cannot be taken apart
   static_assert(sizeof(SoftmaxMeans) == SoftmaxMeans::kCount * sizeof(double));
   for (double SoftmaxMeans::*mean : SoftmaxMeans::all())
     if (!same(a.*mean, b.*mean)) return false;
   for (int i = 0; i < 3; ++i)
     if (!same(a.p_max_over[i], b.p_max_over[i])) return false;
-  return same(a.trace_j_under_001, b.trace_j_under_001) && same(a.relative_entropy, b.relative_entropy) && same(a.logit_p_max, b.logit_p_max) &&
-         same(a.log_trace_j, b.log_trace_j);
+  return same(a.trace_j_under_001, b.trace_j_under_001) && same(a.relative_entropy, b.relative_entropy) &&
+         same(a.logit_p_max, b.logit_p_max) && same(a.log_trace_j, b.log_trace_j);
 }
 
 inline bool same(const Causes& a, const Causes& b) {
@@ -86,7 +91,8 @@ bool same(const SampledBlocksOf<Count>& a, const SampledBlocksOf<Count>& b) {
   const auto& [all, seen, means, raw_variance, score_variance] = a;
   for (std::size_t i = 0; i < means.size(); ++i)
     if (!same(means[i], b.means[i])) return false;
-  return same(all, b.all) && same(seen, b.seen) && same(raw_variance, b.raw_variance) && same(score_variance, b.score_variance);
+  return same(all, b.all) && same(seen, b.seen) && same(raw_variance, b.raw_variance) &&
+         same(score_variance, b.score_variance);
 }
 
 template <class Count>
@@ -97,10 +103,12 @@ bool same(const KeyBucketOf<Count>& a, const KeyBucketOf<Count>& b) {
 
 template <class Count>
 bool same(const HeadStatsOf<Count>& a, const HeadStatsOf<Count>& b) {
-  const auto& [rows, masked, shorter, not_finite, counted, raw_max, score_max, mean_p_max, mean_lse, sampled, raw, score, softmax, causes, blocks, gaps, by_keys] = a;
-  return same(rows, b.rows) && same(masked, b.rows_masked) && same(shorter, b.rows_short) && same(not_finite, b.rows_not_finite) &&
-         same(counted, b.rows_counted) && same(raw_max, b.raw_max) && same(score_max, b.score_max) && same(mean_p_max, b.mean_p_max) &&
-         same(mean_lse, b.mean_lse) && same(sampled, b.rows_sampled) && same(raw, b.raw) && same(score, b.score) && same(softmax, b.softmax) &&
+  const auto& [rows, masked, shorter, not_finite, counted, raw_max, score_max, mean_p_max, mean_lse, sampled, raw,
+               score, softmax, causes, blocks, gaps, by_keys] = a;
+  return same(rows, b.rows) && same(masked, b.rows_masked) && same(shorter, b.rows_short) &&
+         same(not_finite, b.rows_not_finite) && same(counted, b.rows_counted) && same(raw_max, b.raw_max) &&
+         same(score_max, b.score_max) && same(mean_p_max, b.mean_p_max) && same(mean_lse, b.mean_lse) &&
+         same(sampled, b.rows_sampled) && same(raw, b.raw) && same(score, b.score) && same(softmax, b.softmax) &&
          same(causes, b.causes) && same(blocks, b.blocks) && same(gaps, b.gaps) && same(by_keys, b.by_keys);
 }
 
@@ -112,7 +120,8 @@ bool same(const StatsOf<Count>& a, const StatsOf<Count>& b) {
 
 inline bool same(const HeadGradients& a, const HeadGradients& b) {
   const auto& [d_scores, d_log_scale, d_q, d_k, d_v] = a;
-  return same(d_scores, b.d_scores) && same(d_log_scale, b.d_log_scale) && same(d_q, b.d_q) && same(d_k, b.d_k) && same(d_v, b.d_v);
+  return same(d_scores, b.d_scores) && same(d_log_scale, b.d_log_scale) && same(d_q, b.d_q) && same(d_k, b.d_k) &&
+         same(d_v, b.d_v);
 }
 
 inline bool same(const GradientStats& a, const GradientStats& b) {
@@ -133,12 +142,13 @@ inline int pick(int end) { return drawn(rc::gen::inRange(0, end)); }
 inline double any_double() {
   using Limits = std::numeric_limits<double>;
   if (pick(3) != 0) return std::bit_cast<double>(drawn(rc::gen::arbitrary<std::uint64_t>()));
-  return *rc::gen::element(0.0, -0.0, 1.0, 1.0 / 3, 0.1, -1e22, Limits::max(), Limits::min(), Limits::denorm_min(), Limits::quiet_NaN(), Limits::infinity(),
-                           -Limits::infinity());
+  return *rc::gen::element(0.0, -0.0, 1.0, 1.0 / 3, 0.1, -1e22, Limits::max(), Limits::min(), Limits::denorm_min(),
+                           Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity());
 }
 
 inline float any_float() {
-  return pick(2) == 0 ? std::bit_cast<float>(drawn(rc::gen::arbitrary<std::uint32_t>())) : -std::numeric_limits<float>::infinity();
+  return pick(2) == 0 ? std::bit_cast<float>(drawn(rc::gen::arbitrary<std::uint32_t>()))
+                      : -std::numeric_limits<float>::infinity();
 }
 
 inline double any_size() { return std::fabs(any_double()); }
@@ -153,7 +163,9 @@ Count any_count() {
   }
 }
 
-inline std::int64_t any_index() { return *rc::gen::element<std::int64_t>(-1, 0, 77, std::numeric_limits<std::int64_t>::max()); }
+inline std::int64_t any_index() {
+  return *rc::gen::element<std::int64_t>(-1, 0, 77, std::numeric_limits<std::int64_t>::max());
+}
 
 template <class Count>
 std::vector<Count> any_counts(int bins) {
@@ -167,7 +179,8 @@ std::vector<Count> any_counts(int bins) {
 
 template <class Count>
 SpreadOf<Count> any_spread() {
-  return {any_count<Count>(), any_double(), any_size(), any_size(), any_count<Count>(), any_double(), any_double(), any_index(), any_index()};
+  return {any_count<Count>(), any_double(), any_size(),  any_size(), any_count<Count>(),
+          any_double(),       any_double(), any_index(), any_index()};
 }
 
 inline BlockSums any_sums() { return {any_size(), any_double(), any_size()}; }
@@ -176,7 +189,8 @@ template <class Count>
 HeadStatsOf<Count> any_head(bool with_buckets = true) {
   using Head = HeadStatsOf<Count>;
   Head h;
-  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite, &Head::rows_counted, &Head::rows_sampled})
+  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite,
+                             &Head::rows_counted, &Head::rows_sampled})
     h.*count = any_count<Count>();
   h.raw_max = any_float(), h.score_max = any_float();
   h.mean_p_max = any_double(), h.mean_lse = any_double();
@@ -217,7 +231,8 @@ StatsOf<Count> any_stats() {
 inline GradientStats any_gradients() {
   GradientStats stats;
   stats.batch = pick(3), stats.heads = pick(3);
-  for (std::int64_t i = 0; i < stats.batch * stats.heads; ++i) stats.per_head.push_back({any_size(), any_double(), any_size(), any_size(), any_size()});
+  for (std::int64_t i = 0; i < stats.batch * stats.heads; ++i)
+    stats.per_head.push_back({any_size(), any_double(), any_size(), any_size(), any_size()});
   return stats;
 }
 

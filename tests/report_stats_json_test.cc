@@ -116,7 +116,8 @@ TEST(StatsJson, RunningStatisticsComeBack) {
 
 // What the engine measures, with all that can be asked for; and what a run of several steps makes of it.
 TEST(StatsJson, MeasuredStatisticsComeBack) {
-  test::Buffer q(DType::kF32, {2, 2, 300, 16}), k(DType::kF32, {2, 1, 300, 16}), v(DType::kF32, {2, 1, 300, 8}), o(DType::kF32, {2, 2, 300, 8});
+  test::Buffer q(DType::kF32, {2, 2, 300, 16}), k(DType::kF32, {2, 1, 300, 16}), v(DType::kF32, {2, 1, 300, 8}),
+      o(DType::kF32, {2, 2, 300, 8});
   test::Buffer lse(DType::kF32, {2, 2, 300, 1}), d_o(DType::kF32, {2, 2, 300, 8}), d_q(DType::kF32, {2, 2, 300, 16});
   test::Rng rng(7);
   for (test::Buffer* x : {&q, &k, &v, &d_o}) x->fill_normal(rng, 1);
@@ -129,11 +130,13 @@ TEST(StatsJson, MeasuredStatisticsComeBack) {
       problem.mask.causal = true;
       const Stats stats = forward(problem, {read(q), read(k), read(v)}, {.o = o.tensor(), .lse = lse.tensor()});
       EXPECT_TRUE(same(stats_from_json(to_json(stats)), stats));
-      const GradientStats gradients =
-          backward(problem, {.q = read(q), .k = read(k), .v = read(v), .o = read(o), .lse = read(lse), .d_o = read(d_o)}, {.d_q = d_q.tensor()});
+      const GradientStats gradients = backward(
+          problem, {.q = read(q), .k = read(k), .v = read(v), .o = read(o), .lse = read(lse), .d_o = read(d_o)},
+          {.d_q = d_q.tensor()});
       EXPECT_TRUE(same(gradient_stats_from_json(to_json(gradients)), gradients));
       if (level != StatsLevel::kFull) continue;
-      EXPECT_FALSE(stats.per_head.empty() || stats.at(0, 0).by_keys.empty() || stats.at(0, 0).gaps.counts.empty() || gradients.per_head.empty());
+      EXPECT_FALSE(stats.per_head.empty() || stats.at(0, 0).by_keys.empty() || stats.at(0, 0).gaps.counts.empty() ||
+                   gradients.per_head.empty());
       running.add(stats);
     }
   }
@@ -150,7 +153,8 @@ TEST(StatsJson, HistogramsAreSparse) {
 
 TEST(StatsJson, WhatSawNothingIsLeftOut) {
   HeadStats head;
-  for (double SoftmaxMeans::*mean : SoftmaxMeans::all()) head.softmax.*mean = std::nan("");  // as the engine leaves it below kFull
+  for (double SoftmaxMeans::*mean : SoftmaxMeans::all())
+    head.softmax.*mean = std::nan("");  // as the engine leaves it below kFull
   const json document = json::parse(to_json(Stats{StatsLevel::kBasic, 1, 1, {head}}));
   for (const char* part : {"raw", "score", "softmax", "causes", "blocks", "gaps", "by_keys", "derived"})
     EXPECT_FALSE(document["per_head"][0].contains(part)) << part;
@@ -195,7 +199,8 @@ TEST(StatsJson, WholeNumbersAreNumbers) {
   document["per_head"][0]["raw"]["mean"] = 3;
   EXPECT_EQ(stats_from_json(document.dump()).per_head[0].raw.mean, 3);
   document["per_head"][0]["raw"]["pairs"] = 3.0;
-  EXPECT_EQ(message_of([&] { stats_from_json(document.dump()); }), "per_head[0].raw.pairs: 3.0, but a whole number from 0 to 2^60 is wanted");
+  EXPECT_EQ(message_of([&] { stats_from_json(document.dump()); }),
+            "per_head[0].raw.pairs: 3.0, but a whole number from 0 to 2^60 is wanted");
 }
 
 // Every example on the page is what it says.
@@ -224,11 +229,13 @@ void for_each_value(const json& node, const json::json_pointer& pointer, const s
     for (const auto& [key, value] : node.items())
       if (key != "derived") for_each_value(value, pointer / key, path.empty() ? key : path + "." + key, visit);
   } else if (node.is_array()) {
-    for (std::size_t i = 0; i < node.size(); ++i) for_each_value(node[i], pointer / i, path + "[" + std::to_string(i) + "]", visit);
+    for (std::size_t i = 0; i < node.size(); ++i)
+      for_each_value(node[i], pointer / i, path + "[" + std::to_string(i) + "]", visit);
   }
 }
 
-void expect_refused_at(const json& document, const std::string& path, const std::function<void(const std::string&)>& read) {
+void expect_refused_at(const json& document, const std::string& path,
+                       const std::function<void(const std::string&)>& read) {
   const std::string message = message_of([&] { read(document.dump()); });
   EXPECT_TRUE(message.starts_with(path + ":")) << path << " → " << message;
 }
@@ -249,9 +256,11 @@ void expect_every_field_checked(const std::string& text, const std::function<voi
       if (takes_any_number && value.is_number()) continue;
       json changed = document;
       changed[pointer] = value;
-      // Where an element of the wrong type is refused with its pair, or one of several for its number, the path is that of the array.
+      // Where an element of the wrong type is refused with its pair, or one of several for its number, the path is that
+      // of the array.
       const std::string message = message_of([&] { read(changed.dump()); });
-      EXPECT_TRUE(message.starts_with(path + ":") || message.starts_with(path + "[")) << path << " = " << value << " → " << message;
+      EXPECT_TRUE(message.starts_with(path + ":") || message.starts_with(path + "["))
+          << path << " = " << value << " → " << message;
     }
     if (!old.is_number_float() && !old.is_null()) {
       json changed = document;
@@ -272,7 +281,8 @@ TEST(StatsJsonRefuses, AWrongTypeAnywhereInDecayedStats) {
   const json document = json::parse(to_json(decayed_stats()));
   int values = 0;
   for_each_value(document, json::json_pointer(), "", [&](const json::json_pointer& pointer, const std::string& path) {
-    for (const json& value : {json(true), json("nonsense"), document.at(pointer).is_object() ? json::array() : json::object()}) {
+    for (const json& value :
+         {json(true), json("nonsense"), document.at(pointer).is_object() ? json::array() : json::object()}) {
       json changed = document;
       changed[pointer] = value;
       expect_refused_at(changed, path, read), ++values;
@@ -289,9 +299,10 @@ TEST(StatsJsonRefuses, WhatIsMissing) {
     if (document.at(pointer.parent_pointer()).is_array()) return;
     json changed = document;
     changed.at(pointer.parent_pointer()).erase(pointer.back());
-    const std::vector<std::string> optional = {"raw", "score", "softmax", "causes", "blocks", "gaps", "by_keys", "relative_entropy", "logit_p_max",
-                                               "log_trace_j"};
-    const bool is_optional = document.at(pointer).is_structured() && std::find(optional.begin(), optional.end(), pointer.back()) != optional.end();
+    const std::vector<std::string> optional = {"raw",  "score",   "softmax",          "causes",      "blocks",
+                                               "gaps", "by_keys", "relative_entropy", "logit_p_max", "log_trace_j"};
+    const bool is_optional = document.at(pointer).is_structured() &&
+                             std::find(optional.begin(), optional.end(), pointer.back()) != optional.end();
     if (is_optional) return static_cast<void>(stats_from_json(changed.dump()));
     EXPECT_EQ(message_of([&] { stats_from_json(changed.dump()); }), path + ": missing");
     ++needed;
@@ -309,29 +320,39 @@ TEST(StatsJsonRefuses, AnotherFormatKindOrVersion) {
   EXPECT_EQ(changed([](json& d) { d["format"] = "other"; }), "format: \"other\", but \"rootdk-stats\" is wanted");
   EXPECT_EQ(changed([](json& d) { d["version"] = 2; }), "version: 2, but 1 is wanted");
   EXPECT_EQ(changed([](json& d) { d["kind"] = "gradients"; }), "kind: \"gradients\", but \"stats\" is wanted");
-  EXPECT_EQ(changed([](json& d) { d["level"] = "most"; }), "level: \"most\", but one of \"none\", \"basic\", \"full\" is wanted");
-  EXPECT_EQ(message_of([] { decayed_stats_from_json(to_json(full_stats())); }), "kind: \"stats\", but \"decayed\" is wanted");
+  EXPECT_EQ(changed([](json& d) { d["level"] = "most"; }),
+            "level: \"most\", but one of \"none\", \"basic\", \"full\" is wanted");
+  EXPECT_EQ(message_of([] { decayed_stats_from_json(to_json(full_stats())); }),
+            "kind: \"stats\", but \"decayed\" is wanted");
 }
 
 TEST(StatsJsonRefuses, CountsThatCannotBe) {
-  const auto pairs = [](const json& value) { return changed([&](json& d) { d["per_head"][1]["score"]["pairs"] = value; }); };
+  const auto pairs = [](const json& value) {
+    return changed([&](json& d) { d["per_head"][1]["score"]["pairs"] = value; });
+  };
   const std::string wanted = ", but a whole number from 0 to 2^60 is wanted";
   EXPECT_EQ(pairs(-1), "per_head[1].score.pairs: -1" + wanted);
   EXPECT_EQ(pairs((std::int64_t{1} << 60) + 1), "per_head[1].score.pairs: 1152921504606846977" + wanted);
   EXPECT_EQ(pairs(std::uint64_t{0xFFFFFFFFFFFFFFFF}), "per_head[1].score.pairs: 18446744073709551615" + wanted);
   EXPECT_EQ(pairs(1e30), "per_head[1].score.pairs: 1e+30" + wanted);
   // 2^64 − 1 is not −1.
-  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw"]["max_key"] = std::uint64_t{0xFFFFFFFFFFFFFFFF}; }),
-            "per_head[0].raw.max_key: 18446744073709551615, but a whole number from -1 to 9223372036854775807 is wanted");
-  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw"]["m2"] = -0.5; }), "per_head[0].raw.m2: -0.5, but at least 0 is wanted");
-  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw_max"] = 1e39; }), "per_head[0].raw_max: 1e+39, but a number of at most 3.4028234663852886e+38 is wanted");
+  EXPECT_EQ(
+      changed([](json& d) { d["per_head"][0]["raw"]["max_key"] = std::uint64_t{0xFFFFFFFFFFFFFFFF}; }),
+      "per_head[0].raw.max_key: 18446744073709551615, but a whole number from -1 to 9223372036854775807 is wanted");
+  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw"]["m2"] = -0.5; }),
+            "per_head[0].raw.m2: -0.5, but at least 0 is wanted");
+  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw_max"] = 1e39; }),
+            "per_head[0].raw_max: 1e+39, but a number of at most 3.4028234663852886e+38 is wanted");
   json document = json::parse(to_json(decayed_stats()));
   document["per_head"][0]["rows"] = -0.5;
-  EXPECT_EQ(message_of([&] { decayed_stats_from_json(document.dump()); }), "per_head[0].rows: -0.5, but a finite number of at least 0 is wanted");
+  EXPECT_EQ(message_of([&] { decayed_stats_from_json(document.dump()); }),
+            "per_head[0].rows: -0.5, but a finite number of at least 0 is wanted");
 }
 
 TEST(StatsJsonRefuses, BinsThatCannotBe) {
-  const auto counts = [](const json& value) { return changed([&](json& d) { d["per_head"][0]["softmax"]["logit_p_max"]["counts"] = value; }); };
+  const auto counts = [](const json& value) {
+    return changed([&](json& d) { d["per_head"][0]["softmax"]["logit_p_max"]["counts"] = value; });
+  };
   const std::string path = "per_head[0].softmax.logit_p_max.counts";
   EXPECT_EQ(counts({{512, 1}}), path + "[0][0]: 512, but a whole number from 0 to 511 is wanted");
   EXPECT_EQ(counts({{-1, 1}}), path + "[0][0]: -1, but a whole number from 0 to 511 is wanted");
@@ -339,11 +360,14 @@ TEST(StatsJsonRefuses, BinsThatCannotBe) {
   EXPECT_EQ(counts({{3, -1}}), path + "[0][1]: -1, but a whole number from 0 to 2^60 is wanted");
   EXPECT_EQ(counts({{3, 1, 2}}), path + "[0]: an array, but [bin, count] is wanted");
   EXPECT_EQ(counts(json(std::vector<int>(513, 0))), path + ": 513 elements, but at most 512 are wanted");
-  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["softmax"]["logit_p_max"]["low"] = 0; }), "per_head[0].softmax.logit_p_max.low: 0, but -16.0 is wanted");
+  EXPECT_EQ(changed([](json& d) { d["per_head"][0]["softmax"]["logit_p_max"]["low"] = 0; }),
+            "per_head[0].softmax.logit_p_max.low: 0, but -16.0 is wanted");
 }
 
 TEST(StatsJsonRefuses, BucketsThatCannotBe) {
-  const auto from = [](int i, std::int64_t value) { return changed([=](json& d) { d["per_head"][0]["by_keys"][i]["from"] = value; }); };
+  const auto from = [](int i, std::int64_t value) {
+    return changed([=](json& d) { d["per_head"][0]["by_keys"][i]["from"] = value; });
+  };
   EXPECT_EQ(from(1, 33), "per_head[0].by_keys[1].from: 33, but 0 or a power of two is wanted");
   EXPECT_EQ(from(1, 0), "per_head[0].by_keys[1].from: 0, but a whole number from 1 to 4611686018427387904 is wanted");
 }
@@ -351,7 +375,8 @@ TEST(StatsJsonRefuses, BucketsThatCannotBe) {
 TEST(StatsJsonRefuses, HeadsThatDoNotAddUp) {
   EXPECT_EQ(changed([](json& d) { d["heads"] = 3; }), "per_head: 2 elements, but 3 (batch 1, heads 3) are wanted");
   EXPECT_EQ(changed([](json& d) { d["heads"] = -1; }), "heads: -1, but a whole number from 0 to 2147483647 is wanted");
-  EXPECT_EQ(changed([](json& d) { d["batch"] = d["heads"] = 2147483647; }), "per_head: 2 elements, but 4611686014132420609 (batch 2147483647, heads 2147483647) are wanted");
+  EXPECT_EQ(changed([](json& d) { d["batch"] = d["heads"] = 2147483647; }),
+            "per_head: 2 elements, but 4611686014132420609 (batch 2147483647, heads 2147483647) are wanted");
 }
 
 TEST(StatsJsonRefuses, WhatIsNotJson) {
@@ -387,8 +412,10 @@ TEST(StatsJsonRefuses, HugeArraysAndObjects) {
 
 TEST(StatsJsonRefuses, NamesThatWouldSpoilAMessage) {
   const std::string name(1000, 'x');
-  EXPECT_EQ(message_of([&] { stats_from_json("{\"" + name + "\": nonsense}"); }), std::string(40, 'x') + "...: what is at byte 1007 is not JSON");
-  EXPECT_EQ(message_of([&] { stats_from_json("{\"format\": \"\\u0007\\n\"}"); }), "format: \"??\", but \"rootdk-stats\" is wanted");
+  EXPECT_EQ(message_of([&] { stats_from_json("{\"" + name + "\": nonsense}"); }),
+            std::string(40, 'x') + "...: what is at byte 1007 is not JSON");
+  EXPECT_EQ(message_of([&] { stats_from_json("{\"format\": \"\\u0007\\n\"}"); }),
+            "format: \"??\", but \"rootdk-stats\" is wanted");
 }
 
 // Damage of any kind ends in an Error or in statistics, never in anything else.
@@ -421,12 +448,20 @@ TEST(StatsJsonRefuses, ToWriteWhatCannotBeRead) {
       to_json(stats);
     });
   };
-  EXPECT_EQ(written([](HeadStats& h) { h.rows = -1; }), "per_head[1].rows: -1, but a whole number from 0 to 2^60 is wanted");
-  EXPECT_EQ(written([](HeadStats& h) { h.by_keys[1].stats.score.m2 = -1; }), "per_head[1].by_keys[1].score.m2: -1, but at least 0 is wanted");
-  EXPECT_EQ(written([](HeadStats& h) { h.gaps.counts.resize(3); }), "per_head[1].gaps.counts: 3 bins, but none or 320 are wanted");
-  EXPECT_EQ(written([](HeadStats& h) { h.softmax.logit_p_max.low = -8; }), "per_head[1].softmax.logit_p_max: from -8 to 16, but from -16 to 16 is wanted");
-  EXPECT_EQ(written([](HeadStats& h) { h.by_keys[0].stats.by_keys.resize(1); }), "per_head[1].by_keys[0].by_keys: buckets inside a bucket");
-  EXPECT_EQ(message_of([] { to_json(Stats{StatsLevel::kFull, 2, 2, {HeadStats{}}}); }), "per_head: 1 elements, but 4 (batch 2, heads 2) are wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.rows = -1; }),
+            "per_head[1].rows: -1, but a whole number from 0 to 2^60 is wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.by_keys[1].stats.score.m2 = -1; }),
+            "per_head[1].by_keys[1].score.m2: -1, but at least 0 is wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.gaps.counts.resize(3); }),
+            "per_head[1].gaps.counts: 3 bins, but none or 320 are wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.softmax.logit_p_max.low = -8; }),
+            "per_head[1].softmax.logit_p_max: from -8 to 16, but from -16 to 16 is wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.by_keys[0].stats.by_keys.resize(1); }),
+            "per_head[1].by_keys[0].by_keys: buckets inside a bucket");
+  EXPECT_EQ(message_of([] {
+              to_json(Stats{StatsLevel::kFull, 2, 2, {HeadStats{}}});
+            }),
+            "per_head: 1 elements, but 4 (batch 2, heads 2) are wanted");
 }
 
 // Judgements ----------------------------------------------------------------------------------------------------------

@@ -43,13 +43,12 @@ TEST(Table, AlignsByWidth) {
   table.gap();
   table.add({"only the first"});
   const std::string text = table.text();
-  EXPECT_EQ(text,
-            "  rule            ‖dS‖²\n"
-            "  ──────────────  ─────\n"
-            "  none                1\n"
-            "  √d_k 注          0.25\n"
-            "\n"
-            "  only the first\n");
+  EXPECT_EQ(text, "  rule            ‖dS‖²\n"
+                  "  ──────────────  ─────\n"
+                  "  none                1\n"
+                  "  √d_k 注          0.25\n"
+                  "\n"
+                  "  only the first\n");
 }
 
 TEST(Numbers, SignificantDigits) {

@@ -1,4 +1,5 @@
-// The scale: every rule against its formula, the length rules against queries scaled by hand, and the registry of names.
+// The scale: every rule against its formula, the length rules against queries scaled by hand, and the registry of
+// names.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,9 @@ namespace {
 
 constexpr double kU64 = 0x1p-53;
 
-void expect_relative(double got, double want, double roundings) { EXPECT_NEAR(got, want, roundings * kU64 * std::fabs(want)); }
+void expect_relative(double got, double want, double roundings) {
+  EXPECT_NEAR(got, want, roundings * kU64 * std::fabs(want));
+}
 
 TEST(Scale, FactorsAreTheirFormulas) {
   const std::vector<float> heads = {0.5f, -3.0f};
@@ -30,7 +33,8 @@ TEST(Scale, FactorsAreTheirFormulas) {
     expect_relative(Scale::unit_variance(0.5, 4).factor(0, dim), 1 / (2 * std::sqrt(d)), 4);
     expect_relative(Scale::inv_dk().with_yarn(16).factor(0, dim), std::pow(0.1 * std::log(16.0) + 1, 2) / d, 8);
   }
-  EXPECT_EQ(Scale::alpha_over_dk(8).factor(0, 64), Scale::inv_sqrt_dk().factor(0, 64)) << "muP's alpha of 8 is 1/sqrt(d_k) at 64";
+  EXPECT_EQ(Scale::alpha_over_dk(8).factor(0, 64), Scale::inv_sqrt_dk().factor(0, 64))
+      << "muP's alpha of 8 is 1/sqrt(d_k) at 64";
 }
 
 TEST(Scale, LengthFactorsAreTheirFormulas) {
@@ -57,9 +61,10 @@ TEST(Scale, LengthFactorsAreTheirFormulas) {
 TEST(Scale, SlopesAreDerivatives) {
   const ScaleRow row{37, 20000};
   const double h = 0x1p-10;  // c is linear in each, so any step is as good as another but for rounding
-  for (const Scale& scale : {Scale::constant(0.7), Scale::constant(0.7).with_yarn(4), Scale::constant(0.7).with_ssmax(0.4, 0.3),
-                             Scale::constant(0).with_yarn(3).with_ssmax(0.4), Scale::constant(0.7).with_entropy_invariance(),
-                             Scale::constant(-0.7).with_yarn(8).with_llama4_temperature()}) {
+  for (const Scale& scale :
+       {Scale::constant(0.7), Scale::constant(0.7).with_yarn(4), Scale::constant(0.7).with_ssmax(0.4, 0.3),
+        Scale::constant(0).with_yarn(3).with_ssmax(0.4), Scale::constant(0.7).with_entropy_invariance(),
+        Scale::constant(-0.7).with_yarn(8).with_llama4_temperature()}) {
     SCOPED_TRACE(scale.describe());
     const auto slope = [&](double Scale::*what) {
       Scale high = scale, low = scale;
@@ -78,7 +83,8 @@ TEST(Scale, SlopesAreDerivatives) {
 std::unique_ptr<Case> small_case() {
   auto c = std::make_unique<Case>();
   c->shape = {2, 2, 1, 5, 9, 8, 6, DType::kF64};
-  c->q = Buffer(DType::kF64, {2, 2, 5, 8}), c->k = Buffer(DType::kF64, {2, 1, 9, 8}), c->v = Buffer(DType::kF64, {2, 1, 9, 6});
+  c->q = Buffer(DType::kF64, {2, 2, 5, 8}), c->k = Buffer(DType::kF64, {2, 1, 9, 8}),
+  c->v = Buffer(DType::kF64, {2, 1, 9, 6});
   Rng rng(3);
   for (Buffer* b : {&c->q, &c->k, &c->v}) b->fill_normal(rng, 1);
   c->gains = {0.5f, 1.5f}, c->offsets = {0.25f, -0.5f};
@@ -100,16 +106,19 @@ TEST(Scale, LengthRulesCountVisibleKeysAndPositions) {
        [](std::int64_t i) { return i + 4; }},
       {"causal, window and lengths",
        [](Case& c) {
-         c.problem.mask.causal = true, c.problem.mask.window = Window{2}, c.problem.mask.diagonal = Diagonal::top_left();
+         c.problem.mask.causal = true, c.problem.mask.window = Window{2},
+         c.problem.mask.diagonal = Diagonal::top_left();
          c.key_lengths = {3, 9};
        },
-       [](auto b, auto i, auto j) { return j <= i && j >= i - 2 && j < (b == 0 ? 3 : 9); }, [](std::int64_t i) { return i; }},
+       [](auto b, auto i, auto j) { return j <= i && j >= i - 2 && j < (b == 0 ? 3 : 9); },
+       [](std::int64_t i) { return i; }},
       {"documents, far along",
        [](Case& c) {
          c.q_starts = {0, 2, 5}, c.kv_starts = {0, 6, 9}, c.problem.mask.documents = Documents{};
          c.problem.mask.diagonal = Diagonal::at(20000);
        },
-       [](auto, auto i, auto j) { return (i < 2) == (j < 6); }, [](std::int64_t i) { return 20000 + (i < 2 ? i : i - 2); }}};
+       [](auto, auto i, auto j) { return (i < 2) == (j < 6); },
+       [](std::int64_t i) { return 20000 + (i < 2 ? i : i - 2); }}};
   for (const Row& row : rows)
     for (const Scale& scale : {Scale::inv_sqrt_dk().with_ssmax(1), Scale::inv_sqrt_dk().with_entropy_invariance(),
                                Scale::inv_sqrt_dk().with_llama4_temperature()}) {
@@ -146,10 +155,12 @@ TEST(Scale, LengthRulesCountVisibleKeysAndPositions) {
       double k_max = 0, v_max = 0;
       for (const double x : c->k.values()) k_max = std::max(k_max, std::fabs(x));
       for (const double x : c->v.values()) v_max = std::max(v_max, std::fabs(x));
-      // A score is a sum of 8 products of at most `largest`·k_max, each rounded a few times, over √8; probabilities move by twice that.
+      // A score is a sum of 8 products of at most `largest`·k_max, each rounded a few times, over √8; probabilities
+      // move by twice that.
       const double score = 8 * largest * k_max / std::sqrt(8.0), error = (8 + 6) * kU64 * score;
       ASSERT_EQ(got.o.size(), want.o.size());
-      for (std::size_t i = 0; i < got.o.size(); ++i) EXPECT_NEAR(got.o[i], want.o[i], (4 * error + 16 * kU64) * v_max) << i;
+      for (std::size_t i = 0; i < got.o.size(); ++i)
+        EXPECT_NEAR(got.o[i], want.o[i], (4 * error + 16 * kU64) * v_max) << i;
       for (std::size_t i = 0; i < got.lse.size(); ++i)
         if (got.lse[i] != want.lse[i]) {
           EXPECT_NEAR(got.lse[i], want.lse[i], 2 * error + 16 * kU64 * (1 + score)) << i;
@@ -159,10 +170,18 @@ TEST(Scale, LengthRulesCountVisibleKeysAndPositions) {
 }
 
 TEST(Scale, NamesParseBackToTheSameScale) {
-  const std::vector<Scale> scales = {Scale::none(), Scale::inv_sqrt_dk(), Scale::inv_dk(), Scale::constant(0.1), Scale::constant(-1e-30),
-                                     Scale::alpha_over_dk(8), Scale::unit_variance(0.3, 1.0 / 3), Scale::inv_sqrt_dk().with_yarn(4),
-                                     Scale::inv_sqrt_dk().with_ssmax(0.43), Scale::none().with_ssmax(0.43, -1.0 / 3),
-                                     Scale::inv_dk().with_entropy_invariance(), Scale::constant(2).with_yarn(40).with_llama4_temperature()};
+  const std::vector<Scale> scales = {Scale::none(),
+                                     Scale::inv_sqrt_dk(),
+                                     Scale::inv_dk(),
+                                     Scale::constant(0.1),
+                                     Scale::constant(-1e-30),
+                                     Scale::alpha_over_dk(8),
+                                     Scale::unit_variance(0.3, 1.0 / 3),
+                                     Scale::inv_sqrt_dk().with_yarn(4),
+                                     Scale::inv_sqrt_dk().with_ssmax(0.43),
+                                     Scale::none().with_ssmax(0.43, -1.0 / 3),
+                                     Scale::inv_dk().with_entropy_invariance(),
+                                     Scale::constant(2).with_yarn(40).with_llama4_temperature()};
   for (const Scale& scale : scales) {
     const Scale back = Scale::parse(scale.name());
     EXPECT_EQ(back.name(), scale.name());
@@ -196,8 +215,8 @@ std::string said_by(const std::function<void()>& call) {
 }
 
 TEST(Scale, RefusesWithTheReason) {
-  const std::string known =
-      "none, sqrt_dk, dk([alpha]), constant(c), unit_variance(sigma_q, sigma_k), yarn(f), ssmax(a[, b]), entropy_invariant, llama4";
+  const std::string known = "none, sqrt_dk, dk([alpha]), constant(c), unit_variance(sigma_q, sigma_k), yarn(f), "
+                            "ssmax(a[, b]), entropy_invariant, llama4";
   const std::vector<std::pair<std::string, std::string>> table = {
       {"sqrt", "scale: \"sqrt\" is not known; known are " + known},
       {"", "scale: \"\" is not known; known are " + known},
@@ -215,8 +234,10 @@ TEST(Scale, RefusesWithTheReason) {
       {"constant(1", "scale: \"constant(1\": the ) is missing, or not the last character"},
       {"constant(1)x", "scale: \"constant(1)x\": the ) is missing, or not the last character"},
       {"sqrt_dk*dk", "scale: \"sqrt_dk*dk\": sqrt_dk and dk both say what c is; one is wanted"},
-      {"ssmax(1)*llama4", "scale: \"sqrt_dk*ssmax(1, 0)\" has a length rule already, and two would correct for the length twice"},
-      {"llama4*llama4", "scale: \"sqrt_dk*llama4\" has a length rule already, and two would correct for the length twice"},
+      {"ssmax(1)*llama4",
+       "scale: \"sqrt_dk*ssmax(1, 0)\" has a length rule already, and two would correct for the length twice"},
+      {"llama4*llama4",
+       "scale: \"sqrt_dk*llama4\" has a length rule already, and two would correct for the length twice"},
       {"yarn(2)*yarn(2)", "scale: \"sqrt_dk*yarn(2)\" has a YaRN factor already"},
   };
   for (const auto& row : table) EXPECT_EQ(said_by([&] { Scale::parse(row.first); }), row.second);
@@ -236,7 +257,8 @@ TEST(Scale, PlansSayWhatTheScaleIs) {
   EXPECT_EQ(explained(Scale::unit_variance(0.5, 2)), "1/(sqrt(d_k)*0.5*2)");
   EXPECT_EQ(explained(Scale::inv_sqrt_dk().with_yarn(4)), "1/sqrt(d_k) x YaRN 4");
   EXPECT_EQ(explained(Scale::inv_dk().with_ssmax(0.43, 1)), "1/d_k x (0.43 * ln n + 1), n keys");
-  EXPECT_EQ(explained(Scale::per_head(heads).with_ssmax(heads, heads)), "one per head x (a per head * ln n + b per head), n keys");
+  EXPECT_EQ(explained(Scale::per_head(heads).with_ssmax(heads, heads)),
+            "one per head x (a per head * ln n + b per head), n keys");
   EXPECT_EQ(explained(Scale::none().with_entropy_invariance()), "1 (none) x ln n/ln 512, n keys");
   EXPECT_EQ(explained(Scale::none().with_llama4_temperature()), "1 (none) x Llama 4 temperature");
 }

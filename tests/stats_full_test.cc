@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kU = 0x1p-24;
 
-// What rounding in f32 may do to the statistics of a head. A score is off by at most about e = √d·u·A absolutely, A = its sum of
-// magnitudes (tests/support/tolerance.cc); then
+// What rounding in f32 may do to the statistics of a head. A score is off by at most about e = √d·u·A absolutely, A =
+// its sum of magnitudes (tests/support/tolerance.cc); then
 //   H: |dH| ≤ Σ p |ds| (|ln p| + H) ≤ 2·e·(ln n + 1), and its own sums n·u relatively
 //   Σp^k: relatively 2·k·e; tr J and ‖J‖² are made of them
 //   moments: mean by e; m2 by 2·e·√(m2·n) + n·e², and sums of n terms by n·u relatively.
@@ -41,7 +41,9 @@ void expect_close(const Spread& fast, const Spread& exact, Bound b, const char* 
   EXPECT_EQ(fast.within_degrees, exact.within_degrees);
   if (exact.pairs == 0) return;
   const auto n = static_cast<double>(exact.pairs);
-  const auto m2_bound = [&](double m2) { return 2 * b.score * std::sqrt(m2 * n) + n * b.score * b.score + b.relative * m2; };
+  const auto m2_bound = [&](double m2) {
+    return 2 * b.score * std::sqrt(m2 * n) + n * b.score * b.score + b.relative * m2;
+  };
   const double size = std::max(std::fabs(exact.min), std::fabs(exact.max));
   expect_close(fast.mean, exact.mean, b.score + b.relative * size, "mean");
   expect_close(fast.min, exact.min, b.score, "min");
@@ -58,7 +60,8 @@ void expect_close(const SoftmaxStats& fast, const SoftmaxStats& exact, Bound b, 
   expect_close(fast.trace_j, exact.trace_j, 3 * relative, "trace_j");
   expect_close(fast.frobenius_j, exact.frobenius_j, 12 * relative, "frobenius_j");
   expect_close(fast.sink_mass, exact.sink_mass, relative, "sink_mass");
-  expect_close(fast.effective_keys, exact.effective_keys, exact.effective_keys * std::expm1(relative * (log_n + 1)), "effective_keys");
+  expect_close(fast.effective_keys, exact.effective_keys, exact.effective_keys * std::expm1(relative * (log_n + 1)),
+               "effective_keys");
   expect_close(fast.log_keys, exact.log_keys, 1e-12 * (1 + std::fabs(exact.log_keys)), "log_keys");
 }
 
@@ -68,14 +71,16 @@ TEST(FullStats, EveryKernelAgreesWithTheReference) {
     const auto c = random_case(static_cast<std::uint64_t>(seed));
     if (c->shape.len_q == 0 || c->shape.dtype == DType::kF64) continue;
     c->problem.stats = StatsLevel::kFull;
-    c->problem.stats_options.gaps = seed % 2 == 0, c->problem.stats_options.key_mass = seed % 3 == 0, c->problem.stats_options.by_keys = seed % 5 == 0;
+    c->problem.stats_options.gaps = seed % 2 == 0, c->problem.stats_options.key_mass = seed % 3 == 0,
+    c->problem.stats_options.by_keys = seed % 5 == 0;
     const Sight sight(*c);
     const auto poisoned = c->copy();
     const bool hides = fill_hidden(*c, sight, Filling::kZeros);
     if (hides) fill_hidden(*poisoned, sight, Filling::kPoison, static_cast<std::uint64_t>(seed));
     const Result exact = run_reference(*c, {.backward = false});
     if (hides && seed % 4 == 0) {
-      EXPECT_EQ(other_bits(exact, run_reference(*poisoned, {.backward = false})), "") << "seed " << seed << "\n" << c->describe();
+      EXPECT_EQ(other_bits(exact, run_reference(*poisoned, {.backward = false})), "") << "seed " << seed << "\n"
+                                                                                      << c->describe();
     }
     const Floors floor = floors(*c, exact);
     int tried = 0;
@@ -132,15 +137,19 @@ TEST(FullStats, MaximaAreWhereTheySay) {
           EXPECT_EQ(*(first + spread->max_query), spread->max);
           if (spread != &head.raw) continue;
           const Shape& s = c->shape;
-          const std::int64_t b = static_cast<std::int64_t>(h) / s.heads_q, hq = static_cast<std::int64_t>(h) % s.heads_q;
+          const std::int64_t b = static_cast<std::int64_t>(h) / s.heads_q,
+                             hq = static_cast<std::int64_t>(h) % s.heads_q;
           const base::KeyPlace place = base::place_of_key(c->problem, c->k.tensor(), b, spread->max_key);
           double dot = 0, magnitude = 0;
           for (std::int64_t d = 0; d < s.dim_qk; ++d) {
-            const double product = c->q.get(b, hq, spread->max_query, d) * c->k.get(place.item, hq / s.group(), place.row, d);
+            const double product =
+                c->q.get(b, hq, spread->max_query, d) * c->k.get(place.item, hq / s.group(), place.row, d);
             dot += product, magnitude += std::fabs(product);
           }
-          const double factor = c->problem.scale.factor(hq, s.dim_qk, base::visible_keys(c->problem.mask, s, b, spread->max_query).scale_row());
-          EXPECT_NEAR(factor * dot, spread->max, (static_cast<double>(s.dim_qk) + 4) * kU * std::fabs(factor) * magnitude);
+          const double factor = c->problem.scale.factor(
+              hq, s.dim_qk, base::visible_keys(c->problem.mask, s, b, spread->max_query).scale_row());
+          EXPECT_NEAR(factor * dot, spread->max,
+                      (static_cast<double>(s.dim_qk) + 4) * kU * std::fabs(factor) * magnitude);
         }
       }
       if (HasFailure()) return;
@@ -164,7 +173,8 @@ TEST(FullStats, MergedPartsAreTheWhole) {
     EXPECT_EQ(whole.score.max_query, other.score.max_query);
     EXPECT_EQ(whole.softmax.relative_entropy.counts, other.softmax.relative_entropy.counts);
     if (whole.rows_not_finite || whole.score.pairs == 0) continue;
-    EXPECT_NEAR(whole.score.mean, other.score.mean, 1e-12 * (1 + std::fabs(whole.score.max) + std::fabs(whole.score.min)));
+    EXPECT_NEAR(whole.score.mean, other.score.mean,
+                1e-12 * (1 + std::fabs(whole.score.max) + std::fabs(whole.score.min)));
     EXPECT_NEAR(whole.score.m2, other.score.m2, 1e-10 * (1 + whole.score.m2));
     if (whole.rows_counted == 0) continue;
     EXPECT_NEAR(whole.softmax.entropy, other.softmax.entropy, 1e-12 * (1 + whole.softmax.entropy));
@@ -187,7 +197,8 @@ TEST(Histogram, QuantilesAreRightToABin) {
 TEST(FullStats, UniformAndOneHotRows) {
   constexpr std::int64_t kKeys = 200, kDim = 16;
   for (const bool one_hot : {false, true}) {
-    Buffer q(DType::kF32, {1, 1, 3, kDim}), k(DType::kF32, {1, 1, kKeys, kDim}), v(DType::kF32, {1, 1, kKeys, kDim}), o(DType::kF32, {1, 1, 3, kDim});
+    Buffer q(DType::kF32, {1, 1, 3, kDim}), k(DType::kF32, {1, 1, kKeys, kDim}), v(DType::kF32, {1, 1, kKeys, kDim}),
+        o(DType::kF32, {1, 1, 3, kDim});
     q.fill(one_hot ? 8 : 0), k.fill(0), v.fill(1);
     for (std::int64_t d = 0; d < kDim; ++d) k.set(0, 0, 77, d, 8);  // one key scores 256, the others 0
     for (const engine::Kernel& kernel : fast_kernels()) {
@@ -198,7 +209,8 @@ TEST(FullStats, UniformAndOneHotRows) {
       const Plan plan = make_plan(problem, {1, 1, 1, 3, kKeys, kDim, kDim}, Pass::kForward, machine);
       std::vector<std::byte> memory(plan.workspace_bytes + 64);
       std::byte* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
-      const HeadStats head = forward(plan, {q.tensor(), k.tensor(), v.tensor()}, {o.tensor()}, {aligned, plan.workspace_bytes}).at(0, 0);
+      const HeadStats head =
+          forward(plan, {q.tensor(), k.tensor(), v.tensor()}, {o.tensor()}, {aligned, plan.workspace_bytes}).at(0, 0);
       const double n = kKeys;
       EXPECT_NEAR(head.softmax.entropy, one_hot ? 0 : std::log(n), 1e-5) << kernel.label();
       EXPECT_NEAR(head.softmax.trace_j, one_hot ? 0 : 1 - 1 / n, 1e-6);

@@ -1,5 +1,5 @@
-// What full statistics offer beyond a head's numbers: rows, samples, buckets, the second pass, gradients, causes. Every kernel
-// against the double reference, and against what they must be by definition.
+// What full statistics offer beyond a head's numbers: rows, samples, buckets, the second pass, gradients, causes. Every
+// kernel against the double reference, and against what they must be by definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ TEST(RowStats, EveryRowAgreesWithTheReference) {
   for_each_kernel(150, 0, false, keep_options, [&](const Case& c, const Result& exact, const engine::Kernel& kernel) {
     const Result fast = run(c, kernel, {.backward = false});
     const Floors floor = floors(c, exact);
-    const double n = static_cast<double>(c.shape.len_kv), e = 2 * std::max(floor.score_max, floor.raw_max), sums = 8 * n * kU;
+    const double n = static_cast<double>(c.shape.len_kv), e = 2 * std::max(floor.score_max, floor.raw_max),
+                 sums = 8 * n * kU;
     ASSERT_EQ(fast.rows.size(), std::size(base::kFullRowTensors));
     for (std::size_t t = 0; t < fast.rows.size(); ++t) {
       const std::string name = base::kFullRowTensors[t].name;
@@ -57,8 +58,10 @@ TEST(RowStats, EveryRowAgreesWithTheReference) {
         if (!row_is_finite(exact, i) || !row_is_finite(fast, i)) continue;
         const double x = fast.rows[t][i], y = exact.rows[t][i];
         if (std::isnan(x) && std::isnan(y)) continue;
-        const double keys = exact.rows[0][i], size = std::fabs(exact.raw_max[i]) + std::fabs(exact.rows[7][i]) + std::fabs(exact.score_max[i]) + std::fabs(exact.rows[10][i]);
-        if (name.ends_with("argmax")) {  // a key whose score is the row's maximum as near as rounding lets one say: below
+        const double keys = exact.rows[0][i], size = std::fabs(exact.raw_max[i]) + std::fabs(exact.rows[7][i]) +
+                                                     std::fabs(exact.score_max[i]) + std::fabs(exact.rows[10][i]);
+        if (name.ends_with(
+                "argmax")) {  // a key whose score is the row's maximum as near as rounding lets one say: below
           EXPECT_EQ(x < 0, y < 0) << name;
           continue;
         }
@@ -66,10 +69,12 @@ TEST(RowStats, EveryRowAgreesWithTheReference) {
         if (name == "rows.entropy") allowed = (2 * e + sums) * (std::log(n + 1) + 1);
         else if (name == "rows.sum_p2" || name == "rows.sum_p3") allowed = 4 * (2 * e + sums) * y;
         else if (name == "rows.sink_mass") allowed = 2 * e + sums;
-        else if (name.ends_with("variance")) allowed = keys < 2 ? 0 : (2 * e * std::sqrt(y * (keys - 1) * keys) + keys * e * e) / (keys - 1) + sums * y;
+        else if (name.ends_with("variance"))
+          allowed = keys < 2 ? 0 : (2 * e * std::sqrt(y * (keys - 1) * keys) + keys * e * e) / (keys - 1) + sums * y;
         else if (name.ends_with("mean")) allowed = e + sums * size;
         else if (name.ends_with("min")) allowed = e;
-        EXPECT_LE(std::fabs(x - y), allowed + 2 * kU * std::fabs(y)) << name << " of row " << i << ": " << x << ", exactly " << y;
+        EXPECT_LE(std::fabs(x - y), allowed + 2 * kU * std::fabs(y))
+            << name << " of row " << i << ": " << x << ", exactly " << y;
         ++rows;
       }
     }
@@ -85,11 +90,13 @@ TEST(RowStats, ArgmaxIsTheReferences) {
     Case c;
     c.shape = {1, 2, 1, kQueries, kKeys, kDim, kDim, kernel.bf16_step ? DType::kBF16 : DType::kF32};
     const DType dtype = c.shape.dtype;
-    c.q = Buffer(dtype, {1, 2, kQueries, kDim}), c.k = Buffer(dtype, {1, 1, kKeys, kDim}), c.v = Buffer(dtype, {1, 1, kKeys, kDim});
+    c.q = Buffer(dtype, {1, 2, kQueries, kDim}), c.k = Buffer(dtype, {1, 1, kKeys, kDim}),
+    c.v = Buffer(dtype, {1, 1, kKeys, kDim});
     c.q.fill_normal(rng, 1), c.k.fill_normal(rng, 1), c.v.fill_normal(rng, 1);
     c.problem.stats = StatsLevel::kFull;
     c.problem.mask.causal = true;
-    const Result fast = run(c, kernel, {.backward = false}), exact = run(*c.exact(), engine::kernel_table().back(), {.backward = false});
+    const Result fast = run(c, kernel, {.backward = false}),
+                 exact = run(*c.exact(), engine::kernel_table().back(), {.backward = false});
     int same = 0;
     for (std::size_t t = 11; t < 13; ++t)
       for (std::size_t i = 0; i < fast.rows[t].size(); ++i) same += fast.rows[t][i] == exact.rows[t][i];
@@ -101,64 +108,64 @@ TEST(RowStats, ArgmaxIsTheReferences) {
 // The samples at all offsets are disjoint and together everything.
 TEST(Sampling, AllOffsetsTogetherAreTheWhole) {
   int compared = 0;
-  for_each_kernel(
-      60, 300, false, keep_options, [&](Case& c, const Result&, const engine::Kernel& kernel) {
-        const Result whole = run(c, kernel, {.backward = false});
-        constexpr std::int64_t kSample = 3;
-        std::vector<Stats> parts;
-        for (std::int64_t offset = 0; offset < kSample; ++offset) {
-          c.problem.stats_options = {.sample = kSample, .sample_offset = offset};
-          const Result part = run(c, kernel, {.backward = false});
-          EXPECT_TRUE(part.same_as(whole));
-          for (std::size_t t = 0; t < part.rows.size(); ++t)
-            for (std::size_t i = 0; i < part.rows[t].size(); ++i) {
-              const std::int64_t query = static_cast<std::int64_t>(i) % c.shape.len_q;
-              const bool seen = query / kSampleBlock % kSample == offset;
-              if (seen && std::isnan(whole.rows[t][i])) continue;
-              if (seen) {
-                EXPECT_EQ(part.rows[t][i], whole.rows[t][i]) << base::kFullRowTensors[t].name;
-              } else {
-                EXPECT_TRUE(std::isnan(part.rows[t][i]));
-              }
-            }
-          parts.push_back(part.stats);
-        }
-        c.problem.stats_options = {};
-        for (std::size_t h = 0; h < whole.stats.per_head.size(); ++h) {
-          const HeadStats& all = whole.stats.per_head[h];
-          if (all.rows_not_finite) continue;
-          const HeadStats sum = merge(merge(parts[2].per_head[h], parts[0].per_head[h]), parts[1].per_head[h]);
-          for (const Stats& part : parts) {  // maxima are exact in every sample
-            EXPECT_EQ(part.per_head[h].raw_max, all.raw_max);
-            EXPECT_EQ(part.per_head[h].score_max, all.score_max);
-            if (all.rows_counted) {
-              EXPECT_EQ(part.per_head[h].mean_p_max, all.mean_p_max);
-            }
-            EXPECT_EQ(part.per_head[h].rows, all.rows);
+  for_each_kernel(60, 300, false, keep_options, [&](Case& c, const Result&, const engine::Kernel& kernel) {
+    const Result whole = run(c, kernel, {.backward = false});
+    constexpr std::int64_t kSample = 3;
+    std::vector<Stats> parts;
+    for (std::int64_t offset = 0; offset < kSample; ++offset) {
+      c.problem.stats_options = {.sample = kSample, .sample_offset = offset};
+      const Result part = run(c, kernel, {.backward = false});
+      EXPECT_TRUE(part.same_as(whole));
+      for (std::size_t t = 0; t < part.rows.size(); ++t)
+        for (std::size_t i = 0; i < part.rows[t].size(); ++i) {
+          const std::int64_t query = static_cast<std::int64_t>(i) % c.shape.len_q;
+          const bool seen = query / kSampleBlock % kSample == offset;
+          if (seen && std::isnan(whole.rows[t][i])) continue;
+          if (seen) {
+            EXPECT_EQ(part.rows[t][i], whole.rows[t][i]) << base::kFullRowTensors[t].name;
+          } else {
+            EXPECT_TRUE(std::isnan(part.rows[t][i]));
           }
-          EXPECT_EQ(sum.rows_sampled, all.rows_sampled);
-          EXPECT_EQ(sum.score.pairs, all.score.pairs);
-          EXPECT_EQ(sum.blocks.seen, all.blocks.all);
-          EXPECT_EQ(sum.score.max_query, all.score.max_query);
-          EXPECT_EQ(sum.score.max_key, all.score.max_key);
-          EXPECT_EQ(sum.softmax.logit_p_max.counts, all.softmax.logit_p_max.counts);
-          EXPECT_EQ(sum.softmax.log_trace_j.counts, all.softmax.log_trace_j.counts);
-          if (all.rows_sampled == 0) continue;
-          EXPECT_NEAR(sum.softmax.entropy, all.softmax.entropy, 1e-12 * (1 + all.softmax.entropy));
-          EXPECT_NEAR(sum.raw.within_m2, all.raw.within_m2, 1e-10 * all.raw.within_m2 + 1e-30);
-          ++compared;
         }
-      });
+      parts.push_back(part.stats);
+    }
+    c.problem.stats_options = {};
+    for (std::size_t h = 0; h < whole.stats.per_head.size(); ++h) {
+      const HeadStats& all = whole.stats.per_head[h];
+      if (all.rows_not_finite) continue;
+      const HeadStats sum = merge(merge(parts[2].per_head[h], parts[0].per_head[h]), parts[1].per_head[h]);
+      for (const Stats& part : parts) {  // maxima are exact in every sample
+        EXPECT_EQ(part.per_head[h].raw_max, all.raw_max);
+        EXPECT_EQ(part.per_head[h].score_max, all.score_max);
+        if (all.rows_counted) {
+          EXPECT_EQ(part.per_head[h].mean_p_max, all.mean_p_max);
+        }
+        EXPECT_EQ(part.per_head[h].rows, all.rows);
+      }
+      EXPECT_EQ(sum.rows_sampled, all.rows_sampled);
+      EXPECT_EQ(sum.score.pairs, all.score.pairs);
+      EXPECT_EQ(sum.blocks.seen, all.blocks.all);
+      EXPECT_EQ(sum.score.max_query, all.score.max_query);
+      EXPECT_EQ(sum.score.max_key, all.score.max_key);
+      EXPECT_EQ(sum.softmax.logit_p_max.counts, all.softmax.logit_p_max.counts);
+      EXPECT_EQ(sum.softmax.log_trace_j.counts, all.softmax.log_trace_j.counts);
+      if (all.rows_sampled == 0) continue;
+      EXPECT_NEAR(sum.softmax.entropy, all.softmax.entropy, 1e-12 * (1 + all.softmax.entropy));
+      EXPECT_NEAR(sum.raw.within_m2, all.raw.within_m2, 1e-10 * all.raw.within_m2 + 1e-30);
+      ++compared;
+    }
+  });
   EXPECT_GT(compared, 100);
 }
 
-// Over many samples of known populations the error in units of the standard error has mean square 1: with 200 independent heads
-// its own standard deviation is about √(2/200) = 0.1, and more since 16 blocks estimate each error (Student's t, 15 degrees).
+// Over many samples of known populations the error in units of the standard error has mean square 1: with 200
+// independent heads its own standard deviation is about √(2/200) = 0.1, and more since 16 blocks estimate each error
+// (Student's t, 15 degrees).
 TEST(Sampling, StandardErrorsAreOfTheRightSize) {
   constexpr std::int64_t kHeads = 200, kQueries = 64 * 64, kKeys = 32, kDim = 4;
   Rng rng(17);
-  Buffer q(DType::kF32, {1, kHeads, kQueries, kDim}), k(DType::kF32, {1, kHeads, kKeys, kDim}), v(DType::kF32, {1, kHeads, kKeys, kDim}),
-      o(DType::kF32, {1, kHeads, kQueries, kDim});
+  Buffer q(DType::kF32, {1, kHeads, kQueries, kDim}), k(DType::kF32, {1, kHeads, kKeys, kDim}),
+      v(DType::kF32, {1, kHeads, kKeys, kDim}), o(DType::kF32, {1, kHeads, kQueries, kDim});
   q.fill_normal(rng, 1), k.fill_normal(rng, 1), v.fill_normal(rng, 1);
   // Blocks of queries differ in size, so that there is something between blocks.
   for (std::int64_t h = 0; h < kHeads; ++h)
@@ -181,7 +188,8 @@ TEST(Sampling, StandardErrorsAreOfTheRightSize) {
     EXPECT_GT(errors.entropy, 0);
     squares[0] += std::pow((x.softmax.entropy - y.softmax.entropy) / errors.entropy, 2) / kHeads;
     squares[1] += std::pow((x.softmax.trace_j - y.softmax.trace_j) / errors.trace_j, 2) / kHeads;
-    squares[2] += std::pow((x.raw.within_row_variance() - y.raw.within_row_variance()) / errors.raw_variance, 2) / kHeads;
+    squares[2] +=
+        std::pow((x.raw.within_row_variance() - y.raw.within_row_variance()) / errors.raw_variance, 2) / kHeads;
   }
   for (const double z2 : squares) EXPECT_NEAR(z2, 1, 0.5);
 }
@@ -213,7 +221,9 @@ TEST(Buckets, TogetherAreTheWhole) {
             std::int64_t expected = 0;
             for (std::int64_t i = 0; i < c.shape.len_q; ++i) {
               const double keys = r.rows[0][h * static_cast<std::size_t>(c.shape.len_q) + static_cast<std::size_t>(i)];
-              expected += bucket.from == 0 ? keys == 0 : keys >= static_cast<double>(bucket.from) && keys < 2 * static_cast<double>(bucket.from);
+              expected += bucket.from == 0
+                              ? keys == 0
+                              : keys >= static_cast<double>(bucket.from) && keys < 2 * static_cast<double>(bucket.from);
             }
             EXPECT_EQ(bucket.stats.rows, expected) << "from " << bucket.from;
             EXPECT_GT(expected, 0);
@@ -237,7 +247,8 @@ TEST(Buckets, TogetherAreTheWhole) {
 TEST(SecondPass, KeyMassAndGapsAreTheReferences) {
   int heads = 0;
   for_each_kernel(
-      150, 1000, false, [](Case& c, std::uint64_t) { c.problem.stats_options.gaps = c.problem.stats_options.key_mass = true; },
+      150, 1000, false,
+      [](Case& c, std::uint64_t) { c.problem.stats_options.gaps = c.problem.stats_options.key_mass = true; },
       [&](const Case& c, const Result& exact, const engine::Kernel& kernel) {
         const Result fast = run(c, kernel, {.backward = false});
         EXPECT_TRUE(fast.guards_intact);
@@ -256,7 +267,8 @@ TEST(SecondPass, KeyMassAndGapsAreTheReferences) {
           const double relative = 2 * e + (rows + 8 + 2 * lse_size) * kU;
           for (std::int64_t j = 0; j < s.len_kv; ++j) {
             const std::size_t at = h * static_cast<std::size_t>(s.len_kv) + static_cast<std::size_t>(j);
-            EXPECT_LE(std::fabs(fast.key_mass[at] - exact.key_mass[at]), relative * exact.key_mass[at] + 1e-30) << "key " << j;
+            EXPECT_LE(std::fabs(fast.key_mass[at] - exact.key_mass[at]), relative * exact.key_mass[at] + 1e-30)
+                << "key " << j;
             mass += exact.key_mass[at];
           }
           const double kept = static_cast<double>(y.rows_counted) * (1 - y.softmax.sink_mass);
@@ -266,11 +278,14 @@ TEST(SecondPass, KeyMassAndGapsAreTheReferences) {
 
           std::int64_t total = 0, exact_total = 0;
           for (int i = 0; i < GapHistogram::kBins; ++i) {
-            total += x.gaps.counts[static_cast<std::size_t>(i)], exact_total += y.gaps.counts[static_cast<std::size_t>(i)];
+            total += x.gaps.counts[static_cast<std::size_t>(i)],
+                exact_total += y.gaps.counts[static_cast<std::size_t>(i)];
             // Rounding moves a key by one bin at most while a bin is wider than the error.
             if (2 * e > 0x1p-12) continue;
             const auto before = [&](const HeadStats& head, int bin) {
-              return std::accumulate(head.gaps.counts.begin(), head.gaps.counts.begin() + std::clamp(bin, 0, GapHistogram::kBins), std::int64_t{0});
+              return std::accumulate(head.gaps.counts.begin(),
+                                     head.gaps.counts.begin() + std::clamp(bin, 0, GapHistogram::kBins),
+                                     std::int64_t{0});
             };
             ASSERT_LE(before(x, i - 1), before(y, i));
             ASSERT_LE(before(y, i), before(x, i + 1));
@@ -306,8 +321,8 @@ double largest(const Buffer& buffer) {
   return most;
 }
 
-// Norms are those of the gradients that the same call wrote, up to their rounding to the storage dtype; Σ q·dq likewise; ‖dS‖ is
-// the reference's.
+// Norms are those of the gradients that the same call wrote, up to their rounding to the storage dtype; Σ q·dq
+// likewise; ‖dS‖ is the reference's.
 TEST(GradientStats, AreOfTheGradients) {
   int heads = 0;
   for_each_kernel(150, 2000, true, keep_options, [&](const Case& c, const Result& exact, const engine::Kernel& kernel) {
@@ -323,10 +338,12 @@ TEST(GradientStats, AreOfTheGradients) {
         const HeadGradients &x = fast.gradient_stats.at(b, h), &y = exact.gradient_stats.at(b, h);
         if (!std::isfinite(x.d_scores) || !std::isfinite(y.d_scores)) continue;
         const std::int64_t head = b * s.heads_q + h, kv = b * s.heads_kv + h / s.group();
-        const auto expect_norm = [&](double square, const std::vector<double>& values, std::int64_t index, std::int64_t count, const char* what) {
+        const auto expect_norm = [&](double square, const std::vector<double>& values, std::int64_t index,
+                                     std::int64_t count, const char* what) {
           const double own = std::sqrt(squares(values, size(index, count), static_cast<std::size_t>(count)));
           if (!std::isfinite(own)) return;  // f16 may overflow where f32 did not
-          const double allowed = (storage + static_cast<double>(count) * kU) * own + tiny * std::sqrt(static_cast<double>(count));
+          const double allowed =
+              (storage + static_cast<double>(count) * kU) * own + tiny * std::sqrt(static_cast<double>(count));
           EXPECT_NEAR(std::sqrt(square), own, allowed) << what;
         };
         expect_norm(x.d_q, fast.d_q, head, s.len_q * s.dim_qk, "d_q");
@@ -336,21 +353,29 @@ TEST(GradientStats, AreOfTheGradients) {
         double dot = 0, magnitude = 0, q_size = 0;
         for (std::int64_t i = 0; i < s.len_q; ++i)
           for (std::int64_t d = 0; d < s.dim_qk; ++d) {
-            const double q = c.q.get(b, h, i, d), product = q * fast.d_q[size(head, s.len_q * s.dim_qk) + size(i, s.dim_qk) + static_cast<std::size_t>(d)];
+            const double q = c.q.get(b, h, i, d),
+                         product =
+                             q *
+                             fast.d_q[size(head, s.len_q * s.dim_qk) + size(i, s.dim_qk) + static_cast<std::size_t>(d)];
             dot += product, magnitude += std::fabs(product), q_size += std::fabs(q);
           }
         if (std::isfinite(dot)) {
-          EXPECT_NEAR(x.d_log_scale, dot, (storage + static_cast<double>(s.len_q * s.dim_qk) * kU) * magnitude + tiny * q_size);
+          EXPECT_NEAR(x.d_log_scale, dot,
+                      (storage + static_cast<double>(s.len_q * s.dim_qk) * kU) * magnitude + tiny * q_size);
         }
 
-        // dS = P(dP − D): P is off by 2e + |lse|u relatively, dP by d·u·max|dO|·max|v|, D by that and the rounding of O to storage.
+        // dS = P(dP − D): P is off by 2e + |lse|u relatively, dP by d·u·max|dO|·max|v|, D by that and the rounding of O
+        // to storage.
         double lse_size = 0;
-        for (const double lse : exact.lse) lse_size = std::isfinite(lse) ? std::max(lse_size, std::fabs(lse)) : lse_size;
+        for (const double lse : exact.lse)
+          lse_size = std::isfinite(lse) ? std::max(lse_size, std::fabs(lse)) : lse_size;
         const double relative = 4 * floor.score_max + 4 * (lse_size + static_cast<double>(s.len_kv)) * kU;
         const double keep = 1 / (1 - static_cast<double>(c.problem.dropout.p));
-        const double element = (2 * storage + 4 * static_cast<double>(s.dim_v) * kU) * static_cast<double>(s.dim_v) * largest(c.d_o) * largest(c.v) * keep;
+        const double element = (2 * storage + 4 * static_cast<double>(s.dim_v) * kU) * static_cast<double>(s.dim_v) *
+                               largest(c.d_o) * largest(c.v) * keep;
         if (relative < 0.1) {
-          EXPECT_NEAR(std::sqrt(x.d_scores), std::sqrt(y.d_scores), relative * std::sqrt(y.d_scores) + 2 * element * std::sqrt(static_cast<double>(s.len_q)));
+          EXPECT_NEAR(std::sqrt(x.d_scores), std::sqrt(y.d_scores),
+                      relative * std::sqrt(y.d_scores) + 2 * element * std::sqrt(static_cast<double>(s.len_q)));
         }
         ++heads;
       }
@@ -360,29 +385,32 @@ TEST(GradientStats, AreOfTheGradients) {
 
 TEST(Causes, AreTheReferences) {
   int heads = 0;
-  for_each_kernel(100, 3000, false, keep_options, [&](const Case& c, const Result& exact, const engine::Kernel& kernel) {
-    const Result fast = run(c, kernel, {.backward = false});
-    for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
-      const Causes &x = fast.stats.per_head[h].causes, &y = exact.stats.per_head[h].causes;
-      // Sums of squares about a first row, in f32 over at most 64 rows of dim terms; the mean may be much larger than the spread.
-      const double relative = (64 + static_cast<double>(c.shape.dim_qk)) * 4 * kU;
-      EXPECT_NEAR(x.q_square, y.q_square, relative * y.q_square);
-      EXPECT_NEAR(x.k_variance, y.k_variance, relative * (2 * y.k_variance + y.key_mean_square));
-      EXPECT_NEAR(x.key_mean_square, y.key_mean_square, relative * (y.key_mean_square + y.k_variance * y.dim));
-      EXPECT_EQ(x.dim, y.dim);
-      EXPECT_NEAR(x.scale_square, y.scale_square, 1e-12 * y.scale_square);
-      ++heads;
-    }
-  });
+  for_each_kernel(
+      100, 3000, false, keep_options, [&](const Case& c, const Result& exact, const engine::Kernel& kernel) {
+        const Result fast = run(c, kernel, {.backward = false});
+        for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
+          const Causes &x = fast.stats.per_head[h].causes, &y = exact.stats.per_head[h].causes;
+          // Sums of squares about a first row, in f32 over at most 64 rows of dim terms; the mean may be much larger
+          // than the spread.
+          const double relative = (64 + static_cast<double>(c.shape.dim_qk)) * 4 * kU;
+          EXPECT_NEAR(x.q_square, y.q_square, relative * y.q_square);
+          EXPECT_NEAR(x.k_variance, y.k_variance, relative * (2 * y.k_variance + y.key_mean_square));
+          EXPECT_NEAR(x.key_mean_square, y.key_mean_square, relative * (y.key_mean_square + y.k_variance * y.dim));
+          EXPECT_EQ(x.dim, y.dim);
+          EXPECT_NEAR(x.scale_square, y.scale_square, 1e-12 * y.scale_square);
+          ++heads;
+        }
+      });
   EXPECT_GT(heads, 100);
 }
 
-// MATH.md section 3: without masks the within-row variance of q·k is ⟨QᵀQ/T, Cov(K)⟩, so alignment is 1 for what is isotropic and
-// dim for queries and keys that all lie along one direction.
+// MATH.md section 3: without masks the within-row variance of q·k is ⟨QᵀQ/T, Cov(K)⟩, so alignment is 1 for what is
+// isotropic and dim for queries and keys that all lie along one direction.
 TEST(Causes, AlignmentIsOneForIsotropicHeads) {
   constexpr std::int64_t kLength = 2000, kDim = 16;
   Rng rng(3);
-  Buffer q(DType::kF32, {1, 2, kLength, kDim}), k(DType::kF32, {1, 2, kLength, kDim}), o(DType::kF32, {1, 2, kLength, kDim});
+  Buffer q(DType::kF32, {1, 2, kLength, kDim}), k(DType::kF32, {1, 2, kLength, kDim}),
+      o(DType::kF32, {1, 2, kLength, kDim});
   q.fill_normal(rng, 3), k.fill_normal(rng, 0.5);
   for (std::int64_t i = 0; i < kLength; ++i)
     for (std::int64_t d = 0; d < kDim; ++d) {
@@ -406,7 +434,8 @@ TEST(Causes, AlignmentIsOneForIsotropicHeads) {
 TEST(Merge, SplitQueriesAreTheWholeInAnyOrder) {
   constexpr std::int64_t kQueries = 300, kKeys = 150, kDim = 32, kCut = 64 * 3;
   Rng rng(11);
-  Buffer q(DType::kF32, {1, 3, kQueries, kDim}), k(DType::kF32, {1, 3, kKeys, kDim}), o(DType::kF32, {1, 3, kQueries, kDim});
+  Buffer q(DType::kF32, {1, 3, kQueries, kDim}), k(DType::kF32, {1, 3, kKeys, kDim}),
+      o(DType::kF32, {1, 3, kQueries, kDim});
   q.fill_normal(rng, 1), k.fill_normal(rng, 1);
   const auto part = [&](std::int64_t from, std::int64_t to) {
     Problem problem;
@@ -436,7 +465,8 @@ TEST(Merge, SplitQueriesAreTheWholeInAnyOrder) {
       EXPECT_NEAR(x.raw.m2, y.raw.m2, 1e-12 * y.raw.m2);
       EXPECT_NEAR(x.raw.mean, y.raw.mean, 1e-12);
       EXPECT_NEAR(x.mean_lse, y.mean_lse, 1e-12 * std::fabs(y.mean_lse));
-      for (double SoftmaxMeans::*mean : SoftmaxMeans::all()) EXPECT_NEAR(x.softmax.*mean, y.softmax.*mean, 1e-12 * (1 + y.softmax.*mean));
+      for (double SoftmaxMeans::*mean : SoftmaxMeans::all())
+        EXPECT_NEAR(x.softmax.*mean, y.softmax.*mean, 1e-12 * (1 + y.softmax.*mean));
       EXPECT_NEAR(x.causes.q_square, y.causes.q_square, 1e-6);
       EXPECT_NEAR(x.alignment(), y.alignment(), 1e-6);
     }
@@ -447,7 +477,8 @@ TEST(Merge, SplitKeysAreTheWhole) {
   constexpr std::int64_t kQueries = 130, kKeys = 260, kDim = 16, kCut = 97;
   Rng rng(23);
   const Extents rows = {1, 2, kQueries, 1};
-  Buffer q(DType::kF64, {1, 2, kQueries, kDim}), k(DType::kF64, {1, 2, kKeys, kDim}), v(DType::kF64, {1, 2, kKeys, kDim});
+  Buffer q(DType::kF64, {1, 2, kQueries, kDim}), k(DType::kF64, {1, 2, kKeys, kDim}),
+      v(DType::kF64, {1, 2, kKeys, kDim});
   q.fill_normal(rng, 2), k.fill_normal(rng, 1), v.fill_normal(rng, 1);
   struct Part {
     Buffer o, lse;
@@ -484,7 +515,8 @@ TEST(Merge, SplitKeysAreTheWhole) {
       for (std::int64_t d = 0; d < kDim; ++d) near(first.o.get(0, h, i, d), whole.o.get(0, h, i, d), "o");
       near(first.lse.get(0, h, i, 0), whole.lse.get(0, h, i, 0), "lse");
       for (std::size_t t = 0; t < whole.memory.size(); ++t)
-        near(first.memory[t].get(0, h, i, 0), whole.memory[t].get(0, h, i, 0), t < 3 ? base::kBasicRowTensors[t].name : base::kFullRowTensors[t - 3].name);
+        near(first.memory[t].get(0, h, i, 0), whole.memory[t].get(0, h, i, 0),
+             t < 3 ? base::kBasicRowTensors[t].name : base::kFullRowTensors[t - 3].name);
     }
   StatsOptions options;
   options.by_keys = true;
@@ -505,7 +537,8 @@ TEST(Merge, SplitKeysAreTheWhole) {
   EXPECT_THROW(merge(first.out, first.out, kCut), Error);
 }
 
-// A running average with decay 1 is the merge of all steps; with decay 0 the last step; else weights fall geometrically.
+// A running average with decay 1 is the merge of all steps; with decay 0 the last step; else weights fall
+// geometrically.
 TEST(RunningStats, WeighsStepsByTheirAge) {
   const auto step = [](double entropy, std::int64_t rows, float max) {
     Stats stats{StatsLevel::kFull, 1, 1, {HeadStats{}}};

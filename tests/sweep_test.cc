@@ -1,5 +1,6 @@
 // Every fused kernel on every instruction set of this machine, forward and every gradient, against the double reference
-// over random problems from the whole space. What masks hide holds zeros, and then anything at all: not a bit may differ.
+// over random problems from the whole space. What masks hide holds zeros, and then anything at all: not a bit may
+// differ.
 #include <gtest/gtest.h>
 
 #include "support/bits.h"
@@ -37,7 +38,9 @@ TEST(Sweep, EveryKernelIsWithinTheErrorRule) {
       const Result fast = run(*c, kernel);
       judge(yardstick.judge(fast), kernel.label());
       const bool first = tried++ == 0;  // what users get; the others, which are slower, every third time
-      if (hides && (first || (seed + tried) % 3 == 0)) judge(other_bits(fast, run(*poisoned, kernel)) + hidden_gradients(*c, sight, fast), kernel.label() + ", poisoned");
+      if (hides && (first || (seed + tried) % 3 == 0))
+        judge(other_bits(fast, run(*poisoned, kernel)) + hidden_gradients(*c, sight, fast),
+              kernel.label() + ", poisoned");
     }
   }
   EXPECT_GT(hidden, problems / 3);
@@ -59,9 +62,11 @@ TEST(Sweep, APoisonedRowReachesOnlyWhatSeesIt) {
     for (const engine::Kernel& kernel : engine::kernel_table()) {
       const bool reference = kernel.name == "reference";
       if (!reference && !engine::misfit(kernel, c->shape, Machine::here()).empty()) continue;
-      const std::string wrong = reference ? stain.spread(run_reference(*c), run_reference(*poisoned)) : stain.spread(run(*c, kernel), run(*poisoned, kernel));
+      const std::string wrong = reference ? stain.spread(run_reference(*c), run_reference(*poisoned))
+                                          : stain.spread(run(*c, kernel), run(*poisoned, kernel));
       if (wrong.empty()) continue;
-      ADD_FAILURE() << "seed " << seed << ", " << stain.where() << ", " << kernel.label() << ":\n" << wrong << c->describe();
+      ADD_FAILURE() << "seed " << seed << ", " << stain.where() << ", " << kernel.label() << ":\n"
+                    << wrong << c->describe();
       ++failures;
     }
   }

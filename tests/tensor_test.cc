@@ -1,4 +1,5 @@
-// What every layer stands on: the 16-bit formats, overlap of strided views, the row state, and dropout's random numbers.
+// What every layer stands on: the 16-bit formats, overlap of strided views, the row state, and dropout's random
+// numbers.
 #include "rootdk/tensor.h"
 
 #include <gtest/gtest.h>
@@ -38,15 +39,17 @@ struct Bf16 {
 };
 
 template <class Format>
-constexpr std::uint16_t kInfinityBits = static_cast<std::uint16_t>(((1 << (15 - Format::kMantissa)) - 1) << Format::kMantissa);
+constexpr std::uint16_t kInfinityBits = static_cast<std::uint16_t>(((1 << (15 - Format::kMantissa)) - 1)
+                                                                   << Format::kMantissa);
 
-/// The number that bits stand for, from the definition of the format. Infinity continues the count: it is where the next
-/// number would be, which is also where rounding to it begins half a step before.
+/// The number that bits stand for, from the definition of the format. Infinity continues the count: it is where the
+/// next number would be, which is also where rounding to it begins half a step before.
 template <class Format>
 double decode(std::uint16_t bits) {
   const int exponent = (bits & 0x7fff) >> Format::kMantissa, mantissa = bits & ((1 << Format::kMantissa) - 1);
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, 1 - Format::kBias - Format::kMantissa)
-                                         : std::ldexp(mantissa + (1 << Format::kMantissa), exponent - Format::kBias - Format::kMantissa);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, 1 - Format::kBias - Format::kMantissa)
+                    : std::ldexp(mantissa + (1 << Format::kMantissa), exponent - Format::kBias - Format::kMantissa);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
@@ -112,13 +115,14 @@ TYPED_TEST(SixteenBits, RoundsAnyDoubleAsASearchDoes) {
       ASSERT_EQ(TypeParam::narrow(x), nearest<TypeParam>(x)) << x;
     }
   }
-  for (const double x : {0.0, -0.0, kInf, -kInf, std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min()})
+  for (const double x :
+       {0.0, -0.0, kInf, -kInf, std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min()})
     EXPECT_EQ(TypeParam::narrow(x), nearest<TypeParam>(x)) << x;
 }
 
 TYPED_TEST(SixteenBits, NanStaysNan) {
-  for (const std::uint64_t payload :
-       {0x7ff8000000000000ull, 0xfff8000000000000ull, 0x7ff0000000000001ull, 0x7ff0000010000000ull, 0xffffffffffffffffull}) {
+  for (const std::uint64_t payload : {0x7ff8000000000000ull, 0xfff8000000000000ull, 0x7ff0000000000001ull,
+                                      0x7ff0000010000000ull, 0xffffffffffffffffull}) {
     const std::uint16_t bits = TypeParam::narrow(std::bit_cast<double>(payload));
     EXPECT_GT(bits & 0x7fff, kInfinityBits<TypeParam>) << std::hex << payload;
     EXPECT_TRUE(std::isnan(TypeParam::widen(bits))) << std::hex << payload;
@@ -151,7 +155,8 @@ View draw_view(Rng& rng, const std::byte* memory) {
     for (std::int64_t j = 0; j < t.shape[1]; ++j)
       for (std::int64_t k = 0; k < t.shape[2]; ++k)
         for (std::int64_t l = 0; l < t.shape[3]; ++l)
-          view.elements.push_back(start + (i * t.strides[0] + j * t.strides[1] + k * t.strides[2] + l * t.strides[3]) * size_of(t.dtype));
+          view.elements.push_back(start + (i * t.strides[0] + j * t.strides[1] + k * t.strides[2] + l * t.strides[3]) *
+                                              size_of(t.dtype));
   return view;
 }
 
@@ -169,7 +174,8 @@ TEST(Overlap, IsSharingAByte) {
     Rng rng(seed);
     const View a = draw_view(rng, memory), b = draw_view(rng, memory);
     const std::set<std::int64_t> bytes_a = bytes_of(a), bytes_b = bytes_of(b);
-    const bool expected = std::any_of(bytes_a.begin(), bytes_a.end(), [&](std::int64_t byte) { return bytes_b.contains(byte); });
+    const bool expected =
+        std::any_of(bytes_a.begin(), bytes_a.end(), [&](std::int64_t byte) { return bytes_b.contains(byte); });
     ASSERT_EQ(base::overlaps(a.tensor, b.tensor), expected) << "seed " << seed;
     ASSERT_EQ(base::overlaps(b.tensor, a.tensor), expected) << "seed " << seed;
     ++(expected ? shared : apart);
@@ -187,7 +193,8 @@ TEST(Overlap, WithItselfIsTwoIndicesAtOneElement) {
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
     Rng rng(seed);
     const View view = draw_view(rng, memory);
-    const bool expected = std::set<std::int64_t>(view.elements.begin(), view.elements.end()).size() < view.elements.size();
+    const bool expected =
+        std::set<std::int64_t>(view.elements.begin(), view.elements.end()).size() < view.elements.size();
     ASSERT_EQ(base::overlaps_itself(view.tensor), expected) << "seed " << seed;
     ++(expected ? folded : flat);
   }
@@ -217,9 +224,9 @@ Keys draw_keys(Rng& rng) {
   return keys;
 }
 
-// Every term of the sum is a product of at most one factor e^{m − m'} per step, and is added once per step. A step's factor
-// is off by exp's 2u, the product and the addition by u each; rounding m − m' adds u times it, which over all steps is u
-// times the spread. First order in u; the last factor is for the rest.
+// Every term of the sum is a product of at most one factor e^{m − m'} per step, and is added once per step. A step's
+// factor is off by exp's 2u, the product and the addition by u each; rounding m − m' adds u times it, which over all
+// steps is u times the spread. First order in u; the last factor is for the rest.
 double sum_bound(const Keys& keys, std::size_t steps) {
   return kU * (4 * static_cast<double>(steps) + keys.spread) * (1 + 0x1p-20);
 }
@@ -250,15 +257,18 @@ TEST(RowState, HoweverKeysAreCutAndMergedTheStateIsThatOfAllOfThem) {
     const Keys keys = draw_keys(rng);
     const std::size_t n = keys.score.size();
     const std::size_t i = static_cast<std::size_t>(rng.integer(0, static_cast<std::int64_t>(n)));
-    const std::size_t j = static_cast<std::size_t>(rng.integer(static_cast<std::int64_t>(i), static_cast<std::int64_t>(n)));
+    const std::size_t j =
+        static_cast<std::size_t>(rng.integer(static_cast<std::int64_t>(i), static_cast<std::int64_t>(n)));
     const State a = observed(keys, 0, i), b = observed(keys, i, j), c = observed(keys, j, n);
     const auto [max, sum] = exact_sum(keys.score);
     const double bound = sum_bound(keys, n + 2);
-    for (const State& all : {observed(keys, 0, n), merge(merge(a, b), c), merge(a, merge(b, c)), merge(merge(c, a), b)}) {
+    for (const State& all :
+         {observed(keys, 0, n), merge(merge(a, b), c), merge(a, merge(b, c)), merge(merge(c, a), b)}) {
       EXPECT_EQ(all.max, max);
       EXPECT_EQ(all.raw_max, *std::max_element(keys.raw.begin(), keys.raw.end()));
       EXPECT_EQ(all.visible, static_cast<std::int64_t>(n));
-      EXPECT_LE(std::fabs(static_cast<double>((static_cast<long double>(all.sum) - sum) / sum)), bound) << "seed " << seed;
+      EXPECT_LE(std::fabs(static_cast<double>((static_cast<long double>(all.sum) - sum) / sum)), bound)
+          << "seed " << seed;
       // ln adds an ulp of its result, the sum with max rounds once; a relative error of Σ is an absolute one of ln Σ.
       const long double lse = static_cast<long double>(max) + std::log(sum);
       EXPECT_LE(std::fabs(static_cast<double>(static_cast<long double>(all.lse()) - lse)),
@@ -266,7 +276,8 @@ TEST(RowState, HoweverKeysAreCutAndMergedTheStateIsThatOfAllOfThem) {
           << "seed " << seed;
       // p_max = share/Σ: Σ's error, one rounding of the division, and one each of the product and Σ here.
       EXPECT_LE(std::fabs(all.p_max() * static_cast<double>(sum) - 1), bound + 3 * kU) << "seed " << seed;
-      EXPECT_LE(std::fabs(all.p_max(0.25) * static_cast<double>(sum) - 0.25), 0.25 * (bound + 3 * kU)) << "seed " << seed;
+      EXPECT_LE(std::fabs(all.p_max(0.25) * static_cast<double>(sum) - 0.25), 0.25 * (bound + 3 * kU))
+          << "seed " << seed;
     }
     EXPECT_TRUE(same(merge(a, b), merge(b, a))) << "seed " << seed;
   }
@@ -330,7 +341,8 @@ TEST(RowState, ASinkIsOneMoreKeyOfValueZero) {
     const double bound = kU * (gap * std::exp(-gap) + 4 + std::fabs(static_cast<double>(total)));
     EXPECT_LE(std::fabs(static_cast<double>(static_cast<long double>(sunk.lse) - total)), bound) << "seed " << seed;
     const auto share = static_cast<double>(std::exp(static_cast<long double>(lse) - total));
-    EXPECT_LE(std::fabs(sunk.share - share), share * (bound + kU * (2 + std::fabs(lse - sunk.lse))) + std::numeric_limits<double>::denorm_min())
+    EXPECT_LE(std::fabs(sunk.share - share),
+              share * (bound + kU * (2 + std::fabs(lse - sunk.lse))) + std::numeric_limits<double>::denorm_min())
         << "seed " << seed;
 
     // And the row that really observes the key: the two differ by their bounds.
@@ -339,8 +351,9 @@ TEST(RowState, ASinkIsOneMoreKeyOfValueZero) {
     keys.spread = *high_score - *low_score;
     const State with = observed(keys, 0, keys.score.size());
     const double log_sum = std::log(static_cast<double>(keys.score.size()));  // ln Σ is at most that
-    EXPECT_LE(std::fabs(with.lse() - sunk.lse),
-              bound + 2 * (sum_bound(keys, keys.score.size()) + kU * (2 * log_sum + std::fabs(with.lse()) + std::fabs(lse))))
+    EXPECT_LE(
+        std::fabs(with.lse() - sunk.lse),
+        bound + 2 * (sum_bound(keys, keys.score.size()) + kU * (2 * log_sum + std::fabs(with.lse()) + std::fabs(lse))))
         << "seed " << seed;
   }
   const base::SinkResult<double> alone = base::with_sink(-kInf, 2.5);
@@ -367,8 +380,8 @@ TEST(Dropout, DecisionsAreTheWordsOfOneCounterPerFourKeys) {
   }
 }
 
-// The share of n independent decisions of probability r has a standard error of √(r(1−r)/n). Five of them are exceeded by
-// chance once in two million; the seeds are fixed, so this does not flicker.
+// The share of n independent decisions of probability r has a standard error of √(r(1−r)/n). Five of them are exceeded
+// by chance once in two million; the seeds are fixed, so this does not flicker.
 void expect_rate(std::int64_t hits, std::int64_t n, double r, const std::string& what) {
   const double share = static_cast<double>(hits) / static_cast<double>(n);
   EXPECT_LE(std::fabs(share - r), 5 * std::sqrt(r * (1 - r) / static_cast<double>(n))) << what;
@@ -403,8 +416,8 @@ TEST(Dropout, KeepsTheRightShareAndNeighboursDoNotAgreeMoreThanChance) {
     }
 }
 
-// V is the identity, so O shows every single probability: it is zero where the key was dropped, in every kernel, whatever
-// its tiles, how many keys there are and where among them the mask begins.
+// V is the identity, so O shows every single probability: it is zero where the key was dropped, in every kernel,
+// whatever its tiles, how many keys there are and where among them the mask begins.
 TEST(Dropout, KernelsDropWhatKeepsSaysWhateverTheirTiles) {
   for (const std::int64_t keys : {1, 5, 64, 150})
     for (const bool windowed : {false, true}) {
@@ -434,7 +447,8 @@ TEST(Dropout, KernelsDropWhatKeepsSaysWhateverTheirTiles) {
               for (std::int64_t j = 0; j < keys; ++j) {
                 const bool visible = !windowed || (j >= i - 20 && j <= i + 9);
                 ASSERT_EQ(o.get(b, h, i, j) > 0, visible && base::keeps(problem.dropout, b, h, i, j))
-                    << kernel.label() << ", " << keys << " keys: item " << b << ", head " << h << ", query " << i << ", key " << j;
+                    << kernel.label() << ", " << keys << " keys: item " << b << ", head " << h << ", query " << i
+                    << ", key " << j;
               }
       }
     }

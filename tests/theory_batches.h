@@ -1,4 +1,5 @@
-// A mean from independent batches, its standard error from how they differ, and the comparison every simulation ends in.
+// A mean from independent batches, its standard error from how they differ, and the comparison every simulation ends
+// in.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ class Batches {
   std::vector<double> means_;
 };
 
-/// Within 4 standard errors, which must be small enough to tell: at most `resolution` of what is expected (or of `size`).
+/// Within 4 standard errors, which must be small enough to tell: at most `resolution` of what is expected (or of
+/// `size`).
 inline void expect_agrees(const Batches& measured, double expected, const char* what, double resolution = 0.02,
                           double size = 0) {
   const double error = measured.standard_error();

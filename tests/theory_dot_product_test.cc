@@ -40,7 +40,8 @@ TEST(DotProduct, VarianceIsTheDimension) {
     EXPECT_EQ(unit_variance_divisor(dim), std::sqrt(d));
     const int pairs = dim > 64 ? 150 : 1000;
     expect_agrees(simulate(dim, {}, {}, 1, pairs), d, "none");
-    for (const double c : {std::sqrt(d), d, 3.0}) expect_agrees(simulate(dim, {}, {}, c, pairs), d / (c * c), "divided");
+    for (const double c : {std::sqrt(d), d, 3.0})
+      expect_agrees(simulate(dim, {}, {}, c, pairs), d / (c * c), "divided");
   }
 }
 
@@ -149,7 +150,9 @@ TEST(WorkedNumbers, LogitsOfStandardDeviationEight) {
 
 TEST(WorkedNumbers, VarianceAfterEachScale) {
   for (const std::int64_t dim : {4, 64, 512}) {
-    const auto after = [&](const Scale& scale) { return dot_product_variance(dim) * std::pow(scale.factor(0, dim), 2); };
+    const auto after = [&](const Scale& scale) {
+      return dot_product_variance(dim) * std::pow(scale.factor(0, dim), 2);
+    };
     EXPECT_DOUBLE_EQ(after(Scale::none()), static_cast<double>(dim));
     EXPECT_DOUBLE_EQ(after(Scale::inv_sqrt_dk()), 1);
     EXPECT_DOUBLE_EQ(after(Scale::inv_dk()), 1 / static_cast<double>(dim));
@@ -167,8 +170,8 @@ TEST(WorkedNumbers, DivisorsOfInitialisations) {
   EXPECT_EQ(printed({divisor(0.02)}, 3), Strings{"2.458"});
 }
 
-// Two keys have tr J = 2·p₁p₂ and ‖J‖² = 4·(p₁p₂)², however far apart: p₁ rounds to 1 long before p₂ to 0. Each is a few
-// operations of double, and e^x has a relative error of about x·2⁻⁵³.
+// Two keys have tr J = 2·p₁p₂ and ‖J‖² = 4·(p₁p₂)², however far apart: p₁ rounds to 1 long before p₂ to 0. Each is a
+// few operations of double, and e^x has a relative error of about x·2⁻⁵³.
 TEST(SoftmaxRow, SaturatedRowsKeepTheirDigits) {
   for (const double gap : {1.0, 30.0, 50.0, 300.0}) {
     const SoftmaxRow row = softmax_row(std::vector<double>{gap, 0});
@@ -200,9 +203,13 @@ TEST(SoftmaxRow, StatisticsOfKnownRows) {
 
 TEST(DotProduct, RefusesWhatMakesNoSense) {
   EXPECT_EQ(nn::message_of([] { dot_product_variance(0); }), "dim_qk: 0, but at least 1 is wanted");
-  EXPECT_EQ(nn::message_of([] { dot_product_variance(4, {0, -1}); }), "q.variance: -1, but a finite number of at least 0 is wanted");
+  EXPECT_EQ(nn::message_of([] {
+              dot_product_variance(4, {0, -1});
+            }),
+            "q.variance: -1, but a finite number of at least 0 is wanted");
   EXPECT_EQ(nn::message_of([] { dot_product_variance(4, {}, {NAN, 1}); }), "k.mean: nan is not finite");
-  EXPECT_EQ(nn::message_of([] { projected_components(8, -1); }), "weight_std: -1, but a finite number of at least 0 is wanted");
+  EXPECT_EQ(nn::message_of([] { projected_components(8, -1); }),
+            "weight_std: -1, but a finite number of at least 0 is wanted");
   EXPECT_EQ(nn::message_of([] { population_variance({}); }), "values: none, but at least 1 is wanted");
   EXPECT_EQ(nn::message_of([] { softmax_row({}); }), "scores: none, but at least 1 is wanted");
   EXPECT_EQ(nn::message_of([] { softmax_row(std::vector<double>{1, INFINITY}); }), "scores: inf is not finite");

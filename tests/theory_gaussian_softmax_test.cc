@@ -1,5 +1,5 @@
-// Softmax of Gaussian scores: the quadrature against arbitrary precision, itself at half the step, one-dimensional integrals,
-// and simulation.
+// Softmax of Gaussian scores: the quadrature against arbitrary precision, itself at half the step, one-dimensional
+// integrals, and simulation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,8 @@ TEST(GaussianSoftmax, HalvingTheStepChangesNothing) {
     for (const double sigma : {1e-5, 0.05, 0.3, 0.41, 0.8, 1.5, 3.0, 5.3, 12.0, 64.0, 1e4}) {
       SCOPED_TRACE(testing::Message() << "keys " << keys << ", sigma " << sigma);
       expect_close(integrate(sigma, keys), integrate(sigma, keys, kStep / 2), kPromised * 1e-3);
-      expect_relative(integrate_p_max(sigma, keys), integrate_p_max(sigma, keys, kStep / 2), kPromisedPMax * 1e-2, "p_max");
+      expect_relative(integrate_p_max(sigma, keys), integrate_p_max(sigma, keys, kStep / 2), kPromisedPMax * 1e-2,
+                      "p_max");
     }
   // And the test can see a step that is too coarse.
   EXPECT_GT(std::fabs(integrate(4, 1024, 1.6).entropy / integrate(4, 1024).entropy - 1), kPromised);
@@ -187,8 +188,9 @@ TEST(GaussianSoftmax, AgreesWithSimulation) {
     EXPECT_DOUBLE_EQ(theory.log_z - theory.entropy, sigma * sigma * theory.trace_jacobian);
     expect_agrees(simulated.mean_score, sigma * sigma * theory.trace_jacobian, "stein", 0.05);
     const double ratio = stein_ratio({sigma * sigma, simulated.mean_score.mean(), simulated.sum_p2.mean()});
-    EXPECT_NEAR(ratio, 1, 4 * (simulated.mean_score.standard_error() / simulated.mean_score.mean() +
-                               simulated.trace.standard_error() / simulated.trace.mean()));
+    EXPECT_NEAR(ratio, 1,
+                4 * (simulated.mean_score.standard_error() / simulated.mean_score.mean() +
+                     simulated.trace.standard_error() / simulated.trace.mean()));
   }
 }
 

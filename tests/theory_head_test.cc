@@ -1,4 +1,5 @@
-// From weights to score variance: against simulated inputs that go through real norms, projections and rotations, one by one.
+// From weights to score variance: against simulated inputs that go through real norms, projections and rotations, one
+// by one.
 #include <gtest/gtest.h>
 
 #include <Eigen/Dense>
@@ -49,7 +50,8 @@ struct Model {
   }
 
   Projection projection() const {
-    return {.weight = weight, .bias = bias, .norm = {kind, gain, norm_bias, gain_offset}, .mean = mean, .covariance = {}};
+    return {
+        .weight = weight, .bias = bias, .norm = {kind, gain, norm_bias, gain_offset}, .mean = mean, .covariance = {}};
   }
 
   // A token's q or k.
@@ -74,7 +76,8 @@ Eigen::VectorXd rotate(Eigen::VectorXd v, const Rotation& rotation, double posit
     const bool halves = rotation.pairing == Rotation::Pairing::kHalfSplit;
     double &a = v[halves ? i : 2 * i], &b = v[halves ? i + pairs : 2 * i + 1];
     const double angle = position * rotation.frequencies[static_cast<std::size_t>(i)];
-    const double turned_a = a * std::cos(angle) - b * std::sin(angle), turned_b = a * std::sin(angle) + b * std::cos(angle);
+    const double turned_a = a * std::cos(angle) - b * std::sin(angle),
+                 turned_b = a * std::sin(angle) + b * std::cos(angle);
     a = turned_a, b = turned_b;
   }
   return v;
@@ -96,7 +99,8 @@ Measured simulate(const Model& q, const Model& k, const Meeting& meeting, double
       const Eigen::VectorXd query = rotate(q.draw(rng), meeting.rotation, query_position);
       double sum = 0, squares = 0;
       for (int j = 0; j < keys; ++j) {
-        const double distance = fixed_distance >= 0 ? fixed_distance : static_cast<double>(rng.integer(0, meeting.context - 1));
+        const double distance =
+            fixed_distance >= 0 ? fixed_distance : static_cast<double>(rng.integer(0, meeting.context - 1));
         const double s = query.dot(rotate(k.draw(rng), meeting.rotation, query_position - distance));
         sum += s, squares += s * s;
         if (j == 0) firsts += s, first_squares += s * s;  // pairs that share nothing
@@ -196,15 +200,16 @@ TEST(Head, ContextIsTheMeanOfItsDistances) {
   const std::int64_t context = 37;
   Values distances;
   for (std::int64_t d = 0; d < context; ++d) distances.push_back(static_cast<double>(d));
-  const HeadTheory theory =
-      theory_of(q, k, {.rotation = {Rotation::Pairing::kInterleaved, frequencies}, .context = context, .distances = distances});
+  const HeadTheory theory = theory_of(
+      q, k, {.rotation = {Rotation::Pairing::kInterleaved, frequencies}, .context = context, .distances = distances});
   double mean = 0;
   for (const AtDistance& at : theory.curve) mean += at.mean / static_cast<double>(context);
   EXPECT_NEAR(theory.mean, mean, 1e-12 * theory.divisor);
 
   Model unbiased_q = q, unbiased_k = k;
   for (Model* m : {&unbiased_q, &unbiased_k}) m->bias.clear(), m->norm_bias.clear();
-  const Meeting meeting{.rotation = {Rotation::Pairing::kInterleaved, frequencies}, .context = context, .distances = distances};
+  const Meeting meeting{
+      .rotation = {Rotation::Pairing::kInterleaved, frequencies}, .context = context, .distances = distances};
   const HeadTheory unbiased = theory_of(unbiased_q, unbiased_k, meeting);
   double variance = 0;
   for (const AtDistance& at : unbiased.curve) variance += at.variance / static_cast<double>(context);
@@ -250,9 +255,10 @@ TEST(Head, QkNorm) {
   const auto over_pair = [&](std::size_t i, std::size_t j) {
     return std::max(std::fabs(gain_q[i]), std::fabs(gain_q[j])) * std::max(std::fabs(gain_k[i]), std::fabs(gain_k[j]));
   };
-  const double pairs = std::max({over_pair(0, 2), over_pair(1, 3), std::fabs(gain_q[4] * gain_k[4]),
-                                 std::fabs(gain_q[5] * gain_k[5])});
-  const HeadTheory turned = head_theory(q, k, {.scale = 0.25, .rotation = {Rotation::Pairing::kHalfSplit, frequencies}});
+  const double pairs =
+      std::max({over_pair(0, 2), over_pair(1, 3), std::fabs(gain_q[4] * gain_k[4]), std::fabs(gain_q[5] * gain_k[5])});
+  const HeadTheory turned =
+      head_theory(q, k, {.scale = 0.25, .rotation = {Rotation::Pairing::kHalfSplit, frequencies}});
   EXPECT_NEAR(turned.bound.value(), 0.25 * 6 * pairs, 1e-12);
 
   // LayerNorm with gain and bias against vectors that went through one.
@@ -315,7 +321,8 @@ TEST(Head, Bound) {
   Eigen::MatrixXd centred = with_gain(layer);
   centred.colwise() -= centred.rowwise().mean().eval();
   const double first = Eigen::JacobiSVD<Eigen::MatrixXd>(centred).singularValues()[0];
-  EXPECT_NEAR(spectral_norm(projected) * projected.input_bound.value(), first * std::sqrt(static_cast<double>(kWidth)), 1e-10);
+  EXPECT_NEAR(spectral_norm(projected) * projected.input_bound.value(), first * std::sqrt(static_cast<double>(kWidth)),
+              1e-10);
 }
 
 // For Gaussian inputs E s⁴ = (3 + 6/r)·Var².
@@ -350,7 +357,8 @@ TEST(Head, WhyAHeadIsWhatItIs) {
   const HeadTheory same = head_theory(k, k);
   EXPECT_NEAR(same.sigma_q, theory.sigma_k, 1e-14);
   Values low_rank(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) low_rank[i] = a[i % static_cast<std::size_t>(width)];  // every row the same
+  for (std::size_t i = 0; i < a.size(); ++i)
+    low_rank[i] = a[i % static_cast<std::size_t>(width)];  // every row the same
   const Projected narrow = project({.weight = low_rank}, dim);
   const HeadTheory aligned = head_theory(narrow, narrow);
   EXPECT_NEAR(aligned.alignment, static_cast<double>(dim), 1e-9);
@@ -394,9 +402,14 @@ TEST(Head, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message_of([&] { project({.weight = w}, 7); }), "weight: 24 values, but 7 rows of equal length are wanted");
   EXPECT_EQ(message_of([&] { project({.weight = bad}, 1); }), "weight: nan is not finite");
   EXPECT_EQ(message_of([&] { project({.weight = w, .bias = three}, 4); }), "bias: 3 values, but 4 are wanted");
-  EXPECT_EQ(message_of([&] { project({.weight = w, .norm = {.gain = w}}, 4); }), "norm: a gain or bias came, but its kind is none");
-  EXPECT_EQ(message_of([&] { project({.weight = w, .norm = {Norm::Kind::kRms, three}}, 4); }), "norm.gain: 3 values, but 6 are wanted");
-  EXPECT_EQ(message_of([&] { project({.weight = w, .covariance = three}, 4); }), "covariance: 3 values, but 36 are wanted");
+  EXPECT_EQ(message_of([&] { project({.weight = w, .norm = {.gain = w}}, 4); }),
+            "norm: a gain or bias came, but its kind is none");
+  EXPECT_EQ(message_of([&] {
+              project({.weight = w, .norm = {Norm::Kind::kRms, three}}, 4);
+            }),
+            "norm.gain: 3 values, but 6 are wanted");
+  EXPECT_EQ(message_of([&] { project({.weight = w, .covariance = three}, 4); }),
+            "covariance: 3 values, but 36 are wanted");
   EXPECT_EQ(message_of([&] { normalised({}, 4); }), "norm: its kind is none, but RMS or LayerNorm is wanted");
   const Projected four = project({.weight = w}, 4), six = project({.weight = w}, 6);
   EXPECT_EQ(message_of([&] { head_theory(four, six); }), "k: dim is 6, but q has 4");
@@ -407,8 +420,8 @@ TEST(Head, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message_of([&] { score_moments(w, three, 4); }), "k: 3 values, but rows of 4 are wanted");
 }
 
-
-// Against all eigenvalues: of random Gram matrices, of ones that have a rank of 1, of zeros, and of those that are diagonal already.
+// Against all eigenvalues: of random Gram matrices, of ones that have a rank of 1, of zeros, and of those that are
+// diagonal already.
 TEST(LargestEigenvalue, IsTheLargestOfAll) {
   std::mt19937_64 generator(5);
   std::normal_distribution<double> normal;
@@ -418,13 +431,15 @@ TEST(LargestEigenvalue, IsTheLargestOfAll) {
         Matrix w(size, rank);
         for (Eigen::Index i = 0; i < w.size(); ++i) w.data()[i] = scale * normal(generator);
         const Matrix m = rank > 0 ? gram(w) : Matrix(Matrix::Zero(size, size));
-        const double exact = Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().maxCoeff(), found = largest_eigenvalue(m);
+        const double exact = Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().maxCoeff(),
+                     found = largest_eigenvalue(m);
         // Both round by some multiples of 2⁻⁵² times the size and the norm.
         const double close = 8 * static_cast<double>(size) * 0x1p-52 * m.norm();
         EXPECT_NEAR(found, exact, close) << size << " " << rank;
         const Matrix diagonal = Vector(m.diagonal()).asDiagonal();
         EXPECT_NEAR(largest_eigenvalue(diagonal), m.diagonal().maxCoeff(), close);
-        EXPECT_NEAR(largest_eigenvalue(-m), -Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().minCoeff(), close);
+        EXPECT_NEAR(largest_eigenvalue(-m),
+                    -Eigen::SelfAdjointEigenSolver<Matrix>(m, Eigen::EigenvaluesOnly).eigenvalues().minCoeff(), close);
       }
   EXPECT_TRUE(std::isnan(largest_eigenvalue(Matrix::Constant(3, 3, std::numeric_limits<double>::infinity()))));
 }

@@ -20,7 +20,10 @@ using Codes = std::vector<Verdict>;
 struct Data {
   test::Buffer q, k, v, o;
   Data(std::int64_t batch, std::int64_t length, std::int64_t dim, std::uint64_t seed, DType dtype = DType::kF32)
-      : q(dtype, {batch, 1, length, dim}), k(dtype, {batch, 1, length, dim}), v(dtype, {batch, 1, length, 8}), o(dtype, {batch, 1, length, 8}) {
+      : q(dtype, {batch, 1, length, dim}),
+        k(dtype, {batch, 1, length, dim}),
+        v(dtype, {batch, 1, length, 8}),
+        o(dtype, {batch, 1, length, 8}) {
     test::Rng rng(seed);
     for (test::Buffer* x : {&q, &k, &v}) x->fill_normal(rng, 1);
   }
@@ -51,7 +54,8 @@ void expect_agrees(const Mean& measured, double expected, const char* what, doub
   EXPECT_LT(measured.error, 0.05 * expected) << what << ": too few samples to tell";
 }
 
-// The three scales of the paper, at d = 512 and 1024 keys. Rows of an item share their keys, so errors are between items.
+// The three scales of the paper, at d = 512 and 1024 keys. Rows of an item share their keys, so errors are between
+// items.
 TEST(JudgeMeasured, NoneFreezesRootIsSoftWholeIsUniform) {
   constexpr double kDim = 512;
   Data data(8, 1024, 512, 1);
@@ -59,7 +63,9 @@ TEST(JudgeMeasured, NoneFreezesRootIsSoftWholeIsUniform) {
     Scale scale;
     Verdict verdict;
     double sigma;
-  } cases[] = {{Scale::none(), Verdict::kFrozen, std::sqrt(kDim)}, {Scale::inv_sqrt_dk(), Verdict::kSoft, 1}, {Scale::inv_dk(), Verdict::kUniform, 1 / std::sqrt(kDim)}};
+  } cases[] = {{Scale::none(), Verdict::kFrozen, std::sqrt(kDim)},
+               {Scale::inv_sqrt_dk(), Verdict::kSoft, 1},
+               {Scale::inv_dk(), Verdict::kUniform, 1 / std::sqrt(kDim)}};
   for (const auto& [scale, verdict, sigma] : cases) {
     SCOPED_TRACE(scale.name());
     const std::vector<Judgement> items = judge(data.run(full(scale)));
@@ -72,8 +78,8 @@ TEST(JudgeMeasured, NoneFreezesRootIsSoftWholeIsUniform) {
     // H where it is small, ln n − H elsewhere: what tells one spread from another. MATH gives f32 2e-6 on H.
     const bool frozen = verdict == Verdict::kFrozen;
     const auto tell = [&](double entropy) { return frozen ? entropy : std::log(1024.0) - entropy; };
-    expect_agrees(over_items(items, [&](const Judgement& j) { return tell(j.entropy) / tell(j.predicted_entropy); }), 1, "entropy",
-                  2e-6 * std::log(1024.0) / tell(items[0].predicted_entropy));
+    expect_agrees(over_items(items, [&](const Judgement& j) { return tell(j.entropy) / tell(j.predicted_entropy); }), 1,
+                  "entropy", 2e-6 * std::log(1024.0) / tell(items[0].predicted_entropy));
     // Rows' spreads differ by a share √(2/d), which moves a mean of products from the product of means by its square.
     expect_agrees(over_items(items, [](const Judgement& j) { return j.stein_ratio; }), 1, "Stein's ratio", 2 / kDim);
   }
@@ -122,10 +128,13 @@ TEST(JudgeMeasured, MergingDoesNotMatter) {
 
 TEST(JudgeMeasured, BasicStatisticsSayWhatTheyCannotTell) {
   Data data(1, 64, 64, 4);
-  const auto judged = [&](Scale scale, DType dtype) { return judge(data.run({.scale = scale}).at(0, 0), {.dtype = dtype}); };
+  const auto judged = [&](Scale scale, DType dtype) {
+    return judge(data.run({.scale = scale}).at(0, 0), {.dtype = dtype});
+  };
   EXPECT_EQ(judged(Scale::inv_sqrt_dk(), DType::kBF16).codes, Codes{Verdict::kUnknown});
   EXPECT_EQ(judged(Scale::inv_sqrt_dk(), DType::kBF16).words,
-            "Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or frozen was not judged.");
+            "Spread and entropy are not known (full statistics measure them), so whether the head is uniform, sharp or "
+            "frozen was not judged.");
   EXPECT_EQ(judged(Scale::constant(20), DType::kBF16).verdict, Verdict::kExploding);
   EXPECT_EQ(judged(Scale::constant(1e5), DType::kF32).codes, Codes{Verdict::kFrozen});
 }

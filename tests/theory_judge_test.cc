@@ -21,7 +21,9 @@ using Codes = std::vector<Verdict>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double above(double x) { return std::nextafter(x, kInfinity); }
-bool has(const Judgement& j, Verdict verdict) { return std::find(j.codes.begin(), j.codes.end(), verdict) != j.codes.end(); }
+bool has(const Judgement& j, Verdict verdict) {
+  return std::find(j.codes.begin(), j.codes.end(), verdict) != j.codes.end();
+}
 
 /// A healthy head, as it would be measured.
 Evidence soft(double sigma = 1, double keys = 1024) {
@@ -88,8 +90,8 @@ TEST(Judge, SaysSomethingOfAnything) {
       if (has(j, Verdict::kSoft) || has(j, Verdict::kUnknown)) RC_ASSERT(j.codes.size() == 1u);
       if (has(j, Verdict::kFrozen)) RC_ASSERT(!has(j, Verdict::kSharp));
       // What never ran is nowhere spoken of as if it had.
-      const bool fact = j.ground == Ground::kMeasured || j.verdict == Verdict::kNotFinite ||
-          j.verdict == Verdict::kUnknown;
+      const bool fact =
+          j.ground == Ground::kMeasured || j.verdict == Verdict::kNotFinite || j.verdict == Verdict::kUnknown;
       RC_ASSERT(j.words.starts_with("Would be ") == !fact);
       RC_ASSERT((j.fix.find("if measuring bears this out") != j.fix.npos ||
                  j.fix.starts_with("If measuring bears this out, ")) == !fact);
@@ -104,7 +106,9 @@ TEST(Judge, SaysSomethingOfAnything) {
     }));
 }
 
-bool too_wide(const Judgement& j) { return has(j, Verdict::kFrozen) || has(j, Verdict::kSharp) || has(j, Verdict::kOutliers); }
+bool too_wide(const Judgement& j) {
+  return has(j, Verdict::kFrozen) || has(j, Verdict::kSharp) || has(j, Verdict::kOutliers);
+}
 
 // More spread and all else equal: what is frozen stays so, and what is too wide never becomes soft.
 TEST(Judge, IsMonotoneInSigma) {
@@ -135,7 +139,8 @@ TEST(Judge, GoesFromUniformToFrozen) {
   }
 }
 
-// Thresholds: at the number it does not hold, beyond it does ---------------------------------------------------------------
+// Thresholds: at the number it does not hold, beyond it does
+// ---------------------------------------------------------------
 
 TEST(JudgeThresholds, Uniform) {
   Evidence e = soft(0.3);
@@ -244,7 +249,8 @@ TEST(JudgeThresholds, GaussianScoresHaveNoOutliers) {
       }
 }
 
-// What the numbers are -------------------------------------------------------------------------------------------------
+// What the numbers are
+// -------------------------------------------------------------------------------------------------
 
 TEST(Judge, SeveralCodesTheMostSeriousFirst) {
   Evidence e = soft(8);
@@ -305,7 +311,9 @@ TEST(Judge, TheoryAlone) {
   std::vector<double> identity(kDim * kDim, 0);
   for (std::int64_t i = 0; i < kDim; ++i) identity[static_cast<std::size_t>(i * kDim + i)] = 1;
   const Projected p = project({.weight = identity}, kDim);
-  const auto judged = [&](double scale) { return judge(evidence_of(head_theory(p, p, {.scale = scale}), 1024, kDim, scale)); };
+  const auto judged = [&](double scale) {
+    return judge(evidence_of(head_theory(p, p, {.scale = scale}), 1024, kDim, scale));
+  };
   EXPECT_EQ(judged(1).codes, Codes{Verdict::kFrozen});
   EXPECT_EQ(judged(1 / 8.0).codes, Codes{Verdict::kSoft});
   EXPECT_EQ(judged(1 / 64.0).codes, Codes{Verdict::kUniform});
@@ -320,12 +328,14 @@ TEST(Judge, TheoryAlone) {
 // A query mean counts as size of the queries, as it does in measured causes: the four parts still make up σ.
 TEST(Judge, PartsOfTheoryMakeUpSigma) {
   HeadTheory head;
-  head.sigma_q = 2, head.sigma_k = 3, head.query_mean_norm = 5, head.within_row_variance = 700, head.sigma = std::sqrt(700.0) / 4;
+  head.sigma_q = 2, head.sigma_k = 3, head.query_mean_norm = 5, head.within_row_variance = 700,
+  head.sigma = std::sqrt(700.0) / 4;
   const Evidence e = evidence_of(head, 100, 16, 0.25);
   EXPECT_NEAR(e.scale * std::sqrt(e.dim_qk * e.alignment) * e.sigma_q * e.sigma_k, e.sigma, 1e-12);
 }
 
-// Words ------------------------------------------------------------------------------------------------------------------
+// Words
+// ------------------------------------------------------------------------------------------------------------------
 
 /// A head of d = 64 and 1024 keys whose four parts are these.
 Evidence made_of(double scale, double sigma_q, double sigma_k, double alignment) {
@@ -336,11 +346,18 @@ Evidence made_of(double scale, double sigma_q, double sigma_k, double alignment)
 
 TEST(JudgeWords, NameTheCause) {
   const auto words = [](const Evidence& e) { return judge(e).words; };
-  EXPECT_NE(words(made_of(1, 1, 1, 1)).find("Why: q·k is not scaled, 8 times what 1/√d_k gives."), std::string::npos) << words(made_of(1, 1, 1, 1));
-  EXPECT_NE(words(made_of(1 / 8.0, 3.1, 1, 1)).find("Why: queries are 3.1 times as large as unit variance."), std::string::npos);
-  EXPECT_NE(words(made_of(1 / 8.0, 1, 7, 1)).find("Why: keys spread 7 times as far as unit variance."), std::string::npos);
-  EXPECT_NE(words(made_of(1 / 8.0, 1, 1, 16)).find("Why: q and k are aligned: q·k varies 16 times as much as in unrelated directions."), std::string::npos);
-  EXPECT_NE(words(made_of(1 / 8.0, 3, 2, 1)).find("Why: queries are 3 times as large as unit variance, and keys spread 2 times"), std::string::npos);
+  EXPECT_NE(words(made_of(1, 1, 1, 1)).find("Why: q·k is not scaled, 8 times what 1/√d_k gives."), std::string::npos)
+      << words(made_of(1, 1, 1, 1));
+  EXPECT_NE(words(made_of(1 / 8.0, 3.1, 1, 1)).find("Why: queries are 3.1 times as large as unit variance."),
+            std::string::npos);
+  EXPECT_NE(words(made_of(1 / 8.0, 1, 7, 1)).find("Why: keys spread 7 times as far as unit variance."),
+            std::string::npos);
+  EXPECT_NE(words(made_of(1 / 8.0, 1, 1, 16))
+                .find("Why: q and k are aligned: q·k varies 16 times as much as in unrelated directions."),
+            std::string::npos);
+  EXPECT_NE(words(made_of(1 / 8.0, 3, 2, 1))
+                .find("Why: queries are 3 times as large as unit variance, and keys spread 2 times"),
+            std::string::npos);
   EXPECT_NE(words(made_of(1 / 64.0, 1, 1, 1)).find("Why: the scale is 1/d_k, 0.125 times 1/√d_k."), std::string::npos);
   // What pulls the other way is no cause.
   EXPECT_EQ(words(made_of(1 / 8.0, 8, 0.5, 1)).find("keys spread"), std::string::npos);
@@ -349,17 +366,19 @@ TEST(JudgeWords, NameTheCause) {
 TEST(JudgeWords, ExamplesInFull) {
   Evidence unscaled = made_of(1, 1, 1, 1);
   unscaled.median_p_max = 0.75;
-  EXPECT_EQ(judge(unscaled).words,
-            "Frozen: σ = 8 is 2.15 times σ_c = 3.72, where 1024 keys freeze, and half of the rows give one key 0.75 or more. "
-            "Why: q·k is not scaled, 8 times what 1/√d_k gives.");
-  EXPECT_EQ(judge(unscaled).fix,
-            "Divide the scores by 8 for unit variance: use the scale 1/√d_k; or use QK-norm, which keeps σ there whatever the weights do.");
-  EXPECT_EQ(judge(made_of(1 / 8.0, 1, 1, 1)).words,
-            "Soft: σ = 1 is 0.269 times σ_c = 3.72, where 1024 keys freeze, and the entropy is 6.43 out of 6.93 (Gaussian scores: 6.43).");
+  EXPECT_EQ(
+      judge(unscaled).words,
+      "Frozen: σ = 8 is 2.15 times σ_c = 3.72, where 1024 keys freeze, and half of the rows give one key 0.75 or more. "
+      "Why: q·k is not scaled, 8 times what 1/√d_k gives.");
+  EXPECT_EQ(judge(unscaled).fix, "Divide the scores by 8 for unit variance: use the scale 1/√d_k; or use QK-norm, "
+                                 "which keeps σ there whatever the weights do.");
+  EXPECT_EQ(judge(made_of(1 / 8.0, 1, 1, 1)).words, "Soft: σ = 1 is 0.269 times σ_c = 3.72, where 1024 keys freeze, "
+                                                    "and the entropy is 6.43 out of 6.93 (Gaussian scores: 6.43).");
   EXPECT_EQ(judge(made_of(1 / 8.0, 1, 1, 1)).fix, "None needed.");
   EXPECT_EQ(judge(made_of(1 / 64.0, 1, 1, 1)).fix, "Multiply the scores by 8 for unit variance: use the scale 1/√d_k.");
   EXPECT_EQ(judge(made_of(1 / 8.0, 3.1, 1, 1)).fix,
-            "Divide the scores by 3.1 for unit variance: use the scale 1/24.8, a divisor of 3.1·√d_k; or use QK-norm, which keeps σ there whatever the "
+            "Divide the scores by 3.1 for unit variance: use the scale 1/24.8, a divisor of 3.1·√d_k; or use QK-norm, "
+            "which keeps σ there whatever the "
             "weights do.");
 }
 
@@ -380,7 +399,8 @@ TEST(JudgeWords, FollowTheirGround) {
             "there whatever the weights do.");
   e.ground = Ground::kEmbeddings;
   EXPECT_TRUE(judge(e).words.starts_with("Would be frozen if every layer's inputs were like the embeddings: σ would be "
-                                         "24, ")) << judge(e).words;
+                                         "24, "))
+      << judge(e).words;
   EXPECT_TRUE(judge(e).fix.starts_with("If measuring bears this out, divide ")) << judge(e).fix;
   Evidence soft_head = made_of(1 / 8.0, 1, 1, 1);
   soft_head.ground = Ground::kWeights;
@@ -421,8 +441,8 @@ TEST(JudgeWords, ExplodingBecauseOfTheMeanKey) {
   EXPECT_EQ(judge(e).words, "Exploding: raw scores reach 80, which bf16 rounds by up to 0.156.");
   EXPECT_EQ(judge(e).fix, "Use QK-norm, or QK-clip with τ = 51.2.");
   e.key_mean_norm = 40;
-  EXPECT_EQ(judge(e).words,
-            "Exploding: raw scores reach 80, which bf16 rounds by up to 0.156. Why: the mean key has length 40, and keys spread by only 8 about it.");
+  EXPECT_EQ(judge(e).words, "Exploding: raw scores reach 80, which bf16 rounds by up to 0.156. Why: the mean key has "
+                            "length 40, and keys spread by only 8 about it.");
   EXPECT_TRUE(judge(e).fix.starts_with("Subtract the mean key"));
 }
 
@@ -447,11 +467,16 @@ TEST(Judge, RefusesWhatMakesNoSense) {
       judge(e);
     });
   };
-  EXPECT_EQ(message([](Evidence& e) { e.sigma = -1; }), "sigma: -1, but a number of at least 0 is wanted, or NaN where it is unknown");
-  EXPECT_EQ(message([](Evidence& e) { e.keys = 1; }), "keys: 1, but a number from 2 to 2^53 is wanted, or NaN where it is unknown");
-  EXPECT_EQ(message([](Evidence& e) { e.dim_qk = 0; }), "dim_qk: 0, but a number from 1 to 2^53 is wanted, or NaN where it is unknown");
-  EXPECT_EQ(nn::message_of([] { judge(soft(), {.sharp = 2}); }), "thresholds: sharp 2 and frozen 1, but ascending ones are wanted");
-  EXPECT_EQ(nn::message_of([] { judge(soft(), {.sink = NAN}); }), "thresholds.sink: nan, but a finite number of at least 0 is wanted");
+  EXPECT_EQ(message([](Evidence& e) { e.sigma = -1; }),
+            "sigma: -1, but a number of at least 0 is wanted, or NaN where it is unknown");
+  EXPECT_EQ(message([](Evidence& e) { e.keys = 1; }),
+            "keys: 1, but a number from 2 to 2^53 is wanted, or NaN where it is unknown");
+  EXPECT_EQ(message([](Evidence& e) { e.dim_qk = 0; }),
+            "dim_qk: 0, but a number from 1 to 2^53 is wanted, or NaN where it is unknown");
+  EXPECT_EQ(nn::message_of([] { judge(soft(), {.sharp = 2}); }),
+            "thresholds: sharp 2 and frozen 1, but ascending ones are wanted");
+  EXPECT_EQ(nn::message_of([] { judge(soft(), {.sink = NAN}); }),
+            "thresholds.sink: nan, but a finite number of at least 0 is wanted");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Bad input through the public API: each wrong argument gets an Error that names it, says what came and what was wanted,
-// and leaves every byte as it was. Then what looks odd and must be accepted.
+// Bad input through the public API: each wrong argument gets an Error that names it, says what came and what was
+// wanted, and leaves every byte as it was. Then what looks odd and must be accepted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,8 @@ struct World {
     bias_ = take({2, 4, 5, 7});
     Rng rng(1);
     for (const ConstTensor& t : {in.q, in.k, in.v, back.d_o, back.d_lse, other_o, other_lse, bias_})
-      for (std::int64_t i = 0; i < t.count(); ++i) const_cast<float*>(static_cast<const float*>(t.data))[i] = static_cast<float>(rng.normal());
+      for (std::int64_t i = 0; i < t.count(); ++i)
+        const_cast<float*>(static_cast<const float*>(t.data))[i] = static_cast<float>(rng.normal());
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -119,7 +120,8 @@ void expect_refused(const std::vector<Wrong>& table, const std::function<void(Wo
   for (const Wrong& wrong : table) expect_refused(wrong, call, by);
 }
 
-const std::function<void(World&)> kForward = &World::run_forward, kBackward = &World::run_backward, kMerge = &World::run_merge;
+const std::function<void(World&)> kForward = &World::run_forward, kBackward = &World::run_backward,
+                                  kMerge = &World::run_merge;
 const std::function<void(World&)> kMakePlan = [](World& w) { make_plan(w.problem, w.shape()); };
 
 TEST(Validate, WhatTheTablesSpoilIsCorrectWithout) {
@@ -141,19 +143,26 @@ TEST(Validate, ProblemsAreRefusedByPlanForwardAndBackward) {
       {"scale: -inf is not a finite f32 number", [](World& w) { w.problem.scale = Scale::constant(-kInf); }},
       {"scale: 1e+39 is not a finite f32 number", [](World& w) { w.problem.scale = Scale::constant(1e39); }},
       {"scale: 3 values, but there are 4 query heads",
-       [](World& w) { w.problem.scale = Scale::per_head({w.per_head.data(), 3}); }},
+       [](World& w) {
+         w.problem.scale = Scale::per_head({w.per_head.data(), 3});
+       }},
       {"scale: value inf of head 2 is not finite",
        [](World& w) { w.per_head[2] = kInf, w.problem.scale = Scale::per_head(w.per_head); }},
       {"scale: nan is not a finite f32 number", [](World& w) { w.problem.scale = Scale::alpha_over_dk(kNan); }},
-      {"scale.sigma_q: 0, but a finite positive number is wanted", [](World& w) { w.problem.scale = Scale::unit_variance(0, 1); }},
-      {"scale.sigma_k: -1, but a finite positive number is wanted", [](World& w) { w.problem.scale = Scale::unit_variance(1, -1); }},
-      {"scale: inf is not a finite f32 number", [](World& w) { w.problem.scale = Scale::unit_variance(1e-200, 1e-200); }},
+      {"scale.sigma_q: 0, but a finite positive number is wanted",
+       [](World& w) { w.problem.scale = Scale::unit_variance(0, 1); }},
+      {"scale.sigma_k: -1, but a finite positive number is wanted",
+       [](World& w) { w.problem.scale = Scale::unit_variance(1, -1); }},
+      {"scale: inf is not a finite f32 number",
+       [](World& w) { w.problem.scale = Scale::unit_variance(1e-200, 1e-200); }},
       {"scale.yarn: 0.5, but the context is extended at least 1 time (1 means off)",
        [](World& w) { w.problem.scale = Scale::none().with_yarn(0.5); }},
       {"scale.yarn: nan, but the context is extended at least 1 time (1 means off)",
        [](World& w) { w.problem.scale = Scale::none().with_yarn(kNan); }},
-      {"scale.log_n_gain: inf is not a finite f32 number", [](World& w) { w.problem.scale = Scale::none().with_ssmax(kInf); }},
-      {"scale.log_n_offset: nan is not a finite f32 number", [](World& w) { w.problem.scale = Scale::none().with_ssmax(1, kNan); }},
+      {"scale.log_n_gain: inf is not a finite f32 number",
+       [](World& w) { w.problem.scale = Scale::none().with_ssmax(kInf); }},
+      {"scale.log_n_offset: nan is not a finite f32 number",
+       [](World& w) { w.problem.scale = Scale::none().with_ssmax(1, kNan); }},
       {"scale.head_gains: 3 values, but there are 4 query heads",
        [](World& w) { w.problem.scale = Scale::none().with_ssmax(std::span<const float>(w.per_head.data(), 3)); }},
       {"scale.head_offsets: value nan of head 1 is not finite",
@@ -164,24 +173,34 @@ TEST(Validate, ProblemsAreRefusedByPlanForwardAndBackward) {
        [](World& w) { w.with_allowed(), w.problem.scale = Scale::none().with_ssmax(1); }},
       {"scale: ssmax counts the keys a query sees, but a bias may hide keys that it cannot count beforehand",
        [](World& w) { w.with_bias(), w.problem.scale = Scale::none().with_ssmax(1); }},
-      {"scale: entropy_invariant counts the keys a query sees, but a boolean mask may hide keys that it cannot count beforehand",
+      {"scale: entropy_invariant counts the keys a query sees, but a boolean mask may hide keys that it cannot count "
+       "beforehand",
        [](World& w) { w.with_allowed(), w.problem.scale = Scale::none().with_entropy_invariance(); }},
-      {"stats.sample: 0, but at least 1 is wanted (1 looks at every query)", [](World& w) { w.problem.stats_options.sample = 0; }},
+      {"stats.sample: 0, but at least 1 is wanted (1 looks at every query)",
+       [](World& w) { w.problem.stats_options.sample = 0; }},
       {"stats.sample: 4, but only full statistics are sampled", [](World& w) { w.problem.stats_options.sample = 4; }},
-      {"stats.sample_offset: 1, but 0 to sample - 1 (0) is wanted", [](World& w) { w.problem.stats_options.sample_offset = 1; }},
+      {"stats.sample_offset: 1, but 0 to sample - 1 (0) is wanted",
+       [](World& w) { w.problem.stats_options.sample_offset = 1; }},
       {"stats.sample_offset: -1, but 0 to sample - 1 (7) is wanted",
-       [](World& w) { w.problem.stats = StatsLevel::kFull, w.problem.stats_options = {.sample = 8, .sample_offset = -1}; }},
-      {"stats.first_query: -1, but 0 to 536870912 is wanted", [](World& w) { w.problem.stats_options.first_query = -1; }},
+       [](World& w) {
+         w.problem.stats = StatsLevel::kFull, w.problem.stats_options = {.sample = 8, .sample_offset = -1};
+       }},
+      {"stats.first_query: -1, but 0 to 536870912 is wanted",
+       [](World& w) { w.problem.stats_options.first_query = -1; }},
       {"stats.by_keys: wanted, but the problem asks for no statistics",
        [](World& w) { w.problem.stats = StatsLevel::kNone, w.problem.stats_options.by_keys = true; }},
       {"stats.gaps: wanted, but the problem asks for no statistics",
        [](World& w) { w.problem.stats = StatsLevel::kNone, w.problem.stats_options.gaps = true; }},
       {"stats.key_mass: wanted, but the problem asks for no statistics",
        [](World& w) { w.problem.stats = StatsLevel::kNone, w.problem.stats_options.key_mass = true; }},
-      {"softcap: 0, but a finite positive number is wanted (leave it out for none)", [](World& w) { w.problem.soft_cap = 0.0f; }},
-      {"softcap: -2, but a finite positive number is wanted (leave it out for none)", [](World& w) { w.problem.soft_cap = -2.0f; }},
-      {"softcap: nan, but a finite positive number is wanted (leave it out for none)", [](World& w) { w.problem.soft_cap = kNan; }},
-      {"softcap: inf, but a finite positive number is wanted (leave it out for none)", [](World& w) { w.problem.soft_cap = kInf; }},
+      {"softcap: 0, but a finite positive number is wanted (leave it out for none)",
+       [](World& w) { w.problem.soft_cap = 0.0f; }},
+      {"softcap: -2, but a finite positive number is wanted (leave it out for none)",
+       [](World& w) { w.problem.soft_cap = -2.0f; }},
+      {"softcap: nan, but a finite positive number is wanted (leave it out for none)",
+       [](World& w) { w.problem.soft_cap = kNan; }},
+      {"softcap: inf, but a finite positive number is wanted (leave it out for none)",
+       [](World& w) { w.problem.soft_cap = kInf; }},
       {"dropout: -0.5, but 0 <= p < 1 is wanted", [](World& w) { w.problem.dropout.p = -0.5f; }},
       {"dropout: 1, but 0 <= p < 1 is wanted", [](World& w) { w.problem.dropout.p = 1; }},
       {"dropout: nan, but 0 <= p < 1 is wanted", [](World& w) { w.problem.dropout.p = kNan; }},
@@ -189,10 +208,18 @@ TEST(Validate, ProblemsAreRefusedByPlanForwardAndBackward) {
       {"sink: value nan of head 3 is not finite", [](World& w) { w.per_head[3] = kNan, w.with_sink(); }},
       {"transform: some of its functions are null, but all are wanted",
        [](World& w) { w.problem.transform.apply_f32 = [](const void*, float*, std::size_t) {}; }},
-      {"window: left -1 and right 3, but neither can be negative", [](World& w) { w.problem.mask.window = Window{-1, 3}; }},
-      {"window: left 3 and right -2, but neither can be negative", [](World& w) { w.problem.mask.window = Window{3, -2}; }},
-      {"diagonal: offset 536870913 is beyond ±536870912", [](World& w) { w.problem.mask.diagonal = Diagonal::at((1 << 29) + 1); }},
-      {"diagonal: offset -536870913 is beyond ±536870912", [](World& w) { w.problem.mask.diagonal = Diagonal::at(-(1 << 29) - 1); }},
+      {"window: left -1 and right 3, but neither can be negative",
+       [](World& w) {
+         w.problem.mask.window = Window{-1, 3};
+       }},
+      {"window: left 3 and right -2, but neither can be negative",
+       [](World& w) {
+         w.problem.mask.window = Window{3, -2};
+       }},
+      {"diagonal: offset 536870913 is beyond ±536870912",
+       [](World& w) { w.problem.mask.diagonal = Diagonal::at((1 << 29) + 1); }},
+      {"diagonal: offset -536870913 is beyond ±536870912",
+       [](World& w) { w.problem.mask.diagonal = Diagonal::at(-(1 << 29) - 1); }},
       {"diagonal: offset -9223372036854775808 is beyond ±536870912",
        [](World& w) { w.problem.mask.diagonal = Diagonal::at(-kMost - 1); }},
       {"diagonal: last_key measures from key_lengths, so it needs them, and no documents",
@@ -200,9 +227,14 @@ TEST(Validate, ProblemsAreRefusedByPlanForwardAndBackward) {
       {"diagonal: last_key measures from key_lengths, so it needs them, and no documents",
        [](World& w) { w.with_lengths(), w.with_documents(), w.problem.mask.diagonal = Diagonal::last_key(); }},
       {"key_lengths: 1 entries, but batch is 2", [](World& w) { w.lengths = {7}, w.with_lengths(); }},
-      {"key_lengths: 3 entries, but batch is 2", [](World& w) { w.lengths = {7, 7, 7}, w.with_lengths(); }},
-      {"key_lengths: entry 1 is 8, but 0 to len_kv (7) is wanted", [](World& w) { w.lengths[1] = 8, w.with_lengths(); }},
-      {"key_lengths: entry 0 is -1, but 0 to len_kv (7) is wanted", [](World& w) { w.lengths[0] = -1, w.with_lengths(); }},
+      {"key_lengths: 3 entries, but batch is 2",
+       [](World& w) {
+         w.lengths = {7, 7, 7}, w.with_lengths();
+       }},
+      {"key_lengths: entry 1 is 8, but 0 to len_kv (7) is wanted",
+       [](World& w) { w.lengths[1] = 8, w.with_lengths(); }},
+      {"key_lengths: entry 0 is -1, but 0 to len_kv (7) is wanted",
+       [](World& w) { w.lengths[0] = -1, w.with_lengths(); }},
       {"documents of q: empty, but it needs documents + 1 entries",
        [](World& w) { w.q_starts = {}, w.with_documents(); }},
       {"documents of q: begins with 1, but the first document starts at 0",
@@ -225,7 +257,9 @@ TEST(Validate, ProblemsAreRefusedByPlanForwardAndBackward) {
       {"bias: data is not aligned to its f32 elements",
        [](World& w) { w.with_bias().bias.data = static_cast<const std::byte*>(w.problem.mask.bias.data) + 2; }},
       {"alibi: 2 values, but there are 4 query heads",
-       [](World& w) { w.problem.mask.alibi_slopes = {w.per_head.data(), 2}; }},
+       [](World& w) {
+         w.problem.mask.alibi_slopes = {w.per_head.data(), 2};
+       }},
       {"alibi: value nan of head 0 is not finite",
        [](World& w) { w.per_head[0] = kNan, w.problem.mask.alibi_slopes = w.per_head; }},
   };
@@ -249,7 +283,8 @@ TEST(Validate, InputTensorsAreRefusedByForwardAndBackward) {
        [](World& w) { w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = DType::kBool; }},
       {"q: data is null, but its shape is [2, 4, 5, 8]", [](World& w) { w.in.q.data = nullptr; }},
       {"v: data is null, but its shape is [2, 2, 7, 6]", [](World& w) { w.in.v.data = nullptr; }},
-      {"k: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)", [](World& w) { w.in.k.device = Device::kCuda; }},
+      {"k: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)",
+       [](World& w) { w.in.k.device = Device::kCuda; }},
       {"k: data is not aligned to its f32 elements",
        [](World& w) { w.in.k.data = static_cast<const std::byte*>(w.in.k.data) + 1; }},
       {"q: shape is [2, -4, 5, 8], but sizes cannot be negative", [](World& w) { w.in.q.shape[1] = -4; }},
@@ -277,17 +312,21 @@ TEST(Validate, PagesAreRefusedByForwardAndBackward) {
   const std::vector<Wrong> table = {
       {"paged.table: entry [1, 0] is 4, but k has 4 pages", [](World& w) { w.table[2] = 4, w.with_pages(); }},
       {"paged.table: entry [0, 1] is -1, but k has 4 pages", [](World& w) { w.table[1] = -1, w.with_pages(); }},
-      {"paged.table: 3 entries, but batch 2 × pages_per_item 2 is wanted", [](World& w) { w.table.pop_back(), w.with_pages(); }},
-      {"paged.table: 4 entries, but batch 2 × pages_per_item -2 is wanted", [](World& w) { w.with_pages().pages_per_item = -2; }},
+      {"paged.table: 3 entries, but batch 2 × pages_per_item 2 is wanted",
+       [](World& w) { w.table.pop_back(), w.with_pages(); }},
+      {"paged.table: 4 entries, but batch 2 × pages_per_item -2 is wanted",
+       [](World& w) { w.with_pages().pages_per_item = -2; }},
       {"paged.pages_per_item: 2 pages of 4 keys cannot hold len_kv = 9", [](World& w) { w.with_pages().len_kv = 9; }},
       {"len_kv: -1, but 0 to 536870912 is wanted", [](World& w) { w.with_pages().len_kv = -1; }},
-      {"k: page size is 0, but at least 1 is wanted", [](World& w) { w.with_pages(), w.in.k.shape[2] = w.in.v.shape[2] = 0; }},
+      {"k: page size is 0, but at least 1 is wanted",
+       [](World& w) { w.with_pages(), w.in.k.shape[2] = w.in.v.shape[2] = 0; }},
       {"v: len_kv is 5, but k has 4", [](World& w) { w.with_pages(), w.in.v.shape[2] = 5; }},
       {"k: data is null, but its shape is [4, 2, 4, 8]", [](World& w) { w.with_pages(), w.in.k.data = nullptr; }},
   };
   expect_refused(table, kForward, "forward");
   expect_refused(table, kBackward, "backward");
-  expect_refused({{"paged.len_kv: 8, but the plan's shape has 7", [](World& w) { w.with_pages().len_kv = 8; }}}, kMakePlan, "make_plan");
+  expect_refused({{"paged.len_kv: 8, but the plan's shape has 7", [](World& w) { w.with_pages().len_kv = 8; }}},
+                 kMakePlan, "make_plan");
 }
 
 // One page that claims to hold every key there could ever be: a wrong table must not slip through an overflow.
@@ -313,7 +352,8 @@ TEST(Validate, OutputsAreRefusedByForward) {
           {"o: data is null, but its shape is [2, 4, 5, 6]", [](World& w) { w.out.o.data = nullptr; }},
           {"o: data is not aligned to its f32 elements",
            [](World& w) { w.out.o.data = static_cast<std::byte*>(w.out.o.data) + 3; }},
-          {"o: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)", [](World& w) { w.out.o.device = Device::kCuda; }},
+          {"o: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)",
+           [](World& w) { w.out.o.device = Device::kCuda; }},
           {"o: shape [2, 4, 5, 6] with strides [120, 9223372036854775807, 6, 1] reaches beyond any address",
            [](World& w) { w.out.o.strides[1] = kMost; }},
           {"lse: dtype is f16, but f32 is wanted", [](World& w) { w.out.lse.dtype = DType::kF16; }},
@@ -321,9 +361,13 @@ TEST(Validate, OutputsAreRefusedByForward) {
           {"lse: dtype is f32, but f64 is wanted",
            [](World& w) { w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.out.o.dtype = DType::kF64; }},
           {"lse: dtype is f64, but f32 is wanted",
-           [](World& w) { w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.out.o.dtype = DType::kF16, w.out.lse.dtype = DType::kF64; }},
-          {"rows.raw_max: shape is [2, 4, 4, 1], but [2, 4, 5, 1] is wanted", [](World& w) { w.out.rows.raw_max.shape[2] = 4; }},
-          {"rows.score_max: dtype is bf16, but f32 is wanted", [](World& w) { w.out.rows.score_max.dtype = DType::kBF16; }},
+           [](World& w) {
+             w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.out.o.dtype = DType::kF16, w.out.lse.dtype = DType::kF64;
+           }},
+          {"rows.raw_max: shape is [2, 4, 4, 1], but [2, 4, 5, 1] is wanted",
+           [](World& w) { w.out.rows.raw_max.shape[2] = 4; }},
+          {"rows.score_max: dtype is bf16, but f32 is wanted",
+           [](World& w) { w.out.rows.score_max.dtype = DType::kBF16; }},
           {"rows.p_max: data is not aligned to its f32 elements",
            [](World& w) { w.out.rows.p_max.data = static_cast<std::byte*>(w.out.rows.p_max.data) + 2; }},
           // Overlaps: whole, by one element, by two bytes of one, with itself, with another output.
@@ -333,20 +377,37 @@ TEST(Validate, OutputsAreRefusedByForward) {
           {"o: overlaps the input q",
            [](World& w) { w.out.o.data = static_cast<float*>(const_cast<void*>(w.in.q.data)) - w.out.o.count() + 1; }},
           {"o: overlaps the input bias", [](World& w) { w.out.o.data = const_cast<void*>(w.with_bias().bias.data); }},
-          {"lse: overlaps the input mask", [](World& w) { w.out.lse.data = const_cast<void*>(w.with_allowed().allowed.data); }},
-          {"lse: overlaps the input sink", [](World& w) { w.problem.sink = {static_cast<float*>(w.out.lse.data) + 36, 4}; }},
+          {"lse: overlaps the input mask",
+           [](World& w) { w.out.lse.data = const_cast<void*>(w.with_allowed().allowed.data); }},
+          {"lse: overlaps the input sink",
+           [](World& w) {
+             w.problem.sink = {static_cast<float*>(w.out.lse.data) + 36, 4};
+           }},
           {"o: strides [120, 30, 0, 1] make it overlap itself", [](World& w) { w.out.o.strides[2] = 0; }},
           {"o: strides [120, 30, 5, 1] make it overlap itself", [](World& w) { w.out.o.strides[2] = 5; }},
           {"o: strides [120, 30, -5, 1] make it overlap itself", [](World& w) { w.out.o.strides[2] = -5; }},
           {"o: overlaps the output lse", [](World& w) { w.out.lse.data = static_cast<float*>(w.out.o.data) + 17; }},
-          {"rows.entropy: wanted, but the problem's stats are not full", [](World& w) { w.out.rows.entropy = w.take({2, 4, 5, 1}); }},
+          {"rows.entropy: wanted, but the problem's stats are not full",
+           [](World& w) {
+             w.out.rows.entropy = w.take({2, 4, 5, 1});
+           }},
           {"rows.sum_p3: shape is [2, 4, 5, 2], but [2, 4, 5, 1] is wanted",
-           [](World& w) { w.problem.stats = StatsLevel::kFull, w.out.rows.sum_p3 = w.take({2, 4, 5, 2}); }},
-          {"key_mass: a tensor is given, but stats.key_mass is off", [](World& w) { w.out.key_mass = w.take({2, 4, 7, 1}); }},
+           [](World& w) {
+             w.problem.stats = StatsLevel::kFull, w.out.rows.sum_p3 = w.take({2, 4, 5, 2});
+           }},
+          {"key_mass: a tensor is given, but stats.key_mass is off",
+           [](World& w) {
+             w.out.key_mass = w.take({2, 4, 7, 1});
+           }},
           {"key_mass: shape is [2, 4, 5, 1], but [2, 4, 7, 1] is wanted",
-           [](World& w) { w.problem.stats_options.key_mass = true, w.out.key_mass = w.take({2, 4, 5, 1}); }},
+           [](World& w) {
+             w.problem.stats_options.key_mass = true, w.out.key_mass = w.take({2, 4, 5, 1});
+           }},
           {"key_mass: overlaps the input q",
-           [](World& w) { w.problem.stats_options.key_mass = true, w.out.key_mass = tensor(const_cast<float*>(static_cast<const float*>(w.in.q.data)), {2, 4, 7, 1}); }},
+           [](World& w) {
+             w.problem.stats_options.key_mass = true,
+             w.out.key_mass = tensor(const_cast<float*>(static_cast<const float*>(w.in.q.data)), {2, 4, 7, 1});
+           }},
           {"rows.raw_max: overlaps the output rows.p_max", [](World& w) { w.out.rows.p_max = w.out.rows.raw_max; }},
       },
       kForward, "forward");
@@ -375,36 +436,57 @@ TEST(Validate, BackwardRefusesItsOwn) {
           {"lse: dtype is f64, but f32 is wanted", [](World& w) { w.back.lse.dtype = DType::kF64; }},
           {"lse: data is null, but its shape is [2, 4, 5, 1]", [](World& w) { w.back.lse.data = nullptr; }},
           {"lse: dtype is f32, but f64 is wanted",
-           [](World& w) { w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.back.o.dtype = w.back.d_o.dtype = DType::kF64; }},
+           [](World& w) {
+             w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.back.o.dtype = w.back.d_o.dtype = DType::kF64;
+           }},
           {"d_o: dtype is f16, but f32 is wanted", [](World& w) { w.back.d_o.dtype = DType::kF16; }},
           {"d_o: shape is [1, 4, 5, 6], but [2, 4, 5, 6] is wanted", [](World& w) { w.back.d_o.shape[0] = 1; }},
           {"d_lse: shape is [2, 4, 1, 1], but [2, 4, 5, 1] is wanted", [](World& w) { w.back.d_lse.shape[2] = 1; }},
           {"d_q: shape is [2, 4, 5, 6], but [2, 4, 5, 8] is wanted", [](World& w) { w.grad.d_q.shape[3] = 6; }},
           {"d_k: shape is [2, 4, 7, 8], but [2, 2, 7, 8] is wanted", [](World& w) { w.grad.d_k.shape[1] = 4; }},
-          {"d_k: shape is [4, 2, 4, 8], but [2, 2, 7, 8] is wanted", [](World& w) { w.with_pages(), w.grad.d_k.shape = {4, 2, 4, 8}; }},
+          {"d_k: shape is [4, 2, 4, 8], but [2, 2, 7, 8] is wanted",
+           [](World& w) {
+             w.with_pages(), w.grad.d_k.shape = {4, 2, 4, 8};
+           }},
           {"d_v: dtype is f64, but f32 is wanted", [](World& w) { w.grad.d_v.dtype = DType::kF64; }},
           {"d_v: data is not aligned to its f32 elements",
            [](World& w) { w.grad.d_v.data = static_cast<std::byte*>(w.grad.d_v.data) + 1; }},
-          {"d_scale: 3 values, but there are 4 query heads", [](World& w) { w.grad.d_scale = w.grad.d_scale.first(3); }},
+          {"d_scale: 3 values, but there are 4 query heads",
+           [](World& w) { w.grad.d_scale = w.grad.d_scale.first(3); }},
           {"d_sink: wanted, but the problem has no sink", [](World& w) { w.grad.d_sink = w.floats(4); }},
-          {"d_sink: 1 values, but there are 4 query heads", [](World& w) { w.with_sink(), w.grad.d_sink = w.floats(1); }},
+          {"d_sink: 1 values, but there are 4 query heads",
+           [](World& w) { w.with_sink(), w.grad.d_sink = w.floats(1); }},
           {"d_log_n_gain: wanted, but the scale has no log-n part (ssmax)",
            [](World& w) { w.grad.d_log_n_gain = w.floats(4); }},
           {"d_log_n_offset: wanted, but the scale has no log-n part (ssmax)",
-           [](World& w) { w.problem.scale = Scale::none().with_entropy_invariance(), w.grad.d_log_n_offset = w.floats(4); }},
+           [](World& w) {
+             w.problem.scale = Scale::none().with_entropy_invariance(), w.grad.d_log_n_offset = w.floats(4);
+           }},
           {"d_log_n_offset: 2 values, but there are 4 query heads",
            [](World& w) { w.problem.scale = Scale::none().with_ssmax(1), w.grad.d_log_n_offset = w.floats(2); }},
           {"d_log_n_gain: overlaps the input scale.head_gains",
            [](World& w) { w.grad.d_log_n_gain = w.per_head, w.problem.scale = Scale::none().with_ssmax(w.per_head); }},
-          {"d_bias: wanted, but the problem has no bias", [](World& w) { w.grad.d_bias = w.take({2, 4, 5, 7}); }},
+          {"d_bias: wanted, but the problem has no bias",
+           [](World& w) {
+             w.grad.d_bias = w.take({2, 4, 5, 7});
+           }},
           {"d_bias: shape is [2, 4, 5, 7], but [2, 4, 1, 7] is wanted",
-           [](World& w) { w.with_bias().bias.shape[2] = 1, w.grad.d_bias = w.take({2, 4, 5, 7}); }},
+           [](World& w) {
+             w.with_bias().bias.shape[2] = 1, w.grad.d_bias = w.take({2, 4, 5, 7});
+           }},
           {"d_bias: dtype is f16, but f32 or f32 is wanted",
-           [](World& w) { w.with_bias(), w.grad.d_bias = w.take({2, 4, 5, 7}), w.grad.d_bias.dtype = DType::kF16; }},
-          {"d_q: overlaps the output d_k", [](World& w) { w.grad.d_k.data = static_cast<float*>(w.grad.d_q.data) + 319; }},
-          {"d_v: overlaps the output d_scale", [](World& w) { w.grad.d_scale = {static_cast<float*>(w.grad.d_v.data) + 8, 4}; }},
+           [](World& w) {
+             w.with_bias(), w.grad.d_bias = w.take({2, 4, 5, 7}), w.grad.d_bias.dtype = DType::kF16;
+           }},
+          {"d_q: overlaps the output d_k",
+           [](World& w) { w.grad.d_k.data = static_cast<float*>(w.grad.d_q.data) + 319; }},
+          {"d_v: overlaps the output d_scale",
+           [](World& w) {
+             w.grad.d_scale = {static_cast<float*>(w.grad.d_v.data) + 8, 4};
+           }},
           {"d_q: overlaps the input d_o", [](World& w) { w.grad.d_q.data = const_cast<void*>(w.back.d_o.data); }},
-          {"d_k: overlaps the input lse", [](World& w) { w.grad.d_k.data = static_cast<float*>(const_cast<void*>(w.back.lse.data)) + 39; }},
+          {"d_k: overlaps the input lse",
+           [](World& w) { w.grad.d_k.data = static_cast<float*>(const_cast<void*>(w.back.lse.data)) + 39; }},
           {"d_v: overlaps the input v", [](World& w) { w.grad.d_v.data = const_cast<void*>(w.in.v.data); }},
           {"d_q: strides [160, 40, 8, 0] make it overlap itself", [](World& w) { w.grad.d_q.strides[3] = 0; }},
           {"d_k: strides [112, 0, 8, 1] make it overlap itself", [](World& w) { w.grad.d_k.strides[1] = 0; }},
@@ -438,7 +520,10 @@ TEST(Validate, MergeRefuses) {
 TEST(Validate, UnknownDTypesAreRefused) {
   const auto unknown = static_cast<DType>(99);
   expect_refused({{"q: dtype is unknown, but f32, f16, bf16 or f64 is wanted",
-                   [&](World& w) { w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.out.o.dtype = w.back.o.dtype = w.back.d_o.dtype = unknown; }}},
+                   [&](World& w) {
+                     w.in.q.dtype = w.in.k.dtype = w.in.v.dtype = w.out.o.dtype = w.back.o.dtype = w.back.d_o.dtype =
+                         unknown;
+                   }}},
                  kForward, "forward");
   expect_refused({{"o: dtype is unknown, but f32, f16, bf16 or f64 is wanted",
                    [&](World& w) { w.out.o.dtype = w.other_o.dtype = unknown; }}},
@@ -448,26 +533,28 @@ TEST(Validate, UnknownDTypesAreRefused) {
 // A view of 2^40 rows costs its caller nothing, so finding out whether it overlaps may not cost a list of them.
 TEST(Validate, HugeViewsAreCheckedWithoutMemory) {
   std::vector<float> gaps(2 * 65 * 2048);  // o takes every second element, k another
-  expect_refused({{"o: strides [1, 1, 1, 1] make it overlap itself",
-                   [](World& w) {
-                     w.in.q = {w.in.q.data, DType::kF32, Device::kCpu, {1 << 20, 1, 1 << 20, 1}, {}};
-                     w.in.k = w.in.v = {w.in.k.data, DType::kF32, Device::kCpu, {1 << 20, 1, 1, 1}, {}};
-                     w.out = {{w.out.o.data, DType::kF32, Device::kCpu, w.in.q.shape, {1, 1, 1, 1}}};
-                   }},
-                  {"lse: strides [0, 0, 0, 0] make it overlap itself",  // after k's 2^40 repetitions were found to be no obstacle
-                   [&](World& w) {
-                     w.in.q = {w.in.q.data, DType::kF32, Device::kCpu, {1, 2048, 65, 1}, {}};
-                     w.in.k = w.in.v = {gaps.data() + 1, DType::kF32, Device::kCpu, {1, 2048, 1 << 29, 1}, {}};
-                     w.out = {{gaps.data(), DType::kF32, Device::kCpu, {1, 2048, 65, 1}, {0, 2 * 65, 2, 1}}, w.out.lse};
-                     w.out.lse.shape = {1, 2048, 65, 1}, w.out.lse.strides = {};
-                   }}},
-                 kForward, "forward");
+  expect_refused(
+      {{"o: strides [1, 1, 1, 1] make it overlap itself",
+        [](World& w) {
+          w.in.q = {w.in.q.data, DType::kF32, Device::kCpu, {1 << 20, 1, 1 << 20, 1}, {}};
+          w.in.k = w.in.v = {w.in.k.data, DType::kF32, Device::kCpu, {1 << 20, 1, 1, 1}, {}};
+          w.out = {{w.out.o.data, DType::kF32, Device::kCpu, w.in.q.shape, {1, 1, 1, 1}}};
+        }},
+       {"lse: strides [0, 0, 0, 0] make it overlap itself",  // after k's 2^40 repetitions were found to be no obstacle
+        [&](World& w) {
+          w.in.q = {w.in.q.data, DType::kF32, Device::kCpu, {1, 2048, 65, 1}, {}};
+          w.in.k = w.in.v = {gaps.data() + 1, DType::kF32, Device::kCpu, {1, 2048, 1 << 29, 1}, {}};
+          w.out = {{gaps.data(), DType::kF32, Device::kCpu, {1, 2048, 65, 1}, {0, 2 * 65, 2, 1}}, w.out.lse};
+          w.out.lse.shape = {1, 2048, 65, 1}, w.out.lse.strides = {};
+        }}},
+      kForward, "forward");
 }
 
 /// Plans run in a workspace: what the convenience calls cannot get wrong.
 TEST(Validate, PlansAndWorkspacesAreChecked) {
   World w;
-  Plan there = make_plan(w.problem, w.shape(), Pass::kForward), again = make_plan(w.problem, w.shape(), Pass::kBackward);
+  Plan there = make_plan(w.problem, w.shape(), Pass::kForward),
+       again = make_plan(w.problem, w.shape(), Pass::kBackward);
   alignas(64) static std::byte memory[1 << 20];
   ASSERT_LE(std::max(there.workspace_bytes, again.workspace_bytes) + 64, sizeof(memory));
   const std::span<std::byte> enough(memory);
@@ -481,7 +568,8 @@ TEST(Validate, PlansAndWorkspacesAreChecked) {
   says("plan: made for forward, but backward was called", [&] { backward(there, w.back, w.grad, enough); });
   says("workspace: " + bytes(there.workspace_bytes - 1) + " bytes, but the plan needs " + bytes(there.workspace_bytes),
        [&] { forward(there, w.in, w.out, enough.first(there.workspace_bytes - 1)); });
-  says("workspace: 0 bytes, but the plan needs " + bytes(again.workspace_bytes), [&] { backward(again, w.back, w.grad, {}); });
+  says("workspace: 0 bytes, but the plan needs " + bytes(again.workspace_bytes),
+       [&] { backward(again, w.back, w.grad, {}); });
   says("workspace: not aligned to 64 bytes", [&] { forward(there, w.in, w.out, enough.subspan(32)); });
   says("workspace: not aligned to 64 bytes", [&] { backward(again, w.back, w.grad, enough.subspan(1)); });
 
@@ -568,8 +656,10 @@ Numbers run(const Problem& problem, const Inputs& in, const ConstTensor& d_o, co
 /// The same on row-major copies.
 Numbers run_packed(const Problem& problem, const Inputs& in, const ConstTensor& d_o) {
   const Buffer q = packed(in.q), k = packed(in.k), v = packed(in.v), g = packed(d_o);
-  Buffer o(in.q.dtype, d_o.shape), d_q(in.q.dtype, in.q.shape), d_k(in.q.dtype, in.k.shape), d_v(in.q.dtype, in.v.shape);
-  return run(problem, {q.tensor(), k.tensor(), v.tensor()}, g.tensor(), o.tensor(), d_q.tensor(), d_k.tensor(), d_v.tensor());
+  Buffer o(in.q.dtype, d_o.shape), d_q(in.q.dtype, in.q.shape), d_k(in.q.dtype, in.k.shape),
+      d_v(in.q.dtype, in.v.shape);
+  return run(problem, {q.tensor(), k.tensor(), v.tensor()}, g.tensor(), o.tensor(), d_q.tensor(), d_k.tensor(),
+             d_v.tensor());
 }
 
 /// Part `part` of packed [B, T, 3, H, D] memory as [B, H, T, D].
@@ -587,7 +677,8 @@ TEST(Accept, PackedQkvInAndOut) {
   for (const DType dtype : kTypes) {
     Rng rng(2);
     Buffer qkv(dtype, {kBatch, kLength, 3, kHeads * kDim}), d_qkv(dtype, {kBatch, kLength, 3, kHeads * kDim});
-    Buffer d_o(dtype, {kBatch, kHeads, kLength, kDim}, Layout::kTokensFirst), o(dtype, {kBatch, kHeads, kLength, kDim}, Layout::kTokensFirst);
+    Buffer d_o(dtype, {kBatch, kHeads, kLength, kDim}, Layout::kTokensFirst),
+        o(dtype, {kBatch, kHeads, kLength, kDim}, Layout::kTokensFirst);
     qkv.fill_normal(rng, 1);
     d_o.fill_normal(rng, 1);
     const auto in = [&](std::int64_t part) { return part_of(qkv, part, kHeads, kDim); };
@@ -618,13 +709,14 @@ TEST(Accept, NegativeStridesOnEveryAxis) {
   for (const DType dtype : kTypes)
     for (unsigned axes = 1; axes < 16; ++axes) {
       Rng rng(axes);
-      Buffer q(dtype, kQ), k(dtype, kK), v(dtype, kV), d_o(dtype, kO), o(dtype, kO), d_q(dtype, kQ), d_k(dtype, kK), d_v(dtype, kV);
+      Buffer q(dtype, kQ), k(dtype, kK), v(dtype, kV), d_o(dtype, kO), o(dtype, kO), d_q(dtype, kQ), d_k(dtype, kK),
+          d_v(dtype, kV);
       for (Buffer* b : {&q, &k, &v, &d_o}) b->fill_normal(rng, 1);
       const unsigned others = 15 - axes;  // some tensors one way, some the other
       const Inputs in{reversed(q.tensor(), axes), reversed(k.tensor(), others), reversed(v.tensor(), axes)};
       const ConstTensor g = reversed(d_o.tensor(), others);
-      const Numbers views = run({}, in, g, reversed(o.tensor(), axes), reversed(d_q.tensor(), others), reversed(d_k.tensor(), axes),
-                                reversed(d_v.tensor(), others));
+      const Numbers views = run({}, in, g, reversed(o.tensor(), axes), reversed(d_q.tensor(), others),
+                                reversed(d_k.tensor(), axes), reversed(d_v.tensor(), others));
       EXPECT_EQ(views, run_packed({}, in, g)) << name_of(dtype) << ", axes " << axes;
       for (const Buffer* b : {&o, &d_q, &d_k, &d_v}) EXPECT_TRUE(b->guards_intact());
     }
@@ -635,7 +727,8 @@ TEST(Accept, InputsThatRepeatAnAxis) {
   for (const DType dtype : kTypes)
     for (std::size_t axis = 0; axis < 4; ++axis) {
       Rng rng(axis);
-      Buffer q(dtype, kQ), k(dtype, kK), v(dtype, kV), d_o(dtype, kO), o(dtype, kO), d_q(dtype, kQ), d_k(dtype, kK), d_v(dtype, kV);
+      Buffer q(dtype, kQ), k(dtype, kK), v(dtype, kV), d_o(dtype, kO), o(dtype, kO), d_q(dtype, kQ), d_k(dtype, kK),
+          d_v(dtype, kV);
       for (Buffer* b : {&q, &k, &v, &d_o}) b->fill_normal(rng, 1);
       Inputs in{q.tensor(), k.tensor(), v.tensor()};
       ConstTensor g = d_o.tensor();
@@ -649,18 +742,22 @@ TEST(Accept, InputsThatRepeatAnAxis) {
 TEST(Accept, InputsThatAreTheSameMemory) {
   Rng rng(3);
   const Extents shape = {1, 2, 21, 8};
-  Buffer x(DType::kF32, shape), d_o(DType::kF32, shape), o(DType::kF32, shape), d_q(DType::kF32, shape), d_k(DType::kF32, shape), d_v(DType::kF32, shape);
+  Buffer x(DType::kF32, shape), d_o(DType::kF32, shape), o(DType::kF32, shape), d_q(DType::kF32, shape),
+      d_k(DType::kF32, shape), d_v(DType::kF32, shape);
   x.fill_normal(rng, 1), d_o.fill_normal(rng, 1);
   const Inputs in{x.tensor(), x.tensor(), x.tensor()};
-  EXPECT_EQ(run({}, in, d_o.tensor(), o.tensor(), d_q.tensor(), d_k.tensor(), d_v.tensor()), run_packed({}, in, d_o.tensor()));
+  EXPECT_EQ(run({}, in, d_o.tensor(), o.tensor(), d_q.tensor(), d_k.tensor(), d_v.tensor()),
+            run_packed({}, in, d_o.tensor()));
 }
 
 // A stride that is never taken may be anything.
 TEST(Accept, AnyStrideOnAnAxisOfSizeOne) {
   Rng rng(4);
   for (const std::int64_t stride : {std::int64_t{0}, std::int64_t{-7}, kMost, -kMost - 1}) {
-    Buffer q(DType::kF32, {1, 1, 5, 8}), k(DType::kF32, {1, 1, 6, 8}), v(DType::kF32, {1, 1, 6, 8}), d_o(DType::kF32, {1, 1, 5, 8});
-    Buffer o(DType::kF32, {1, 1, 5, 8}), d_q(DType::kF32, {1, 1, 5, 8}), d_k(DType::kF32, {1, 1, 6, 8}), d_v(DType::kF32, {1, 1, 6, 8});
+    Buffer q(DType::kF32, {1, 1, 5, 8}), k(DType::kF32, {1, 1, 6, 8}), v(DType::kF32, {1, 1, 6, 8}),
+        d_o(DType::kF32, {1, 1, 5, 8});
+    Buffer o(DType::kF32, {1, 1, 5, 8}), d_q(DType::kF32, {1, 1, 5, 8}), d_k(DType::kF32, {1, 1, 6, 8}),
+        d_v(DType::kF32, {1, 1, 6, 8});
     for (Buffer* b : {&q, &k, &v, &d_o}) b->fill_normal(rng, 1);
     const auto odd = [&](auto t) {
       t.strides[0] = t.strides[1] = stride;
@@ -694,7 +791,8 @@ TEST(Accept, NothingOnAnyAxis) {
       const Inputs in{null_if_empty(q.tensor()), null_if_empty(k.tensor()), null_if_empty(v.tensor())};
       std::vector<float> d_scale(static_cast<std::size_t>(s.heads_q), 5.0f);
       const Stats stats = forward({}, in, {null_if_empty(o.tensor()), null_if_empty(lse.tensor())});
-      backward({}, {in.q, in.k, in.v, null_if_empty(o.tensor()), null_if_empty(lse.tensor()), null_if_empty(d_o.tensor())},
+      backward({},
+               {in.q, in.k, in.v, null_if_empty(o.tensor()), null_if_empty(lse.tensor()), null_if_empty(d_o.tensor())},
                {null_if_empty(d_q.tensor()), null_if_empty(d_k.tensor()), null_if_empty(d_v.tensor()), d_scale});
       EXPECT_EQ(stats.per_head.size(), static_cast<std::size_t>(s.batch * s.heads_q));
       for (const HeadStats& head : stats.per_head) {
@@ -713,7 +811,8 @@ TEST(Accept, NothingOnAnyAxis) {
 }
 
 TEST(Accept, MergeOfNothing) {
-  const Tensor empty{nullptr, DType::kF32, Device::kCpu, {2, 0, 5, 6}, {}}, rows{nullptr, DType::kF32, Device::kCpu, {2, 0, 5, 1}, {}};
+  const Tensor empty{nullptr, DType::kF32, Device::kCpu, {2, 0, 5, 6}, {}},
+      rows{nullptr, DType::kF32, Device::kCpu, {2, 0, 5, 1}, {}};
   EXPECT_NO_THROW(merge(empty, rows, empty, rows));
 }
 

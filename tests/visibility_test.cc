@@ -17,7 +17,7 @@ using Wide = double;  // cannot overflow, whatever the window, and exact whereve
 Wide real(std::int64_t x) { return static_cast<Wide>(x); }
 
 struct Stand {
-  Wide key = 0;       ///< where the query stands among the keys
+  Wide key = 0;           ///< where the query stands among the keys
   Wide from = 0, to = 0;  ///< the keys of its document
 };
 
@@ -29,7 +29,8 @@ std::optional<Stand> stand_of(const Mask& mask, const Shape& s, std::int64_t bat
     bool found = false;
     for (std::size_t d = 0; d + 1 < q.size(); ++d)
       if (q[d] <= i && i < q[d + 1]) {
-        first_query = real(q[d]), queries = real(q[d + 1] - q[d]), first_key = real(kv[d]), keys = real(kv[d + 1] - kv[d]);
+        first_query = real(q[d]), queries = real(q[d + 1] - q[d]), first_key = real(kv[d]),
+        keys = real(kv[d + 1] - kv[d]);
         found = true;
       }
     if (!found) return {};
@@ -50,7 +51,8 @@ bool sees(const Mask& mask, const std::optional<Stand>& stand, std::int64_t batc
   if (key < stand->from || key >= stand->to) return false;
   if (!mask.key_lengths.empty() && j >= mask.key_lengths[static_cast<std::size_t>(batch)]) return false;
   if (mask.causal && key > stand->key) return false;
-  if (mask.window && (key < stand->key - real(mask.window->left) || key > stand->key + real(mask.window->right))) return false;
+  if (mask.window && (key < stand->key - real(mask.window->left) || key > stand->key + real(mask.window->right)))
+    return false;
   return true;
 }
 
@@ -95,7 +97,9 @@ void draw(Rng& rng, Drawn& d) {
     case 0: d.mask.diagonal = Diagonal::top_left(); break;
     case 1: d.mask.diagonal = Diagonal::at(rng.integer(-s.len_q - 2, s.len_kv + 2)); break;
     case 2: d.mask.diagonal = Diagonal::at(rng.chance(0.5) ? kFarthest : -kFarthest); break;
-    case 3: if (!d.lengths.empty() && !d.mask.documents) d.mask.diagonal = Diagonal::last_key(); break;
+    case 3:
+      if (!d.lengths.empty() && !d.mask.documents) d.mask.diagonal = Diagonal::last_key();
+      break;
     default: break;
   }
 }
@@ -113,14 +117,16 @@ TEST(Visibility, TheRunOfKeysIsWhatTheDefinitionsSay) {
         std::int64_t count = 0;
         for (std::int64_t j = 0; j < d.shape.len_kv; ++j) {
           const bool visible = sees(d.mask, stand, b, j);
-          EXPECT_EQ(range.begin <= j && j < range.end, visible) << "seed " << seed << ", item " << b << ", query " << i << ", key " << j;
+          EXPECT_EQ(range.begin <= j && j < range.end, visible)
+              << "seed " << seed << ", item " << b << ", query " << i << ", key " << j;
           count += visible;
         }
         // Nothing beyond the keys is promised either, and an empty run is one that is easily seen to be.
         EXPECT_EQ(range.end - range.begin, count) << "seed " << seed << ", item " << b << ", query " << i;
         EXPECT_EQ(range.empty(), count == 0);
         if (count > 0) {
-          EXPECT_EQ(range.position, static_cast<std::int64_t>(stand->key)) << "seed " << seed << ", item " << b << ", query " << i;
+          EXPECT_EQ(range.position, static_cast<std::int64_t>(stand->key))
+              << "seed " << seed << ", item " << b << ", query " << i;
         }
         ++(count > 0 ? some : none);
         homeless += !stand;

@@ -13,8 +13,7 @@ namespace {
 
 TEST(Visible, ShowsEveryControlOfDirection) {
   for (const char* hidden : {"\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202b", "\u202c", "\u202d",
-                             "\u202e", "\u2066", "\u2067", "\u2068",
-                             "\u2069"}) {
+                             "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"}) {
     const std::string text = std::string("a") + hidden + "b";
     const std::string shown = visible(text);
     EXPECT_EQ(shown.size(), 8u) << shown;
@@ -30,8 +29,8 @@ TEST(Visible, ShowsControls) {
 }
 
 TEST(Visible, LeavesTheRestAlone) {
-  for (const char* text : {"", "√d_k ≥ 1 · 𝛔 – “quoted” שלום", "\u2027\u202f\u2065\u206a\u200d", "cut short \xe2\x80",
-                           "\xff\xc3"}) {
+  for (const char* text :
+       {"", "√d_k ≥ 1 · 𝛔 – “quoted” שלום", "\u2027\u202f\u2065\u206a\u200d", "cut short \xe2\x80", "\xff\xc3"}) {
     EXPECT_EQ(visible(text), text);
     EXPECT_EQ(with_visible_direction(text), text);
   }

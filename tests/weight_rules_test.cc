@@ -1,5 +1,5 @@
-// Rules on weights: QK-clip brings exploded heads back to the threshold and leaves the others alone; σ-reparametrisation and its
-// gradient against differences.
+// Rules on weights: QK-clip brings exploded heads back to the threshold and leaves the others alone;
+// σ-reparametrisation and its gradient against differences.
 #include "rootdk/weight_rules.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,8 @@ TEST(QkClip, SharesGammaBetweenQueriesAndKeys) {
   const std::vector<double> gamma = qk_clip({10, 0.25}, std::vector<float>{5, 40, -3, 160}, 4, layer.weights());
   EXPECT_EQ(gamma, (std::vector<double>{1, 0.25, 1, 0.0625}));
   for (std::int64_t h = 0; h < 4; ++h) {
-    const double on_q = std::pow(gamma[static_cast<std::size_t>(h)], 0.25), on_k = std::pow(gamma[static_cast<std::size_t>(h)], 0.75);
+    const double on_q = std::pow(gamma[static_cast<std::size_t>(h)], 0.25),
+                 on_k = std::pow(gamma[static_cast<std::size_t>(h)], 0.75);
     for (std::int64_t d = 0; d < Layer::kDim; ++d) {
       EXPECT_EQ(layer.b_q.get(0, h, 0, d), on_q * before.b_q.get(0, h, 0, d));
       EXPECT_EQ(layer.b_k.get(0, h, 0, d), on_k * before.b_k.get(0, h, 0, d));
@@ -120,7 +121,8 @@ TEST(QkClip, LeavesSharedKeysAlone) {
 TEST(QkClip, NonPositiveMaximaAndLogOnlyChangeNothing) {
   Layer layer(4), before(4);
   EXPECT_EQ(qk_clip({10}, std::vector<float>{0, -50, -kInf, 10}, 4, layer.weights()), std::vector<double>(4, 1.0));
-  EXPECT_EQ(qk_clip({10, 0.5, true}, std::vector<float>{20, 40, 80, 5}, 4, layer.weights()), (std::vector<double>{0.5, 0.25, 0.125, 1}));
+  EXPECT_EQ(qk_clip({10, 0.5, true}, std::vector<float>{20, 40, 80, 5}, 4, layer.weights()),
+            (std::vector<double>{0.5, 0.25, 0.125, 1}));
   EXPECT_EQ(layer.w_q.values(), before.w_q.values());
   EXPECT_EQ(layer.w_k.values(), before.w_k.values());
   EXPECT_EQ(layer.b_q.values(), before.b_q.values());
@@ -136,16 +138,16 @@ TEST(QkClip, TakesTransposedWeightsOfAnyType) {
     EXPECT_EQ(layer.b_q.values(), before.b_q.values());
     for (std::int64_t c = 0; c < Layer::kWidth; ++c)
       EXPECT_EQ(layer.w_q.get(0, 1, 3, c), before.w_q.get(0, 1, 3, c)) << "1/2 is exact in every dtype";
-    for (std::int64_t c = 0; c < Layer::kWidth; ++c) EXPECT_EQ(layer.w_q.get(0, 0, 3, c), 0.5 * before.w_q.get(0, 0, 3, c));
+    for (std::int64_t c = 0; c < Layer::kWidth; ++c)
+      EXPECT_EQ(layer.w_q.get(0, 0, 3, c), 0.5 * before.w_q.get(0, 0, 3, c));
   }
 }
 
 TEST(QkClip, RefusesWithTheReason) {
   Layer layer(2);
   const std::vector<float> fine = {1, 2, 3, 4};
-  const auto said = [&](const QkClip& clip, const std::vector<float>& s, std::int64_t heads_kv, const QkWeights& w = {}) {
-    return said_by([&] { qk_clip(clip, s, heads_kv, w); });
-  };
+  const auto said = [&](const QkClip& clip, const std::vector<float>& s, std::int64_t heads_kv,
+                        const QkWeights& w = {}) { return said_by([&] { qk_clip(clip, s, heads_kv, w); }); };
   EXPECT_EQ(said({0}, fine, 2), "threshold: 0, but a finite positive number is wanted");
   EXPECT_EQ(said({10, 1.5}, fine, 2), "alpha: 1.5, but 0 to 1 is wanted");
   EXPECT_EQ(said({}, fine, 3), "heads_kv: 3, which does not divide the 4 heads of max_raw");
@@ -171,7 +173,8 @@ TEST(SigmaReparam, FindsTheLargestSingularValue) {
   EXPECT_TRUE(known.converged);
   EXPECT_NEAR(known.sigma, 5, 5 * 1e-9);
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const std::int64_t rows = 1 + static_cast<std::int64_t>(seed % 7), columns = 1 + static_cast<std::int64_t>(seed * 5 % 9);
+    const std::int64_t rows = 1 + static_cast<std::int64_t>(seed % 7),
+                       columns = 1 + static_cast<std::int64_t>(seed * 5 % 9);
     const Buffer w = random_matrix(rows, columns, seed);
     const double tolerance = 1e-11;
     const SingularTriple t = largest_singular_value(w.tensor(), {tolerance, 100000});
@@ -221,7 +224,8 @@ TEST(SigmaReparam, ResultHasTheGainForItsLargestSingularValue) {
     Rng rng(9);
     w.fill_normal(rng, 3);
     sigma_reparam(std::as_const(w).tensor(), 1.75, out.tensor());
-    const double rounding = dtype == DType::kF32 ? kU32 * std::sqrt(35.0) : 0;  // of the elements, in the Frobenius norm
+    const double rounding =
+        dtype == DType::kF32 ? kU32 * std::sqrt(35.0) : 0;  // of the elements, in the Frobenius norm
     EXPECT_NEAR(largest_singular_value(std::as_const(out).tensor()).sigma, 1.75, 1.75 * (4e-9 + rounding));
     EXPECT_TRUE(out.guards_intact());
     sigma_reparam(w.tensor(), 1.75, w.tensor());
@@ -231,7 +235,8 @@ TEST(SigmaReparam, ResultHasTheGainForItsLargestSingularValue) {
 
 TEST(SigmaReparam, GradientsMatchDifferences) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    const Buffer w = random_matrix(6, 4, seed), d_out = random_matrix(6, 4, seed + 50), direction = random_matrix(6, 4, seed + 90);
+    const Buffer w = random_matrix(6, 4, seed), d_out = random_matrix(6, 4, seed + 50),
+                 direction = random_matrix(6, 4, seed + 90);
     const double gain = 1.3;
     const PowerIteration precise{1e-13, 100000};
     const auto loss_at = [&](double h, double g) {
@@ -251,9 +256,10 @@ TEST(SigmaReparam, GradientsMatchDifferences) {
     for (std::int64_t r = 0; r < 6; ++r)
       for (std::int64_t c = 0; c < 4; ++c) analytic += d_w.get(0, 0, r, c) * direction.get(0, 0, r, c);
     const double h = 0x1p-10;
-    const double coarse = (loss_at(h, gain) - loss_at(-h, gain)) / (2 * h), fine = (loss_at(h / 2, gain) - loss_at(-h / 2, gain)) / h;
-    // Extrapolated differences; their difference bounds the truncation, and σ's tolerance and rounding are divided by h. u and v are
-    // off by the tolerance times σ²/(σ² − σ₂²), a few tens here.
+    const double coarse = (loss_at(h, gain) - loss_at(-h, gain)) / (2 * h),
+                 fine = (loss_at(h / 2, gain) - loss_at(-h / 2, gain)) / h;
+    // Extrapolated differences; their difference bounds the truncation, and σ's tolerance and rounding are divided by
+    // h. u and v are off by the tolerance times σ²/(σ² − σ₂²), a few tens here.
     const double rounding = 1e-13 * 100 * 24 / h;
     EXPECT_NEAR(analytic, (4 * fine - coarse) / 3, std::fabs(fine - coarse) + rounding) << seed;
     EXPECT_NEAR(d_gain, (loss_at(0, gain + h) - loss_at(0, gain - h)) / (2 * h), rounding) << seed;
@@ -264,17 +270,24 @@ TEST(SigmaReparam, RefusesWithTheReason) {
   Buffer zero(DType::kF64, {1, 1, 2, 3}), out(DType::kF64, {1, 1, 2, 3}), bad(DType::kF64, {1, 1, 2, 3});
   zero.fill(0), bad.fill(std::nan(""));
   const ConstTensor w = std::as_const(zero).tensor();
-  EXPECT_EQ(said_by([&] { sigma_reparam(w, 1, out.tensor()); }), "w: is all zero, so there is no singular value to divide by");
-  EXPECT_EQ(said_by([&] { sigma_reparam(bad.tensor(), 1, out.tensor()); }), "w: has values that are not finite, or too large to square");
+  EXPECT_EQ(said_by([&] { sigma_reparam(w, 1, out.tensor()); }),
+            "w: is all zero, so there is no singular value to divide by");
+  EXPECT_EQ(said_by([&] { sigma_reparam(bad.tensor(), 1, out.tensor()); }),
+            "w: has values that are not finite, or too large to square");
   EXPECT_EQ(said_by([&] { largest_singular_value(w, {0}); }), "tolerance: 0, but a positive number is wanted");
   EXPECT_EQ(said_by([&] { largest_singular_value(w, {1e-9, 0}); }), "most_steps: 0, but at least 1 is wanted");
-  EXPECT_EQ(said_by([&] { largest_singular_value(w, {}, std::vector<double>{1}); }), "start: 1 values, but w has 3 columns");
-  EXPECT_EQ(said_by([&] { largest_singular_value(w, {}, std::vector<double>{0, 0, 0}); }), "start: is zero or not finite");
+  EXPECT_EQ(said_by([&] { largest_singular_value(w, {}, std::vector<double>{1}); }),
+            "start: 1 values, but w has 3 columns");
+  EXPECT_EQ(said_by([&] {
+              largest_singular_value(w, {}, std::vector<double>{0, 0, 0});
+            }),
+            "start: is zero or not finite");
   EXPECT_EQ(said_by([&] { sigma_reparam_backward(w, 1, {}, w, out.tensor()); }),
             "triple: 0 by 0 with sigma 0, but it must be what sigma_reparam returned for w");
   Tensor shifted = zero.tensor();
   shifted.strides[2] = 1;
-  EXPECT_EQ(said_by([&] { sigma_reparam(random_matrix(2, 3, 1).tensor(), 1, shifted); }), "out: strides [6, 6, 1, 1] make it overlap itself");
+  EXPECT_EQ(said_by([&] { sigma_reparam(random_matrix(2, 3, 1).tensor(), 1, shifted); }),
+            "out: strides [6, 6, 1, 1] make it overlap itself");
 }
 
 }  // namespace

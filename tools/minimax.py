@@ -7,6 +7,7 @@ minimax polynomial for the relative error of the whole, found by Lawson's iterat
 Chebyshev grid; its coefficients are then rounded to f32 one at a time, from the lowest up, the others refitted.
 The errors printed are of f32 Horner evaluation with fused multiply-adds.
 """
+
 import numpy as np
 
 

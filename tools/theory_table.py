@@ -13,6 +13,7 @@ Sums over a lattice of step 0.1 (error e^{−π²/0.1}, 43 digits), as integers 
 
 p_max needs only four digits: in double, on Gauss–Legendre panels with their integration matrix.
 """
+
 from operator import mul
 
 import mpmath as mp
@@ -45,8 +46,10 @@ def kernels(y):
 def averages_wide(sigma):
     """φ, a₂, a₃, a₄ at every x of the lattice. Step 0.1 resolves a Gaussian of σ ≥ 0.5."""
     reach = int(mp.ceil(14 * sigma / STEP))
-    weights = [fixed(STEP / (sigma * mp.sqrt(2 * mp.pi)) * mp.exp(-((j * STEP / sigma) ** 2) / 2))
-               for j in range(-reach, reach + 1)]
+    weights = [
+        fixed(STEP / (sigma * mp.sqrt(2 * mp.pi)) * mp.exp(-((j * STEP / sigma) ** 2) / 2))
+        for j in range(-reach, reach + 1)
+    ]
     below = [0]
     for w in weights:
         below.append(below[-1] + w)
@@ -121,11 +124,11 @@ def erfc(t):
     for k in range(60):
         series += term
         term = term * 2 * small**2 / (2 * k + 3)
-    inner = 1 - 2 / np.sqrt(np.pi) * np.exp(-small**2) * series
+    inner = 1 - 2 / np.sqrt(np.pi) * np.exp(-(small**2)) * series
     f = big.copy()
     for k in range(120, 0, -1):
         f = big + k / 2 / f
-    outer = np.exp(-big**2) / np.sqrt(np.pi) / f
+    outer = np.exp(-(big**2)) / np.sqrt(np.pi) / f
     value = np.where(a <= 2, inner, outer)
     return np.where(t < 0, 2 - value, value)
 

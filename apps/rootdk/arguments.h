@@ -1,4 +1,5 @@
-// Lists on the command line: "1,4,16", "sqrt_dk,unit_variance(1, 2)". What cannot be read is refused by the option's name.
+// Lists on the command line: "1,4,16", "sqrt_dk,unit_variance(1, 2)". What cannot be read is refused by the option's
+// name.
 #pragma once
 
 #include <cstdint>

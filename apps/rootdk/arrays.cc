@@ -56,14 +56,13 @@ Array read_array(const std::filesystem::path& path, Precision precision) {
   const checkpoint::TensorInfo& info = file.tensors().front();
   const bool wide = precision == Precision::kAsStored && info.encoding == checkpoint::Encoding::kF64;
   Array out = make_array(wide ? DType::kF64 : DType::kF32, info.shape);
-  if (wide)
-    file.read_f64(info.name, 0, info.rows(), numbers_of<double>(out));
-  else
-    file.read_f32(info.name, 0, info.rows(), numbers_of<float>(out));
+  if (wide) file.read_f64(info.name, 0, info.rows(), numbers_of<double>(out));
+  else file.read_f32(info.name, 0, info.rows(), numbers_of<float>(out));
   return out;
 }
 
-// checkpoint::write_npy makes new files; here the name may also be a link, a pipe or a device, which write_file knows about.
+// checkpoint::write_npy makes new files; here the name may also be a link, a pipe or a device, which write_file knows
+// about.
 std::string npy_bytes(const Array& array) {
   std::string shape;
   for (const std::int64_t size : array.shape) shape += std::to_string(size) + ", ";

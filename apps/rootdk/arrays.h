@@ -19,8 +19,8 @@ struct Array {
   std::int64_t count() const;
   double at(std::int64_t i) const;
 
-  /// As [batch, heads, length, dim]: leading axes that are missing have size 1. Refuses fewer than 2 axes and more than 4; `name`
-  /// is what the message calls it.
+  /// As [batch, heads, length, dim]: leading axes that are missing have size 1. Refuses fewer than 2 axes and more than
+  /// 4; `name` is what the message calls it.
   ConstTensor view(const std::string& name) const;
 };
 

@@ -66,9 +66,8 @@ int run(const Options& o) {
   if (o.json) {
     print(report::dumped(told.data));
   } else {
-    print(told.text +
-          (o.out.empty() ? "The output was not kept; --out o.npy would have.\n"
-                         : "The output is in " + base::visible(o.out) + ".\n"));
+    print(told.text + (o.out.empty() ? "The output was not kept; --out o.npy would have.\n"
+                                     : "The output is in " + base::visible(o.out) + ".\n"));
   }
   return 0;
 }
@@ -82,7 +81,8 @@ Verb attend_verb() {
           "  rootdk attend q.npy k.npy v.npy --html heads.html\n"
           "  rootdk attend q.npy k.npy v.npy --rule \"sqrt_dk*ssmax(0.43)\" --json",
           [o](OptionList& list) {
-            list.argument("q", o->q, "Queries, .npy: [[[batch,] heads,] length, dim]; f64 stays f64, all else becomes f32");
+            list.argument("q", o->q,
+                          "Queries, .npy: [[[batch,] heads,] length, dim]; f64 stays f64, all else becomes f32");
             list.argument("k", o->k, "Keys, likewise; fewer heads than q are shared by groups of query heads");
             list.argument("v", o->v, "Values, likewise");
             list.option("--rule", o->rule, "The scale; rootdk rules lists them");

@@ -28,7 +28,8 @@ namespace {
 
 struct Options {
   std::string path, heads, kv_heads, head_dim, norm, scale, rotary_base, context, family, family_file;
-  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, fail_on, colour = "auto";
+  std::string contexts, at, inputs, tokens, embeddings, hidden_out, against, clip, max_scores, out, csv, html, fail_on,
+      colour = "auto";
   std::int64_t worst = 10;
   int threads = 0;
   bool json = false, dry_run = false, families = false, force = false;
@@ -37,7 +38,8 @@ struct Options {
 std::optional<std::int64_t> whole(const char* option, const std::string& text) {
   if (text.empty()) return {};
   const std::vector<std::int64_t> values = whole_numbers(option, text);
-  if (values.size() != 1 || values[0] < 1) base::refuse("{}: \"{}\", but a whole number of at least 1 is wanted", option, text);
+  if (values.size() != 1 || values[0] < 1)
+    base::refuse("{}: \"{}\", but a whole number of at least 1 is wanted", option, text);
   return values[0];
 }
 
@@ -100,7 +102,8 @@ bool wants_colour(const Options& o) {
   if (o.colour == "never") return false;
   if (o.colour != "auto") base::refuse("--colour: \"{}\", but auto, always or never is wanted", o.colour);
   const char *no = std::getenv("NO_COLOR"), *terminal = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') && terminal != nullptr && std::string(terminal) != "dumb";
+  return isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') && terminal != nullptr &&
+         std::string(terminal) != "dumb";
 }
 
 // --tokens random: no file.
@@ -112,7 +115,8 @@ audit::RunInput random_tokens(const Options& o, audit::Model& model) {
   if (const std::size_t colon = o.tokens.find(':'); colon != std::string::npos) {
     std::string size = o.tokens.substr(colon + 1);
     const std::size_t by = size.find('x');
-    const bool is_size = by != std::string::npos && by > 0 && by + 1 < size.size() && size.find_first_not_of("0123456789x") == std::string::npos &&
+    const bool is_size = by != std::string::npos && by > 0 && by + 1 < size.size() &&
+                         size.find_first_not_of("0123456789x") == std::string::npos &&
                          size.find('x', by + 1) == std::string::npos;
     if (!is_size) base::refuse("--tokens: \"{}\", but random or random:SEQUENCESxLENGTH is wanted", o.tokens);
     size[by] = ',';
@@ -120,34 +124,44 @@ audit::RunInput random_tokens(const Options& o, audit::Model& model) {
     sequences = numbers[0], length = numbers[1];
   }
   const audit::RunInput input = audit::random_tokens(model, sequences, length);
-  model.notes.push_back(fmt::format("measured on random tokens, {} x {}: near what a text would do, but not that", input.sequences, input.length));
+  model.notes.push_back(fmt::format("measured on random tokens, {} x {}: near what a text would do, but not that",
+                                    input.sequences, input.length));
   return input;
 }
 
 void check(const Options& o) {
   constexpr int kMost = 1024;
   if (o.path.empty()) base::refuse("which checkpoint? rootdk audit PATH");
-  if (o.threads < 0 || o.threads > kMost) base::refuse("--threads: {}, but a number from 0 to {} is wanted", o.threads, kMost);
-  if (!o.html.empty() && !report::has_html()) base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
+  if (o.threads < 0 || o.threads > kMost)
+    base::refuse("--threads: {}, but a number from 0 to {} is wanted", o.threads, kMost);
+  if (!o.html.empty() && !report::has_html())
+    base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
   Destinations destinations(o.force);
-  for (const std::string& read : {o.path, o.inputs, is_random(o) ? "" : o.tokens, o.embeddings, o.against, o.max_scores, o.family_file}) destinations.reads(read);
+  for (const std::string& read :
+       {o.path, o.inputs, is_random(o) ? "" : o.tokens, o.embeddings, o.against, o.max_scores, o.family_file})
+    destinations.reads(read);
   destinations.writes("--csv", o.csv);
   destinations.writes("--html", o.html);
   destinations.writes("--hidden-out", o.hidden_out);
   const bool runs = !o.tokens.empty() || !o.embeddings.empty();
-  if (!o.inputs.empty() + !o.tokens.empty() + !o.embeddings.empty() > 1) base::refuse("--inputs, --tokens, --embeddings: one of them is wanted");
+  if (!o.inputs.empty() + !o.tokens.empty() + !o.embeddings.empty() > 1)
+    base::refuse("--inputs, --tokens, --embeddings: one of them is wanted");
   if (!o.hidden_out.empty() && !runs) base::refuse("--hidden-out: goes with --tokens or --embeddings");
   if (!o.dry_run) destinations.writes("--out", o.out);
   if (o.clip.empty()) {
-    for (const auto& [option, given] : {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
+    for (const auto& [option, given] :
+         {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
       if (given) base::refuse("{}: goes with --apply-qk-clip", option);
     return;
   }
   if (o.max_scores.empty() == (o.inputs.empty() && !runs))
-    base::refuse("--apply-qk-clip: give the scores that were seen, with --max-scores, --tokens, --embeddings or --inputs");
-  if (is_random(o)) base::refuse("--apply-qk-clip: random tokens do not show the largest scores; give --tokens a file of real ones");
-  if (o.out.empty() && !o.dry_run) base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
+    base::refuse(
+        "--apply-qk-clip: give the scores that were seen, with --max-scores, --tokens, --embeddings or --inputs");
+  if (is_random(o))
+    base::refuse("--apply-qk-clip: random tokens do not show the largest scores; give --tokens a file of real ones");
+  if (o.out.empty() && !o.dry_run)
+    base::refuse("--apply-qk-clip: where to? --out FILE, or --dry-run to see what would change");
   if (!o.against.empty() || !o.csv.empty() || !o.html.empty() || !o.hidden_out.empty() || !o.fail_on.empty())
     base::refuse("--apply-qk-clip: goes without --against, --csv, --html, --hidden-out and --fail-on");
 }
@@ -164,7 +178,8 @@ audit::Options options_of(const Options& o) {
   return options;
 }
 
-audit::Audit audited(const checkpoint::Checkpoint& file, const audit::Model& model, audit::Options options, const std::string& title) {
+audit::Audit audited(const checkpoint::Checkpoint& file, const audit::Model& model, audit::Options options,
+                     const std::string& title) {
   Progress progress(title);
   const lab::Watch watch = progress.watch();
   options.progress = [&](double done) { watch.report(done); };
@@ -235,7 +250,8 @@ int run(const Options& o) {
     print(json());
   } else {
     const auto worst = static_cast<std::size_t>(o.worst);
-    print(report::text_of(found, {colour, worst}) + (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1)) : ""));
+    print(report::text_of(found, {colour, worst}) +
+          (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1)) : ""));
   }
   return status_of(found, fail_on);
 }
@@ -244,7 +260,8 @@ int run(const Options& o) {
 
 Verb audit_verb() {
   const auto o = std::make_shared<Options>();
-  return {"audit", "A checkpoint, without running it or on tokens of yours: how far the scale of each head is from right",
+  return {"audit",
+          "A checkpoint, without running it or on tokens of yours: how far the scale of each head is from right",
           "  rootdk audit model/                              a directory with its config.json\n"
           "  rootdk audit model.gguf --csv heads.csv          every head in a table\n"
           "  rootdk audit model/ --html audit.html            one page: a map, each head, what to do\n"
@@ -269,16 +286,23 @@ Verb audit_verb() {
             list.option("--family", o->family, "Take it for a model of this family");
             list.option("--family-file", o->family_file, "A JSON that describes a new family (docs/audit.md)");
             list.flag("--families", o->families, "Print the built-in families, in that language");
-            list.option("--contexts", o->contexts, "Numbers of keys to predict for; the default goes up to the model's own");
+            list.option("--contexts", o->contexts,
+                        "Numbers of keys to predict for; the default goes up to the model's own");
             list.option("--at", o->at, "Number of keys that verdicts are for; the longest if you do not say");
-            list.option("--inputs", o->inputs, "Activations as they enter the projections: [tokens, width].npy, [layers, tokens, width].npy, or a directory");
-            list.option("--tokens", o->tokens, "Run the model on these ids, [tokens].npy or [sequences, tokens].npy, and measure every head; "
-                                              "random or random:SEQUENCESxLENGTH makes some up");
-            list.option("--embeddings", o->embeddings, "Run it on what enters the first block: [tokens, width].npy or [sequences, tokens, width].npy");
-            list.option("--hidden-out", o->hidden_out, "Write the last hidden state of the run there, .npy, to compare with your own framework's");
+            list.option("--inputs", o->inputs,
+                        "Activations as they enter the projections: [tokens, width].npy, [layers, tokens, width].npy, "
+                        "or a directory");
+            list.option("--tokens", o->tokens,
+                        "Run the model on these ids, [tokens].npy or [sequences, tokens].npy, and measure every head; "
+                        "random or random:SEQUENCESxLENGTH makes some up");
+            list.option("--embeddings", o->embeddings,
+                        "Run it on what enters the first block: [tokens, width].npy or [sequences, tokens, width].npy");
+            list.option("--hidden-out", o->hidden_out,
+                        "Write the last hidden state of the run there, .npy, to compare with your own framework's");
             list.option("--against", o->against, "An earlier checkpoint of the same model: what moved");
             list.option("--apply-qk-clip", o->clip, "Write a copy whose heads keep their largest score below this");
-            list.option("--max-scores", o->max_scores, "The largest raw score that each head was seen to make, JSON: [[layer 0's heads], …]");
+            list.option("--max-scores", o->max_scores,
+                        "The largest raw score that each head was seen to make, JSON: [[layer 0's heads], …]");
             list.option("--out", o->out, "Where the copy goes; never the original");
             list.flag("--dry-run", o->dry_run, "Only say what would change");
             list.option("--csv", o->csv, "Write a line for every head there");

@@ -22,7 +22,8 @@ Verb bench_verb() {
             o->declare(list);
           },
           [o] {
-            return run_experiment(*o, "bench", [&](const lab::Watch& watch) { return lab::time_forward(o->experiment, watch); });
+            return run_experiment(*o, "bench",
+                                  [&](const lab::Watch& watch) { return lab::time_forward(o->experiment, watch); });
           }};
 }
 

@@ -31,7 +31,10 @@ void add(void* parser, const char* name, T& value, const char* kind, const char*
     if (error != std::errc{} || end != text.data() + text.size())
       throw CLI::ValidationError(name, fmt::format("\"{}\" is not {}", text, wanted));
   };
-  app_of(parser).add_option_function<std::string>(name, read, help)->type_name(kind)->default_str(fmt::format("{}", value));
+  app_of(parser)
+      .add_option_function<std::string>(name, read, help)
+      ->type_name(kind)
+      ->default_str(fmt::format("{}", value));
 }
 
 int complain(const std::string& who, std::string what) {
@@ -43,7 +46,8 @@ int complain(const std::string& who, std::string what) {
 // Of what was given and nobody took: the first option, else the first word.
 std::string first_unknown(const CLI::App& root) {
   const std::vector<std::string> left = root.remaining(true);
-  const auto option = std::find_if(left.begin(), left.end(), [](const std::string& word) { return word.starts_with('-'); });
+  const auto option =
+      std::find_if(left.begin(), left.end(), [](const std::string& word) { return word.starts_with('-'); });
   return option != left.end() ? *option : left.empty() ? "" : left.front();
 }
 
@@ -55,8 +59,8 @@ int say(const CLI::App& root, const CLI::Error& request) {
   return status;
 }
 
-int parse_and_run(CLI::App& root, const std::vector<CLI::App*>& parsers, const std::vector<Verb>& verbs, int argc, char** argv,
-                  std::string& who) {
+int parse_and_run(CLI::App& root, const std::vector<CLI::App*>& parsers, const std::vector<Verb>& verbs, int argc,
+                  char** argv, std::string& who) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& request) {

@@ -33,7 +33,8 @@ struct Common {
   /// Sets the threads.
   void begin() const {
     constexpr int kMost = 1024;
-    if (threads < 0 || threads > kMost) base::refuse("--threads: {}, but a number from 0 to {} is wanted", threads, kMost);
+    if (threads < 0 || threads > kMost)
+      base::refuse("--threads: {}, but a number from 0 to {} is wanted", threads, kMost);
     if (threads > 0) omp_set_num_threads(threads);
   }
 };

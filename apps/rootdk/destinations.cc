@@ -39,7 +39,8 @@ void Destinations::reads(const fs::path& path) {
   read_.push_back(path);
   std::error_code error;
   if (!fs::is_directory(path, error)) return;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) read_.push_back(entry->path());
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+    read_.push_back(entry->path());
 }
 
 void Destinations::writes(const char* option, const fs::path& path) {
@@ -47,11 +48,15 @@ void Destinations::writes(const char* option, const fs::path& path) {
   const auto is_this = [&](const fs::path& other) { return same(path, other); };
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return;  // a pipe, a device; a directory is refused by whoever writes
-  if (std::any_of(read_.begin(), read_.end(), is_this)) base::refuse("{}: {} is read by this command, and would be written over", option, path.string());
-  if (std::any_of(written_.begin(), written_.end(), is_this)) base::refuse("{}: {} is also where another result goes", option, path.string());
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    return;  // a pipe, a device; a directory is refused by whoever writes
+  if (std::any_of(read_.begin(), read_.end(), is_this))
+    base::refuse("{}: {} is read by this command, and would be written over", option, path.string());
+  if (std::any_of(written_.begin(), written_.end(), is_this))
+    base::refuse("{}: {} is also where another result goes", option, path.string());
   if (fs::exists(status) && !force_ && !is_marked(path))
-    base::refuse("{}: {} is there already, and is no page or JSON of rootdk's; --force writes over it", option, path.string());
+    base::refuse("{}: {} is there already, and is no page or JSON of rootdk's; --force writes over it", option,
+                 path.string());
   written_.push_back(path);
 }
 
@@ -65,8 +70,8 @@ void Destinations::writes_runs(const char* option, const fs::path& folder, bool 
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
     if (entry->path().extension() == ".safetensors" && !resume && !force_)
-      base::refuse("{}: {} holds runs already ({}); --resume goes on with them, --force writes over them", option, folder.string(),
-                   entry->path().filename().string());
+      base::refuse("{}: {} holds runs already ({}); --resume goes on with them, --force writes over them", option,
+                   folder.string(), entry->path().filename().string());
   writes_results(option, folder);
 }
 

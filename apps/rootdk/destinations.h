@@ -1,4 +1,5 @@
-// Where a verb will write, checked before it computes anything: never over what it reads, and over nothing that somebody else wrote.
+// Where a verb will write, checked before it computes anything: never over what it reads, and over nothing that
+// somebody else wrote.
 #pragma once
 
 #include <filesystem>
@@ -16,9 +17,9 @@ class Destinations {
   /// A file that is read, or a directory with the files in it. An empty path is none.
   void reads(const std::filesystem::path& path);
 
-  /// A file that will be written, if the option was given. Refuses what is read or written under any name (a link, a hard link, another
-  /// spelling), and what is there unless it carries the mark of rootdk's own pages and JSON or --force was given. Pipes and devices are
-  /// written to.
+  /// A file that will be written, if the option was given. Refuses what is read or written under any name (a link, a
+  /// hard link, another spelling), and what is there unless it carries the mark of rootdk's own pages and JSON or
+  /// --force was given. Pipes and devices are written to.
   void writes(const char* option, const std::filesystem::path& path);
 
   /// A folder for results.json and report.html.

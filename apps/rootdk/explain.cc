@@ -18,7 +18,8 @@ struct Options : Common {
 std::vector<double> scores_of(const std::string& text) {
   if (!text.ends_with(".npy")) return numbers("--scores", text);
   const Array array = read_array(text);
-  if (array.shape.size() != 1) base::refuse("--scores: {} has {} axes, but a row of scores has 1", text, array.shape.size());
+  if (array.shape.size() != 1)
+    base::refuse("--scores: {} has {} axes, but a row of scores has 1", text, array.shape.size());
   if (array.count() == 0) base::refuse("--scores: {} is empty", text);
   std::vector<double> out;
   for (std::int64_t i = 0; i < array.count(); ++i) out.push_back(array.at(i));
@@ -40,8 +41,9 @@ int run(const Options& o) {
   o.page.check(destinations);
   lab::Explanation found;
   const double seconds = timed([&] { found = lab::explain(options); });
-  o.page.write(o, {"explain", "One row of scores, step by step",
-                   "What does softmax make of these scores under each rule, and what gradient does it let through?"},
+  o.page.write(o,
+               {"explain", "One row of scores, step by step",
+                "What does softmax make of these scores under each rule, and what gradient does it let through?"},
                tell(found), seconds);
   emit(o, found);
   return 0;

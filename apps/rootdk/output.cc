@@ -103,7 +103,8 @@ void write_file(const fs::path& path, std::string_view bytes) {
 
 Folder::Folder(const fs::path& path) {
   std::error_code error;
-  for (fs::path missing = fs::absolute(path).lexically_normal(); !missing.empty() && !fs::exists(missing, error); missing = missing.parent_path())
+  for (fs::path missing = fs::absolute(path).lexically_normal(); !missing.empty() && !fs::exists(missing, error);
+       missing = missing.parent_path())
     if (missing.has_filename()) made_.insert(made_.begin(), missing);
   fs::create_directories(path, error);
   const int status = error ? error.value() : fs::is_directory(path) ? 0 : ENOTDIR;

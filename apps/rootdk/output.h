@@ -1,4 +1,5 @@
-// Where results go. Nothing is ever left half-written under its final name, and a full disk is an error, not a surprise.
+// Where results go. Nothing is ever left half-written under its final name, and a full disk is an error, not a
+// surprise.
 #pragma once
 
 #include <filesystem>
@@ -11,11 +12,12 @@ namespace rootdk::app {
 /// Writes all of it to standard output, or throws Error.
 void print(std::string_view text);
 
-/// A temporary file beside the final name, then a rename. What is there already stays as it was if anything fails. A path that
-/// names something other than a regular file (a pipe, a device) is written to directly.
+/// A temporary file beside the final name, then a rename. What is there already stays as it was if anything fails. A
+/// path that names something other than a regular file (a pipe, a device) is written to directly.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-/// A folder, and those above it. Fine if it is there; what was made for nothing, because nothing came to lie in it, goes again.
+/// A folder, and those above it. Fine if it is there; what was made for nothing, because nothing came to lie in it,
+/// goes again.
 class Folder {
  public:
   Folder() = default;

@@ -32,7 +32,8 @@ Verb phase_verb() {
             list.option("--keys", o->keys, "Numbers of keys, from 2");
             list.option("--rules", o->rules, "Scales; rootdk rules lists them");
             list.option("--queries", o->experiment.queries, "Queries in a batch");
-            list.option("--batches", o->experiment.batches, "Independent batches, from 2; intervals come from how they differ");
+            list.option("--batches", o->experiment.batches,
+                        "Independent batches, from 2; intervals come from how they differ");
             o->declare(list);
           },
           [o] { return run(*o); }};

@@ -33,9 +33,7 @@ void catch_interrupts() {
 bool interrupted() { return interrupt_flag != 0; }
 
 Progress::Progress(std::string title)
-    : title_(std::move(title)),
-      on_terminal_(isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()) {}
+    : title_(std::move(title)), on_terminal_(isatty(STDERR_FILENO) == 1), start_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() { clear(); }
 

@@ -9,13 +9,9 @@
 namespace rootdk::app {
 
 Results::Results(const Common& common)
-    : json_{{"format", "rootdk-results"},
-            {"format_version", 1},
-            {"rootdk", ROOTDK_VERSION},
-            {"seed", common.seed},
-            {"threads", omp_get_max_threads()},
-            {"quick", false},
-            {"complete", false}} {
+    : json_{
+          {"format", "rootdk-results"},       {"format_version", 1}, {"rootdk", ROOTDK_VERSION}, {"seed", common.seed},
+          {"threads", omp_get_max_threads()}, {"quick", false},      {"complete", false}} {
   json_["machine"] = report::json_of(lab::examine());
   json_["rules"] = report::json_of(lab::all_rules())["rules"];
   json_["chapters"] = report::Json::array();

@@ -24,8 +24,7 @@ Told tell(const Result& result) {
   Told told{report::json_of(result), {}, report::conclusion_of(result)};
   if constexpr (requires { report::text_of(result, report::Detail::kShort); })
     told.text = report::text_of(result, report::Detail::kShort);
-  else
-    told.text = report::text_of(result);
+  else told.text = report::text_of(result);
   if constexpr (requires { result.complete; }) told.complete = result.complete;
   return told;
 }

@@ -1,5 +1,6 @@
-// rootdk tour: all experiments as one story, from "what happens without scaling" to "when √d_k is not the answer". After every
-// chapter results.json and report.html hold what is finished, so an interrupted tour leaves something to read.
+// rootdk tour: all experiments as one story, from "what happens without scaling" to "when √d_k is not the answer".
+// After every chapter results.json and report.html hold what is finished, so an interrupted tour leaves something to
+// read.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -70,7 +71,8 @@ std::vector<Chapter> chapters(const Options& o) {
   const bool quick = o.quick;
   return {
       {{"one_hot", "What happens without scaling",
-        "Three scores as q·k may give them, and softmax. Divided by 10 (here d_k = 100) the same scores are another matter."},
+        "Three scores as q·k may give them, and softmax. Divided by 10 (here d_k = 100) the same scores are another "
+        "matter."},
        [](const lab::Watch&) {
          return tell(explain_scores({50, 10, 5}, 100));
        }},
@@ -103,7 +105,8 @@ std::vector<Chapter> chapters(const Options& o) {
          if (quick) options.dk = {16, 256}, options.keys = 256, options.queries = 32, options.batches = 4;
          return tell(lab::measure_gradient(options, watch));
        }},
-      {{"precision", "It is not numerical stability", "Is saturation a matter of rounding? And what does rounding add to it?"},
+      {{"precision", "It is not numerical stability",
+        "Is saturation a matter of rounding? And what does rounding add to it?"},
        [=](const lab::Watch& watch) {
          lab::PrecisionOptions options;
          options.seed = seed;
@@ -112,7 +115,8 @@ std::vector<Chapter> chapters(const Options& o) {
          return tell(lab::measure_precision(options, watch));
        }},
       {{"train", "Does it matter? Training",
-        "The same small transformer from the same seeds on the same batches, under each rule: which learns to find a key among others?"},
+        "The same small transformer from the same seeds on the same batches, under each rule: which learns to find a "
+        "key among others?"},
        [=](const lab::Watch& watch) { return tell(train_briefly(seed, quick, watch)); }},
       {{"init", "When √d_k is not the answer: the initialisation",
         "The law wants unit variance of q and k. Do real projections give it?"},
@@ -137,7 +141,8 @@ std::vector<Chapter> chapters(const Options& o) {
       {{"whatif", "What else there is",
         "A head whose q and k have grown to 3 and 4 times their size: what would each rule make of it?"},
        [=](const lab::Watch& watch) { return tell(exploded_head(seed, quick, watch)); }},
-      {{"cost", "What it costs", "Statistics come out of the fused pass. How near is that pass to what the machine can do?"},
+      {{"cost", "What it costs",
+        "Statistics come out of the fused pass. How near is that pass to what the machine can do?"},
        [=](const lab::Watch& watch) {
          lab::TimingOptions options;
          options.rounds = 7;
@@ -164,12 +169,14 @@ class Teller {
       Progress progress(fmt::format("{}/{} {}", place, of, chapter.heading.id));
       return chapter.run(progress.watch());
     }();
-    results_.add(chapter.heading, told, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    results_.add(chapter.heading, told,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     results_.set_complete(told.complete && place == of);
     conclusions_.push_back(told.conclusion);
     if (!o_.out.empty()) results_.keep(o_.out);
     if (!o_.json)
-      print(heading(fmt::format("{}. {}", place, chapter.heading.title)) + report::wrap(chapter.heading.lead) + "\n" + told.text + "\n");
+      print(heading(fmt::format("{}. {}", place, chapter.heading.title)) + report::wrap(chapter.heading.lead) + "\n" +
+            told.text + "\n");
     return told.complete && !interrupted();
   }
 
@@ -215,7 +222,8 @@ Verb tour_verb() {
           "  rootdk tour --out results      and results/report.html, with its data in results.json\n"
           "  rootdk tour --quick            coarser numbers, a few seconds",
           [o](OptionList& list) {
-            list.option("--out", o->out, "Folder for report.html and results.json (docs/results-json.md); made if it is not there");
+            list.option("--out", o->out,
+                        "Folder for report.html and results.json (docs/results-json.md); made if it is not there");
             list.flag("--quick", o->quick, "Small sizes: the story is the same, the intervals are wider");
             list.flag("--force", o->force, kForceHelp);
             o->declare(list);

@@ -25,9 +25,11 @@ struct Options : Common {
 
 std::unique_ptr<lab::Task> task_of(const Options& o) {
   if (o.task != "recall" && o.task != "text") base::refuse("--task: \"{}\", but recall or text is wanted", o.task);
-  if (o.task == "recall" && !o.file.empty()) base::refuse("--file: given, but --task is recall, which makes its own sequences");
+  if (o.task == "recall" && !o.file.empty())
+    base::refuse("--file: given, but --task is recall, which makes its own sequences");
   if (o.task == "recall") return std::make_unique<lab::RecallTask>();
-  return std::make_unique<lab::TextTask>(o.file.empty() ? lab::grammar_text(kGrammarCharacters, o.seed) : lab::read_text(o.file));
+  return std::make_unique<lab::TextTask>(o.file.empty() ? lab::grammar_text(kGrammarCharacters, o.seed)
+                                                        : lab::read_text(o.file));
 }
 
 lab::TrainOptions options_of(const Options& o) {
@@ -94,12 +96,14 @@ Verb train_verb() {
             list.option("--file", o->file, "Text to train on; without it one is made up by a grammar");
             list.option("--rules", o->rules, "Scales to compare; rootdk rules lists them");
             list.option("--dk", o->dk, "Head dims to train at");
-            list.option("--lr", o->rates, "Learning rates to choose from, for each rule its own; the default is five from 3e-4 to 3e-2");
+            list.option("--lr", o->rates,
+                        "Learning rates to choose from, for each rule its own; the default is five from 3e-4 to 3e-2");
             list.option("--layers", o->layers, "Blocks; 0 is the task's default");
             list.option("--steps", o->steps, "Steps of a run; 0 is the task's default");
             list.option("--batch", o->batch, "Sequences in a batch; 0 is the task's default");
             list.option("--seeds", o->seeds, "Runs that count for each rule");
-            list.option("--out", o->out, "Folder for checkpoints, report.html and results.json; made if it is not there");
+            list.option("--out", o->out,
+                        "Folder for checkpoints, report.html and results.json; made if it is not there");
             list.flag("--resume", o->resume, "Go on from the checkpoints in --out, to the same bits");
             list.flag("--force", o->force, kForceHelp);
             o->declare(list);

@@ -54,7 +54,8 @@ Verb whatif_verb() {
             list.argument("q", o->q, "Queries, .npy: [[[batch,] heads,] length, dim]; computed in f32");
             list.argument("k", o->k, "Keys, likewise");
             list.optional_argument("v", o->v, "Values, likewise; then outputs are compared, too");
-            list.flag("--causal", o->causal, "A query sees the keys up to its own; the last query stands on the last key");
+            list.flag("--causal", o->causal,
+                      "A query sees the keys up to its own; the last query stands on the last key");
             list.option("--rules", o->rules,
                         "Scales, measured, qk_norm, cosine(c), soft_cap(c), temperature (default: all, as usual)");
             o->page.declare(list);

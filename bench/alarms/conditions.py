@@ -1,9 +1,10 @@
 """What is done to each run, and what is expected of it by construction, before anything is measured.
 
-    control     nothing is wrong with its attention: an alarm is a false one
-    other       it cannot learn, for a reason that is not attention's: it must not be called frozen
-    saturation  the scores were made too large, or will become so: where such a run stalls, it stalls by saturation
+control     nothing is wrong with its attention: an alarm is a false one
+other       it cannot learn, for a reason that is not attention's: it must not be called frozen
+saturation  the scores were made too large, or will become so: where such a run stalls, it stalls by saturation
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -38,11 +39,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.condition} {self.architecture} {self.task} d{self.dim} s{self.seed}".replace(" ", "_").replace("/", "per")
+        return f"{self.condition} {self.architecture} {self.task} d{self.dim} s{self.seed}".replace(" ", "_").replace(
+            "/", "per"
+        )
 
 
-def some(condition: str, kind: str, seeds: list[int], combinations: list[tuple[str, str]] = COMBINATIONS,
-         **options) -> Iterator[Run]:
+def some(
+    condition: str, kind: str, seeds: list[int], combinations: list[tuple[str, str]] = COMBINATIONS, **options
+) -> Iterator[Run]:
     for seed in seeds:
         for architecture, task in combinations:
             yield Run(condition, kind, architecture, task, seed, **options)
@@ -75,8 +79,15 @@ def trial(seeds: int = 200) -> list[Run]:
     runs += some("unscaled", "saturation", [seeds + 11], scale="none")
     runs += some("unscaled", "saturation", [seeds + 12], first, dim=32, scale="none")
     runs += some("unscaled", "saturation", [seeds + 13], dim=128, scale="none")
-    for seed, factor, where in ((20, 2.0, first), (21, 3.0, second), (22, 5.0, COMBINATIONS), (23, 8.0, COMBINATIONS),
-                                (24, 12.0, COMBINATIONS), (25, 40.0, first), (26, 100.0, second)):
+    for seed, factor, where in (
+        (20, 2.0, first),
+        (21, 3.0, second),
+        (22, 5.0, COMBINATIONS),
+        (23, 8.0, COMBINATIONS),
+        (24, 12.0, COMBINATIONS),
+        (25, 40.0, first),
+        (26, 100.0, second),
+    ):
         runs += some(f"init x{factor:g}", "saturation", [seeds + seed], where, factor=factor)
     runs += some("layer 0 x40", "saturation", [seeds + 31], factor=40.0, layers=(0,))
     runs += some("layer 1 x40", "saturation", [seeds + 32], factor=40.0, layers=(1,))

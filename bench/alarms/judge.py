@@ -1,11 +1,11 @@
 """Plays recorded runs to the alarm that a watch has by default, and counts: who stalled, who was reported, how soon."""
+
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, Iterator
 
 import numpy as np
-
 from rootdk import Alarm, Event
 from rootdk._watch.alarm import Watchdog
 
@@ -65,8 +65,17 @@ def outcome(found: dict[str, Any], every: int = 1, *, losses: bool = True) -> Ou
     healthy = found["healthy"] or found["learned"]
     learned, begin = found["learned"], closes_at(found)
     times = None if learned is None else round((learned - found["begin"]) / healthy, 2)
-    return Outcome(found["name"], found["run"]["condition"], found["dim"], found["run"]["kind"], learned is None, times,
-                   [event.step - begin for event in events], [event.cause for event in events], [event.layer for event in events])
+    return Outcome(
+        found["name"],
+        found["run"]["condition"],
+        found["dim"],
+        found["run"]["kind"],
+        learned is None,
+        times,
+        [event.step - begin for event in events],
+        [event.cause for event in events],
+        [event.layer for event in events],
+    )
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
@@ -76,10 +85,18 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     for one in outcomes:
         size = f", d_k {one.dim}" if one.condition in ("healthy", "unscaled") else ""
         groups.setdefault((one.kind, one.condition + size), []).append(one)
-    for (kind, condition), group in sorted(groups.items(), key=lambda item: ("control", "other", "saturation").index(item[0][0])):
+    for (kind, condition), group in sorted(
+        groups.items(), key=lambda item: ("control", "other", "saturation").index(item[0][0])
+    ):
         stalled, others = [one for one in group if one.stalled], [one for one in group if not one.stalled]
-        shown = [condition, str(len(group)), str(len(stalled)), reported(stalled),
-                 ", ".join(f"{one.times:.1f}" for one in sorted(others, key=lambda one: one.times)) or "–", reported(others)]
+        shown = [
+            condition,
+            str(len(group)),
+            str(len(stalled)),
+            reported(stalled),
+            ", ".join(f"{one.times:.1f}" for one in sorted(others, key=lambda one: one.times)) or "–",
+            reported(others),
+        ]
         yield f"| {' | '.join(shown)} |"
 
 
@@ -92,15 +109,18 @@ def floors(outcomes: list[Outcome]) -> dict[str, Any]:
     stalled = [one for one in outcomes if one.kind == "saturation" and one.stalled]
     late = [one for one in outcomes if one.kind == "saturation" and not one.stalled]
     return {
-        "runs": len(outcomes), "stalled by saturation": len(stalled),
+        "runs": len(outcomes),
+        "stalled by saturation": len(stalled),
         f"of these reported within {SOON} steps": sum(one.found for one in stalled),
         "of these reported at all": sum(bool(one.delays) for one in stalled),
-        "not found or late": [f"{one.name} ({one.delays[0]} steps)" if one.delays else one.name
-                              for one in stalled if not one.found],
+        "not found or late": [
+            f"{one.name} ({one.delays[0]} steps)" if one.delays else one.name for one in stalled if not one.found
+        ],
         "control runs": sum(one.kind == "control" for one in outcomes),
         "control runs that learned": sum(one.kind == "control" and not one.stalled for one in outcomes),
         "runs that stall for other reasons": sum(one.kind == "other" and one.stalled for one in outcomes),
         "false alarms": [one.name for one in outcomes if one.false],
-        "saturated, but learned": len(late), "of these reported": sum(bool(one.delays) for one in late),
+        "saturated, but learned": len(late),
+        "of these reported": sum(bool(one.delays) for one in late),
         "more than one alarm for a layer": sum(len(set(one.layers)) < len(one.layers) for one in outcomes),
     }

@@ -1,4 +1,5 @@
 """Does what an alarm advises help? The words are read, what they say is done, and the run is counted against the healthy one."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -14,8 +15,11 @@ from record import train
 
 # Runs of the trial that are mended, by cause; chosen before any was judged.
 CHOSEN = {
-    "unscaled": ("unscaled", 128), "initialisation": ("init x12", 64), "gains of QK-norm": ("QK-norm, gains x12", 64),
-    "blow-up in mid-run": ("blow-up x12 at 40", 64), "rate of W_q and W_k": ("rate of q, k x50", 64),
+    "unscaled": ("unscaled", 128),
+    "initialisation": ("init x12", 64),
+    "gains of QK-norm": ("QK-norm, gains x12", 64),
+    "blow-up in mid-run": ("blow-up x12 at 40", 64),
+    "rate of W_q and W_k": ("rate of q, k x50", 64),
 }
 ENOUGH = 1.5  # times the steps of a healthy run
 NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"

@@ -1,5 +1,6 @@
 """Two architectures of two layers and width 64: a decoder written here, and transformers' Llama (Qwen3 where QK-norm is wanted).
 Queries and keys begin with unit variance in both, the assumption under which 1/√d_k is right."""
+
 from __future__ import annotations
 
 from typing import Iterator
@@ -32,7 +33,9 @@ class Block(torch.nn.Module):
         super().__init__()
         self.norm_1, self.norm_2 = torch.nn.RMSNorm(WIDTH), torch.nn.RMSNorm(WIDTH)
         self.self_attn = Attention(dim, qk_norm)
-        self.mlp = torch.nn.Sequential(torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.GELU(), torch.nn.Linear(2 * WIDTH, WIDTH))
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.GELU(), torch.nn.Linear(2 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.self_attn(self.norm_1(x))
@@ -44,7 +47,10 @@ class Decoder(torch.nn.Module):
 
     def __init__(self, vocabulary: int, dim: int, qk_norm: bool):
         super().__init__()
-        self.tokens, self.positions = torch.nn.Embedding(vocabulary, WIDTH), torch.nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.tokens, self.positions = (
+            torch.nn.Embedding(vocabulary, WIDTH),
+            torch.nn.Parameter(torch.randn(LENGTH, WIDTH)),
+        )
         self.layers = torch.nn.ModuleList(Block(dim, qk_norm) for _ in range(LAYERS))
         self.norm, self.head = torch.nn.RMSNorm(WIDTH), torch.nn.Linear(WIDTH, vocabulary, bias=False)
         for layer in self.layers:
@@ -63,9 +69,21 @@ def llama(vocabulary: int, dim: int, qk_norm: bool) -> torch.nn.Module:
 
     kind = "Qwen3" if qk_norm else "Llama"
     config = getattr(transformers, kind + "Config")(
-        vocab_size=vocabulary, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        num_key_value_heads=HEADS, head_dim=dim, max_position_embeddings=LENGTH, initializer_range=WIDTH**-0.5, use_cache=False,
-        attn_implementation="sdpa", pad_token_id=None, bos_token_id=None, eos_token_id=None)
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        head_dim=dim,
+        max_position_embeddings=LENGTH,
+        initializer_range=WIDTH**-0.5,
+        use_cache=False,
+        attn_implementation="sdpa",
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     return getattr(transformers, kind + "ForCausalLM")(config)
 
 

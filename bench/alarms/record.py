@@ -1,4 +1,5 @@
 """Trains one run under rootdk.watch and writes what every step showed, so that rules can be judged without training again."""
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -11,15 +12,25 @@ import time
 import warnings
 from typing import Any, Callable
 
+import rootdk
 import torch
 from conditions import RATE, Run
 from models import attentions, build, loss_of, projections
 from tasks import TASKS
 
-import rootdk
-
-COLUMNS = ("trace_j", "sigma_ratio", "score_sigma", "sigma_q", "sigma_k", "scale", "key_mean_norm", "raw_max", "entropy",
-           "mean_p_max", "rows_not_finite")
+COLUMNS = (
+    "trace_j",
+    "sigma_ratio",
+    "score_sigma",
+    "sigma_q",
+    "sigma_k",
+    "scale",
+    "key_mean_norm",
+    "raw_max",
+    "entropy",
+    "mean_p_max",
+    "rows_not_finite",
+)
 EVERY = 5  # steps between looks
 LONGEST = 700  # steps, of a healthy run
 AFTER = 40  # steps that a run is looked at after it has learned
@@ -61,8 +72,14 @@ def learned_at(losses: list[float], target: float, begin: int = 0) -> int | None
     return None
 
 
-def train(run: Run, healthy: float | None, *, prepare: Callable[[torch.nn.Module], None] | None = None,
-          mend: Mend | None = None, mend_at: int = 0) -> dict[str, Any]:
+def train(
+    run: Run,
+    healthy: float | None,
+    *,
+    prepare: Callable[[torch.nn.Module], None] | None = None,
+    mend: Mend | None = None,
+    mend_at: int = 0,
+) -> dict[str, Any]:
     """`healthy` is T, the steps a healthy run of this kind takes; a run may take three times as long (None: T is being measured).
     `prepare` changes the model before the first step; `mend` is called before every step from `mend_at` on."""
     torch.manual_seed(run.seed)
@@ -118,9 +135,21 @@ def train(run: Run, healthy: float | None, *, prepare: Callable[[torch.nn.Module
             if row["head"] == 0:
                 rows.append([])
             rows[-1].append(float(f"{row[name]:.4g}"))
-    return {"run": vars(run) | {"layers": list(run.layers)}, "name": run.name, "target": task.target, "healthy": healthy,
-            "every": EVERY, "begin": begin, "learned": learned, "limit": limit, "losses": [float(f"{x:.4g}") for x in losses],
-            "seconds": round(time.process_time() - started, 2), "dim": run.dim, "classes": task.vocabulary, "trace": layers}
+    return {
+        "run": vars(run) | {"layers": list(run.layers)},
+        "name": run.name,
+        "target": task.target,
+        "healthy": healthy,
+        "every": EVERY,
+        "begin": begin,
+        "learned": learned,
+        "limit": limit,
+        "losses": [float(f"{x:.4g}") for x in losses],
+        "seconds": round(time.process_time() - started, 2),
+        "dim": run.dim,
+        "classes": task.vocabulary,
+        "trace": layers,
+    }
 
 
 def one(run: Run, healthy: float | None, folder: pathlib.Path) -> dict[str, Any]:
@@ -147,6 +176,8 @@ def record(runs: list[Run], folder: pathlib.Path, jobs: int) -> list[dict[str, A
         found = list(pool.map(one, healthy, [None] * len(healthy), [folder] * len(healthy)))
         for run, result in zip(healthy, found):
             times.setdefault((run.architecture, run.task, run.dim), []).append(result["learned"] or LONGEST)
-        usual = [statistics.median(times.get((run.architecture, run.task, run.dim)) or times[run.architecture, run.task, 64])
-                 for run in others]
+        usual = [
+            statistics.median(times.get((run.architecture, run.task, run.dim)) or times[run.architecture, run.task, 64])
+            for run in others
+        ]
         return found + list(pool.map(one, others, usual, [folder] * len(others)))

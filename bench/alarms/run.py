@@ -5,6 +5,7 @@ what became of them.
 
 Recordings are kept: a second call only judges. Prints the tables of docs/python/watch.md; results go to the folder's alarms.json.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,7 +31,9 @@ def mend_chosen(found: list[dict], folder: pathlib.Path, jobs: int) -> dict[str,
     with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for cause, (condition, dim) in CHOSEN.items():
             ill = [one for one in found if (one["run"]["condition"], one["dim"]) == (condition, dim)]
-            ill = [one for one in ill if one["learned"] is None or one["learned"] - one["begin"] > ENOUGH * one["healthy"]]
+            ill = [
+                one for one in ill if one["learned"] is None or one["learned"] - one["begin"] > ENOUGH * one["healthy"]
+            ]
             ill = ill[:: max(1, len(ill) - 1)]  # the first and the last: of both architectures and both tasks
             out[cause] = list(pool.map(one_mended, ill, [folder] * len(ill)))
     return out
@@ -50,18 +53,26 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--jobs", type=int, default=1, help="runs side by side, a thread each")
     arguments.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "alarms")
-    arguments.add_argument("--tuning", action="store_true", help="the runs that thresholds were chosen on, instead of the trial's")
+    arguments.add_argument(
+        "--tuning", action="store_true", help="the runs that thresholds were chosen on, instead of the trial's"
+    )
     given = arguments.parse_args()
     name = "tuning" if given.tuning else "trial"
     if given.tuning:  # each set has its own T
-        found = record(tuning(), given.folder / name, given.jobs) + record(trial(100), given.folder / "first", given.jobs)
+        found = record(tuning(), given.folder / name, given.jobs) + record(
+            trial(100), given.folder / "first", given.jobs
+        )
     else:
         found = record(trial(), given.folder / name, given.jobs)
     outcomes = [outcome(one) for one in found]
     print(f"{describe()['cpu']}, {describe()['date']}", *table(outcomes), sep="\n")
-    result = {"machine": describe(), "set": name, "floors": floors(outcomes),
-              "looks every 20 steps": floors([outcome(one, 20) for one in found]),
-              "without the loss": floors([outcome(one, losses=False) for one in found])}
+    result = {
+        "machine": describe(),
+        "set": name,
+        "floors": floors(outcomes),
+        "looks every 20 steps": floors([outcome(one, 20) for one in found]),
+        "without the loss": floors([outcome(one, losses=False) for one in found]),
+    }
     if not given.tuning:
         result["mended"] = mend_chosen(found, given.folder / "mended", given.jobs)
         print("\n| cause | run | what was done | times T |", "|---|---|---|---|", sep="\n")

@@ -1,5 +1,6 @@
 """What the small models learn: a task with an exact answer, and a made-up language. Each gives tokens [BATCH, LENGTH] and
 labels of the same shape, already shifted: the label at i is what should follow token i, or -100."""
+
 from __future__ import annotations
 
 import random

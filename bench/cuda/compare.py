@@ -8,13 +8,13 @@ import fnmatch
 import statistics
 import sys
 
-import torch
-
 import run
+import torch
 
 
 def rows():
     """name, what makes a run out of a library"""
+
     def forward(b, hq, hk, t, s, d, causal, **options):
         q, k, v = run.inputs(b, hq, hk, t, s, d)
         return lambda library: library.forward(q, k, v, causal, **options)
@@ -26,7 +26,9 @@ def rows():
 
     for name, *shape in run.FORWARD + run.DECODE:
         yield name, forward, shape, {}
-    for name, *shape in run.FORWARD[:2] + run.FORWARD[4:6] + run.DECODE:  # a cache that is not full: the last block holds keys of no item
+    for name, *shape in (
+        run.FORWARD[:2] + run.FORWARD[4:6] + run.DECODE
+    ):  # a cache that is not full: the last block holds keys of no item
         yield f"{name}, by lengths", forward, shape, {"key_length": shape[4] - 100}
     for name, *shape in run.BACKWARD:
         yield name, backward, shape, {}
@@ -49,7 +51,10 @@ def main():
         of = make(*shape, **options)
         times = run.timed({"old": of(old), "new": of(new)}, repeats=101, warm=0.3)
         low, median, high = statistics.quantiles([b / a for a, b in zip(times["old"], times["new"])], n=4)
-        print(f"{name:46s} new over old {median:.3f} ({low:.3f} – {high:.3f}), {statistics.median(times['new']):.4f} ms", flush=True)
+        print(
+            f"{name:46s} new over old {median:.3f} ({low:.3f} – {high:.3f}), {statistics.median(times['new']):.4f} ms",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

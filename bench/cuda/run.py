@@ -23,24 +23,52 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 class Call(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int64) for n in ("batch", "heads_q", "heads_kv", "len_q", "len_kv", "dim")] + [
-        ("dtype", ctypes.c_int32), ("causal", ctypes.c_int32), ("stats", ctypes.c_int32), ("sample", ctypes.c_int32), ("soft_cap", ctypes.c_float), ("causes", ctypes.c_int32), ("key_length", ctypes.c_int64)]
+        ("dtype", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
+        ("stats", ctypes.c_int32),
+        ("sample", ctypes.c_int32),
+        ("soft_cap", ctypes.c_float),
+        ("causes", ctypes.c_int32),
+        ("key_length", ctypes.c_int64),
+    ]
 
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 # name, batch, query heads, key heads, queries, keys, dim, causal: 16 k tokens a head batch, as the published tables have it
-FORWARD = [(f"forward d{d} {n} {'causal' if c else 'full'}", max(1, 16384 // n), 2048 // d, 2048 // d, n, n, d, c)
-           for d, n in ((128, 4096), (128, 16384), (64, 4096), (64, 16384), (256, 4096)) for c in (False, True)]
-FORWARD += [(f"forward d64 512 batch 32 {'causal' if c else 'full'}", 32, 32, 32, 512, 512, 64, c) for c in (False, True)]
-DECODE = [("decode 32/8 batch 64 8k", 64, 32, 8, 1, 8192, 128, False), ("decode 32/8 batch 8 8k", 8, 32, 8, 1, 8192, 128, False),
-          ("decode 32/8 batch 1 128k", 1, 32, 8, 1, 131072, 128, False)]
-BACKWARD = [(f"backward d{d} {n} {'causal' if c else 'full'}", max(1, 16384 // n), 2048 // d, 2048 // d, n, n, d, c)
-            for d, n in ((128, 4096), (128, 16384), (64, 4096), (64, 16384), (256, 4096)) for c in (False, True)]
-BACKWARD += [(f"backward 32/8 d128 4096 {'causal' if c else 'full'}", 2, 32, 8, 4096, 4096, 128, c) for c in (False, True)]
+FORWARD = [
+    (f"forward d{d} {n} {'causal' if c else 'full'}", max(1, 16384 // n), 2048 // d, 2048 // d, n, n, d, c)
+    for d, n in ((128, 4096), (128, 16384), (64, 4096), (64, 16384), (256, 4096))
+    for c in (False, True)
+]
+FORWARD += [
+    (f"forward d64 512 batch 32 {'causal' if c else 'full'}", 32, 32, 32, 512, 512, 64, c) for c in (False, True)
+]
+DECODE = [
+    ("decode 32/8 batch 64 8k", 64, 32, 8, 1, 8192, 128, False),
+    ("decode 32/8 batch 8 8k", 8, 32, 8, 1, 8192, 128, False),
+    ("decode 32/8 batch 1 128k", 1, 32, 8, 1, 131072, 128, False),
+]
+BACKWARD = [
+    (f"backward d{d} {n} {'causal' if c else 'full'}", max(1, 16384 // n), 2048 // d, 2048 // d, n, n, d, c)
+    for d, n in ((128, 4096), (128, 16384), (64, 4096), (64, 16384), (256, 4096))
+    for c in (False, True)
+]
+BACKWARD += [
+    (f"backward 32/8 d128 4096 {'causal' if c else 'full'}", 2, 32, 8, 4096, 4096, 128, c) for c in (False, True)
+]
 BACKWARD += [("backward d64 512 batch 32 causal", 32, 32, 32, 512, 512, 64, True)]
-CAPS = [("soft-cap 30 d128 4096 full", 4, 16, 16, 4096, 4096, 128, False), ("soft-cap 30 d128 4096 causal", 4, 16, 16, 4096, 4096, 128, True), ("soft-cap 30 d64 4096 full", 4, 32, 32, 4096, 4096, 64, False)]
+CAPS = [
+    ("soft-cap 30 d128 4096 full", 4, 16, 16, 4096, 4096, 128, False),
+    ("soft-cap 30 d128 4096 causal", 4, 16, 16, 4096, 4096, 128, True),
+    ("soft-cap 30 d64 4096 full", 4, 32, 32, 4096, 4096, 64, False),
+]
 FLEX = ("forward d128 4096 *", "soft-cap 30 d128 4096 full")  # compiling it takes longer than all the rest
-STATS = [("d128 4096 full", 4, 16, 16, 4096, 4096, 128, False), ("d128 4096 causal", 4, 16, 16, 4096, 4096, 128, True), ("d64 4096 full", 4, 32, 32, 4096, 4096, 64, False)]
+STATS = [
+    ("d128 4096 full", 4, 16, 16, 4096, 4096, 128, False),
+    ("d128 4096 causal", 4, 16, 16, 4096, 4096, 128, True),
+    ("d64 4096 full", 4, 32, 32, 4096, 4096, 64, False),
+]
 
 
 class Rootdk:
@@ -51,7 +79,9 @@ class Rootdk:
 
     def forward(self, q, k, v, causal, stats=1, sample=1, soft_cap=0.0, causes=False, key_length=0):
         b, h, n, d = q.shape
-        call = Call(b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, stats, sample, soft_cap, causes, key_length)
+        call = Call(
+            b, h, k.shape[1], n, k.shape[2], d, DTYPES[q.dtype], causal, stats, sample, soft_cap, causes, key_length
+        )
         name, size = ctypes.create_string_buffer(32), ctypes.c_int64()
         plan = ctypes.c_void_p(self.lib.bench_plan(ctypes.byref(call), 0, ctypes.byref(size), name, 32))
         if not plan:
@@ -118,13 +148,16 @@ def right_gradients(run, exact, group):
     got = run()
     got = [got[0][0, :group], got[1][0, 0], got[2][0, 0]]
     errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(got, exact)]
-    return max(errors), max(errors) < 2e-2  # bf16 probabilities and dS under sums of thousands: a few 1e-3, of either sign
+    return max(errors), max(
+        errors
+    ) < 2e-2  # bf16 probabilities and dS under sums of thousands: a few 1e-3, of either sign
 
 
 def sdpa(backend, q, k, v, causal):
     def run():
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+
     return run
 
 
@@ -138,6 +171,7 @@ def flex(q, k, v, causal, soft_cap=0.0):
 
     def run():
         return flex_compiled(q, k, v, score_mod=cap, block_mask=mask)
+
     return run
 
 
@@ -150,7 +184,7 @@ def exact(q, k, v, causal, rows, soft_cap=0.0):
         if soft_cap > 0:
             s = soft_cap * torch.tanh(s / soft_cap)
         if causal:
-            s[i + 1:] = -math.inf
+            s[i + 1 :] = -math.inf
         out.append(torch.softmax(s, 0) @ v[b, h // g].double())
     return torch.stack(out)
 
@@ -205,7 +239,11 @@ def timed(contestants, repeats=31, warm=0.5, capture=True):
 
 
 def inputs(b, hq, hk, t, s, d, dtype=torch.bfloat16):
-    return (torch.randn(b, hq, t, d, device="cuda", dtype=dtype), torch.randn(b, hk, s, d, device="cuda", dtype=dtype), torch.randn(b, hk, s, d, device="cuda", dtype=dtype))
+    return (
+        torch.randn(b, hq, t, d, device="cuda", dtype=dtype),
+        torch.randn(b, hk, s, d, device="cuda", dtype=dtype),
+        torch.randn(b, hk, s, d, device="cuda", dtype=dtype),
+    )
 
 
 def main():
@@ -214,7 +252,9 @@ def main():
     torch.manual_seed(1)
     rows = []
 
-    def report(name, contestants, q, k, v, causal, work, unit, soft_cap=0.0, check=right, capture=True, repeats=31, base=None):
+    def report(
+        name, contestants, q, k, v, causal, work, unit, soft_cap=0.0, check=right, capture=True, repeats=31, base=None
+    ):
         """With a base, also the time over its time, round by round."""
         alive, errors = {}, {}
         for peer, run in contestants.items():
@@ -229,20 +269,40 @@ def main():
         times = timed(alive, repeats, capture=capture)
         medians = {peer: statistics.median(ms) for peer, ms in times.items()}
         rates = {peer: work / ms / 1e9 for peer, ms in medians.items()}
-        row = {"row": name, "unit": unit, "repeats": repeats, "rate": rates, "ms": {p: {"median": medians[p], "min": min(times[p]), "max": max(times[p])} for p in times},
-               "relative_error": errors}
+        row = {
+            "row": name,
+            "unit": unit,
+            "repeats": repeats,
+            "rate": rates,
+            "ms": {p: {"median": medians[p], "min": min(times[p]), "max": max(times[p])} for p in times},
+            "relative_error": errors,
+        }
         rows.append(row)
         print(f"{name:34s}", "  ".join(f"{peer} {rate:7.1f}" for peer, rate in rates.items()), unit, flush=True)
         if base in times:
-            quartiles = {peer: statistics.quantiles([a / b for a, b in zip(times[peer], times[base])], n=4) for peer in times if peer != base}
-            row[f"over {base}"] = {peer: dict(zip(("lower quartile", "median", "upper quartile"), q)) for peer, q in quartiles.items()}
-            print(f"{'  time over ' + base:34s}", "  ".join(f"{peer} {q[1]:.3f} ({q[0]:.3f} – {q[2]:.3f})" for peer, q in quartiles.items()), flush=True)
+            quartiles = {
+                peer: statistics.quantiles([a / b for a, b in zip(times[peer], times[base])], n=4)
+                for peer in times
+                if peer != base
+            }
+            row[f"over {base}"] = {
+                peer: dict(zip(("lower quartile", "median", "upper quartile"), q)) for peer, q in quartiles.items()
+            }
+            print(
+                f"{'  time over ' + base:34s}",
+                "  ".join(f"{peer} {q[1]:.3f} ({q[0]:.3f} – {q[2]:.3f})" for peer, q in quartiles.items()),
+                flush=True,
+            )
 
     for name, b, hq, hk, t, s, d, causal in FORWARD:
         if not fnmatch.fnmatch(name, pattern):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
-        contestants = {"rootdk": ours.forward(q, k, v, causal), "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal), "flash": sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)}
+        contestants = {
+            "rootdk": ours.forward(q, k, v, causal),
+            "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+            "flash": sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal),
+        }
         if any(fnmatch.fnmatch(name, x) for x in FLEX):
             contestants["flex"] = flex(q, k, v, causal)
         report(name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s")
@@ -250,7 +310,11 @@ def main():
         if not fnmatch.fnmatch(name, pattern):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
-        contestants = {"rootdk": ours.forward(q, k, v, causal), "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal), "flash": sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)}
+        contestants = {
+            "rootdk": ours.forward(q, k, v, causal),
+            "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+            "flash": sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal),
+        }
         report(name, contestants, q, k, v, causal, 2 * k.numel() * 2 * 1000, "GB/s")
     for name, b, hq, hk, t, s, d, causal in BACKWARD:
         if not fnmatch.fnmatch(name, pattern):
@@ -258,10 +322,23 @@ def main():
         q, k, v = inputs(b, hq, hk, t, s, d)
         d_o = torch.randn_like(q)
         want = exact_gradients(q, k, v, d_o, causal)
-        contestants = {"rootdk": ours.backward(q, k, v, d_o, causal), "cudnn": sdpa_backward(SDPBackend.CUDNN_ATTENTION, q, k, v, d_o, causal),
-                       "flash": sdpa_backward(SDPBackend.FLASH_ATTENTION, q, k, v, d_o, causal)}
-        report(name, contestants, q, k, v, causal, 10 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s",
-               check=lambda run, *_, want=want, group=hq // hk: right_gradients(run, want, group), capture=False)
+        contestants = {
+            "rootdk": ours.backward(q, k, v, d_o, causal),
+            "cudnn": sdpa_backward(SDPBackend.CUDNN_ATTENTION, q, k, v, d_o, causal),
+            "flash": sdpa_backward(SDPBackend.FLASH_ATTENTION, q, k, v, d_o, causal),
+        }
+        report(
+            name,
+            contestants,
+            q,
+            k,
+            v,
+            causal,
+            10 * b * hq * t * s * d / (2 if causal else 1),
+            "TFLOP/s",
+            check=lambda run, *_, want=want, group=hq // hk: right_gradients(run, want, group),
+            capture=False,
+        )
         del want, contestants
     for name, b, hq, hk, t, s, d, causal in CAPS:
         if not fnmatch.fnmatch(name, pattern):
@@ -270,20 +347,53 @@ def main():
         contestants = {"rootdk": ours.forward(q, k, v, causal, soft_cap=30.0)}
         if any(fnmatch.fnmatch(name, x) for x in FLEX):
             contestants["flex"] = flex(q, k, v, causal, soft_cap=30.0)
-        report(name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s", soft_cap=30.0)
+        report(
+            name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s", soft_cap=30.0
+        )
     for name, b, hq, hk, t, s, d, causal in STATS:
         if not fnmatch.fnmatch("statistics " + name, pattern):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
-        contestants = {"none": ours.forward(q, k, v, causal, stats=0), "basic": ours.forward(q, k, v, causal), "sampled 1/8": ours.forward(q, k, v, causal, stats=2, sample=8),
-                       "full": ours.forward(q, k, v, causal, stats=2), "sampled, causes": ours.forward(q, k, v, causal, stats=2, sample=8, causes=True),
-                       "full, causes": ours.forward(q, k, v, causal, stats=2, causes=True), "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)}
+        contestants = {
+            "none": ours.forward(q, k, v, causal, stats=0),
+            "basic": ours.forward(q, k, v, causal),
+            "sampled 1/8": ours.forward(q, k, v, causal, stats=2, sample=8),
+            "full": ours.forward(q, k, v, causal, stats=2),
+            "sampled, causes": ours.forward(q, k, v, causal, stats=2, sample=8, causes=True),
+            "full, causes": ours.forward(q, k, v, causal, stats=2, causes=True),
+            "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+        }
         # What statistics may cost is a matter of hundredths, and a round scatters by two: the median of 401 by a tenth of one.
-        report("statistics " + name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s", repeats=401, base="none")
+        report(
+            "statistics " + name,
+            contestants,
+            q,
+            k,
+            v,
+            causal,
+            4 * b * hq * t * s * d / (2 if causal else 1),
+            "TFLOP/s",
+            repeats=401,
+            base="none",
+        )
 
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
-    json.dump({"date": datetime.date.today().isoformat(), "card": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__, "cuda": torch.version.cuda,
-               "cudnn": torch.backends.cudnn.version(), "dtype": "bf16", "rows": rows}, open(sys.argv[2], "w"), indent=1)
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"], capture_output=True, text=True
+    ).stdout.strip()
+    json.dump(
+        {
+            "date": datetime.date.today().isoformat(),
+            "card": torch.cuda.get_device_name(),
+            "driver": driver,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "dtype": "bf16",
+            "rows": rows,
+        },
+        open(sys.argv[2], "w"),
+        indent=1,
+    )
 
 
 if __name__ == "__main__":

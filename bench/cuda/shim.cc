@@ -1,5 +1,5 @@
-// The CUDA backend behind one C function for the benchmark, which calls it from Python by ctypes: tensors as PyTorch lays them out,
-// [batch, heads, length, dim], contiguous.
+// The CUDA backend behind one C function for the benchmark, which calls it from Python by ctypes: tensors as PyTorch
+// lays them out, [batch, heads, length, dim], contiguous.
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -27,11 +27,11 @@ extern "C" {
 
 struct Call {
   std::int64_t batch, heads_q, heads_kv, len_q, len_kv, dim;
-  std::int32_t dtype;       // rootdk::DType
+  std::int32_t dtype;  // rootdk::DType
   std::int32_t causal;
-  std::int32_t stats;       // rootdk::StatsLevel
-  std::int32_t sample;      // full statistics from one in so many blocks
-  float soft_cap;           // 0: off
+  std::int32_t stats;   // rootdk::StatsLevel
+  std::int32_t sample;  // full statistics from one in so many blocks
+  float soft_cap;       // 0: off
   std::int32_t causes;
   std::int64_t key_length;  // of each item; 0: all of len_kv
 };
@@ -65,7 +65,8 @@ const void* bench_plan(const Call* c, int backward, std::int64_t* bytes, char* k
     make(made, *c, backward ? Pass::kBackward : Pass::kForward);
     const Plan& plan = made.plan;
     std::strncpy(kernel, plan.kernel.c_str(), static_cast<std::size_t>(capacity - 1));
-    *bytes = static_cast<std::int64_t>(engine::records_bytes(plan) + (backward ? gpu::backward_bytes(plan) : gpu::forward_bytes(plan)));
+    *bytes = static_cast<std::int64_t>(engine::records_bytes(plan) +
+                                       (backward ? gpu::backward_bytes(plan) : gpu::forward_bytes(plan)));
     return &plan;
   } catch (const std::exception& e) {
     last_error = e.what();
@@ -84,7 +85,9 @@ int bench_forward(const void* made, void* q, void* k, void* v, void* o, void* ls
     Outputs out;
     out.o = on_device(o, s.dtype, queries);
     out.lse = on_device(lse, DType::kF32, {s.batch, s.heads_q, s.len_q, 1});
-    gpu::forward({plan, in, out, records.rows, records.full, records.causes, records.gaps, static_cast<std::byte*>(workspace) + arena.used()}, stream);
+    gpu::forward({plan, in, out, records.rows, records.full, records.causes, records.gaps,
+                  static_cast<std::byte*>(workspace) + arena.used()},
+                 stream);
     return 0;
   } catch (const std::exception& e) {
     last_error = e.what();
@@ -92,15 +95,21 @@ int bench_forward(const void* made, void* q, void* k, void* v, void* o, void* ls
   }
 }
 
-int bench_backward(const void* made, void* q, void* k, void* v, void* o, void* lse, void* d_o, void* d_q, void* d_k, void* d_v, void* workspace, void* stream) {
+int bench_backward(const void* made, void* q, void* k, void* v, void* o, void* lse, void* d_o, void* d_q, void* d_k,
+                   void* d_v, void* workspace, void* stream) {
   try {
     const Plan& plan = *static_cast<const Plan*>(made);
     const Shape& s = plan.shape;
     const Extents queries = {s.batch, s.heads_q, s.len_q, s.dim_qk}, keys = {s.batch, s.heads_kv, s.len_kv, s.dim_qk};
-    const BackwardInputs in{on_device(q, s.dtype, queries), on_device(k, s.dtype, keys), on_device(v, s.dtype, keys), on_device(o, s.dtype, queries),
-                            on_device(lse, DType::kF32, {s.batch, s.heads_q, s.len_q, 1}), on_device(d_o, s.dtype, queries)};
+    const BackwardInputs in{on_device(q, s.dtype, queries),
+                            on_device(k, s.dtype, keys),
+                            on_device(v, s.dtype, keys),
+                            on_device(o, s.dtype, queries),
+                            on_device(lse, DType::kF32, {s.batch, s.heads_q, s.len_q, 1}),
+                            on_device(d_o, s.dtype, queries)};
     Gradients out;
-    out.d_q = on_device(d_q, s.dtype, queries), out.d_k = on_device(d_k, s.dtype, keys), out.d_v = on_device(d_v, s.dtype, keys);
+    out.d_q = on_device(d_q, s.dtype, queries), out.d_k = on_device(d_k, s.dtype, keys),
+    out.d_v = on_device(d_v, s.dtype, keys);
     gpu::backward({plan, in, out, nullptr, static_cast<std::byte*>(workspace)}, stream);
     return 0;
   } catch (const std::exception& e) {

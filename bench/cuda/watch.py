@@ -6,6 +6,7 @@ usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (withou
 A round runs every way for STEPS steps, in an order that rotates, and waits for the device at its end, so what the watch still has to read
 is in its time. Ratios are within rounds.
 """
+
 import os
 import statistics
 import sys
@@ -23,7 +24,10 @@ else:
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 STEPS = 5
-SIZES = {"small": (12, 1024, 16, 4, 2048), "layers of a 7 B model": (4, 4096, 32, 2, 4096)}  # layers, width, heads, batch, length
+SIZES = {
+    "small": (12, 1024, 16, 4, 2048),
+    "layers of a 7 B model": (4, 4096, 32, 2, 4096),
+}  # layers, width, heads, batch, length
 F = torch.nn.functional
 
 
@@ -33,7 +37,9 @@ class Layer(torch.nn.Module):
         self.heads = heads
         self.norm, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.project, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.inner = torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
+        self.inner = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.project(self.norm(x)).chunk(3, -1))
@@ -71,13 +77,18 @@ def compare(name, layers, width, heads, batch, length):
         model = torch.nn.Sequential(*(Layer(width, heads) for _ in range(layers))).bfloat16()
     x = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
     print(f"{name}: {layers} layers, {heads} heads of {width // heads}, {batch} × {length} tokens")
-    ways = {"unwatched": None, "watched": {}, "watched, all rows": {"rows": length}, "watched, one step in 5": {"every": 5},
-            "watched, beside the model's kernel": {"beside": True}}
+    ways = {
+        "unwatched": None,
+        "watched": {},
+        "watched, all rows": {"rows": length},
+        "watched, one step in 5": {"every": 5},
+        "watched, beside the model's kernel": {"beside": True},
+    }
     for title, step in (("forward", forward), ("forward and backward", train)):
         found = {name: [] for name in ways}
         for round_ in range(ROUNDS + 1):  # the first is for the caches
             names = list(ways)
-            for name in names[round_ % len(names):] + names[: round_ % len(names)]:
+            for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
                 took = seconds(model, x, step, ways[name])
                 if round_:
                     found[name].append(took)
@@ -89,13 +100,18 @@ def compare(name, layers, width, heads, batch, length):
 
 
 def main():
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, and the range")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, and the range"
+    )
     for name, size in SIZES.items():
         compare(name, *size)
     q, k, v = (torch.randn(1, 8, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    calls = {"PyTorch's": lambda: F.scaled_dot_product_attention(q, k, v), "rootdk.attention": lambda: rootdk.attention(q, k, v),
-             "with basic statistics": lambda: rootdk.attention(q, k, v, stats="basic"),
-             "the operator": lambda: torch.ops.rootdk.attention(q, k, v)}
+    calls = {
+        "PyTorch's": lambda: F.scaled_dot_product_attention(q, k, v),
+        "rootdk.attention": lambda: rootdk.attention(q, k, v),
+        "with basic statistics": lambda: rootdk.attention(q, k, v, stats="basic"),
+        "the operator": lambda: torch.ops.rootdk.attention(q, k, v),
+    }
     print("the host's part of a small call")
     for name, call in calls.items():
         for _ in range(20):

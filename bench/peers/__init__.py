@@ -5,6 +5,7 @@ prepare(case, inputs, options) -> a Task, or None where the competitor has no su
 
 and does nothing in a timed call that a user of it could do once before.
 """
+
 from dataclasses import dataclass
 from typing import Callable
 

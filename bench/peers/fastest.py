@@ -1,4 +1,5 @@
 """Chooses among the ways a peer can be asked: the one that is fastest on this row is the peer."""
+
 from collections.abc import Iterable
 from time import perf_counter
 

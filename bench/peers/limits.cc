@@ -1,5 +1,5 @@
-// What the machine can do at most: multiply-adds on the widest vectors, reading memory, copying memory; on every thread.
-// Compiled for the machine it runs on.
+// What the machine can do at most: multiply-adds on the widest vectors, reading memory, copying memory; on every
+// thread. Compiled for the machine it runs on.
 #include <hwy/highway.h>
 
 #include <cstddef>
@@ -59,8 +59,8 @@ double limits_multiply_add(std::int64_t rounds, int threads, float* sink) {
   return 2.0 * kChains * static_cast<double>(hn::Lanes(D())) * static_cast<double>(rounds) * threads;
 }
 
-// Reads the whole pages of k and of v, `bytes` each; thread i its part of k, then that of v. As integers: pairs of 16-bit numbers may
-// look like NaN or denormals. The sum keeps the compiler from leaving it all out.
+// Reads the whole pages of k and of v, `bytes` each; thread i its part of k, then that of v. As integers: pairs of
+// 16-bit numbers may look like NaN or denormals. The sum keeps the compiler from leaving it all out.
 std::uint64_t limits_read(const std::uint64_t* k, const std::uint64_t* v, std::int64_t bytes, int threads) {
   constexpr std::int64_t kPageBytes = 4096, kPageWords = kPageBytes / sizeof(*k);
   const std::int64_t pages = bytes / kPageBytes;

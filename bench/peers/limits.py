@@ -4,14 +4,15 @@ Bandwidth is not a property of the machine alone. The host of a virtual one may 
 which makes 36 GB/s out of 64 for seconds or minutes (AMD EPYC, two cores), and small pages cost as much. So the limit of a row
 bound by memory is to read the same bytes: the K and V of a competitor, by a guest in its process, in the same round.
 """
+
 import ctypes as ct
 import os
 from pathlib import Path
 
 import numpy as np
-
 from cases import Case
 from inputs import Inputs, empty
+
 from peers import Task
 
 LIMITS = ct.CDLL(str(Path(os.environ["ROOTDK_BENCH_LIB"]) / "libbench_limits.so"))
@@ -34,15 +35,29 @@ def multiply_add() -> Task:
 
 def read(inputs: Inputs) -> Task:
     """All bytes of the K and V whose turn it is, whatever their type."""
-    pairs = [(ct.c_void_p(k.ctypes.data), ct.c_void_p(v.ctypes.data), ct.c_int64(k.nbytes), ct.c_int(THREADS)) for k, v in inputs.caches]
-    return Task(lambda i: LIMITS.limits_read(*pairs[i % len(pairs)]), dict, "bytes read", sum(x.nbytes for x in inputs.caches[0]))
+    pairs = [
+        (ct.c_void_p(k.ctypes.data), ct.c_void_p(v.ctypes.data), ct.c_int64(k.nbytes), ct.c_int(THREADS))
+        for k, v in inputs.caches
+    ]
+    return Task(
+        lambda i: LIMITS.limits_read(*pairs[i % len(pairs)]),
+        dict,
+        "bytes read",
+        sum(x.nbytes for x in inputs.caches[0]),
+    )
 
 
 def copy() -> Task:
     x, y = (empty((THREADS, PART), np.float32) for _ in range(2))
     x[...] = 1
-    return Task(lambda _: LIMITS.limits_copy(*(ct.c_void_p(z.ctypes.data) for z in (x, y)), ct.c_int64(PART), ct.c_int(THREADS)), dict,
-                "bytes read and written, stores past the cache", x.nbytes + y.nbytes)
+    return Task(
+        lambda _: LIMITS.limits_copy(
+            *(ct.c_void_p(z.ctypes.data) for z in (x, y)), ct.c_int64(PART), ct.c_int(THREADS)
+        ),
+        dict,
+        "bytes read and written, stores past the cache",
+        x.nbytes + y.nbytes,
+    )
 
 
 def prepare(case: Case, inputs: Inputs, options: dict) -> Task:

@@ -4,19 +4,24 @@ It has three such nodes, MultiHeadAttention and GroupQueryAttention of its own a
 shape, so those that can express a case are tried and the fastest is timed. Inputs lie as each node wants them
 ([batch, length, heads·dim] or [batch, heads, length, dim]).
 """
+
 import os
 from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto, helper
-
 from cases import Case
 from inputs import Inputs, empty, load
+from onnx import TensorProto, helper
+
 from peers import Task
 from peers.fastest import fastest
 
-ELEMENT = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.int32): TensorProto.INT32}
+ELEMENT = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float16): TensorProto.FLOAT16,
+    np.dtype(np.int32): TensorProto.INT32,
+}
 
 
 def versions() -> dict:
@@ -35,10 +40,16 @@ class Graph:
 
     def __init__(self, op: str, domain: str, inputs: dict, outputs: dict, **attributes):
         names = lambda tensors: [name if x is not None else "" for name, x in tensors.items()]
-        info = lambda tensors: [helper.make_tensor_value_info(name, ELEMENT[x.dtype], x.shape) for name, x in tensors.items() if x is not None]
+        info = lambda tensors: [
+            helper.make_tensor_value_info(name, ELEMENT[x.dtype], x.shape)
+            for name, x in tensors.items()
+            if x is not None
+        ]
         node = helper.make_node(op, names(inputs), names(outputs), domain=domain, **attributes)
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(helper.make_graph([node], op, info(inputs), info(outputs)), opset_imports=opsets, ir_version=11)
+        model = helper.make_model(
+            helper.make_graph([node], op, info(inputs), info(outputs)), opset_imports=opsets, ir_version=11
+        )
         options = ort.SessionOptions()
         options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
         options.log_severity_level = 4
@@ -69,8 +80,15 @@ def multi_head(case: Case, inputs: Inputs, keys_by_head: bool) -> Task:
     caches = inputs.caches if keys_by_head else [(rows_of_heads(k), rows_of_heads(v)) for k, v in inputs.caches]
     q, o = rows_of_heads(inputs.q), empty((case.batch, case.len_q, case.heads_q * case.dim), inputs.q.dtype)
     tensors = [({"query": q, "key": k, "value": v}, {"output": o}) for k, v in caches]
-    one = task("MultiHeadAttention" + (", keys by head" if keys_by_head else ""), "MultiHeadAttention", "com.microsoft", tensors,
-               lambda: heads_of_rows(case, o), num_heads=case.heads_q, unidirectional=int(case.causal))
+    one = task(
+        "MultiHeadAttention" + (", keys by head" if keys_by_head else ""),
+        "MultiHeadAttention",
+        "com.microsoft",
+        tensors,
+        lambda: heads_of_rows(case, o),
+        num_heads=case.heads_q,
+        unidirectional=int(case.causal),
+    )
     return replace(one, caches=caches)
 
 
@@ -82,10 +100,29 @@ def group_query(case: Case, inputs: Inputs) -> Task:
     total = np.full((1,), case.len_kv, np.int32)
     tensors = []
     for k, v in inputs.caches:
-        tensors.append(({"query": q, "key": rows_of_heads(k[:, :, -new:]), "value": rows_of_heads(v[:, :, -new:]), "past_key": k, "past_value": v,
-                         "seqlens_k": last, "total_sequence_length": total}, {"output": o, "present_key": k, "present_value": v}))
-    return task("GroupQueryAttention", "GroupQueryAttention", "com.microsoft", tensors, lambda: heads_of_rows(case, o),
-                num_heads=case.heads_q, kv_num_heads=case.heads_kv)
+        tensors.append(
+            (
+                {
+                    "query": q,
+                    "key": rows_of_heads(k[:, :, -new:]),
+                    "value": rows_of_heads(v[:, :, -new:]),
+                    "past_key": k,
+                    "past_value": v,
+                    "seqlens_k": last,
+                    "total_sequence_length": total,
+                },
+                {"output": o, "present_key": k, "present_value": v},
+            )
+        )
+    return task(
+        "GroupQueryAttention",
+        "GroupQueryAttention",
+        "com.microsoft",
+        tensors,
+        lambda: heads_of_rows(case, o),
+        num_heads=case.heads_q,
+        kv_num_heads=case.heads_kv,
+    )
 
 
 def standard(case: Case, inputs: Inputs) -> Task:

@@ -1,6 +1,6 @@
-// Attention as most people write it: sgemm, softmax, sgemm, with the whole score matrix in memory. Heads are spread over
-// threads where there are enough of them, else BLAS has the threads. OpenBLAS comes as a function pointer, so that the one
-// timed is the newest wheel and not what the distribution linked.
+// Attention as most people write it: sgemm, softmax, sgemm, with the whole score matrix in memory. Heads are spread
+// over threads where there are enough of them, else BLAS has the threads. OpenBLAS comes as a function pointer, so that
+// the one timed is the newest wheel and not what the distribution linked.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace {
 
 enum : int { kRowMajor = 101, kNoTrans = 111, kTrans = 112 };  // cblas.h
 
-using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
-                       int ldb, float beta, float* c, int ldc);
+using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda,
+                       const float* b, int ldb, float beta, float* c, int ldc);
 
 void softmax(float* row, std::int64_t visible, std::int64_t n) {
   float top = std::numeric_limits<float>::lowest(), sum = 0;
@@ -34,7 +34,8 @@ struct Sizes {
 };
 
 // scores: [threads or 1, len_q, len_kv]
-void openblas_naive(const Sizes* sizes, Sgemm sgemm, const float* q, const float* k, const float* v, float* o, float* scores, int threads) {
+void openblas_naive(const Sizes* sizes, Sgemm sgemm, const float* q, const float* k, const float* v, float* o,
+                    float* scores, int threads) {
   const Sizes s = *sizes;
   const int t = static_cast<int>(s.len_q), n = static_cast<int>(s.len_kv), d = static_cast<int>(s.dim);
   const float c = 1.0f / std::sqrt(static_cast<float>(d));

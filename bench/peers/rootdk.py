@@ -1,12 +1,13 @@
 """rootdk through its C ABI: plan, validation and statistics in every call; the workspace is the caller's and is reused."""
+
 import ctypes as ct
 import os
 from pathlib import Path
 
 import numpy as np
-
 from cases import Case
 from inputs import Inputs, empty, load
+
 from peers import Task
 
 LIBRARY = ct.CDLL(str(Path(os.environ["ROOTDK_BENCH_LIB"]) / "librootdk.so"))
@@ -20,7 +21,13 @@ FORWARD, BACKWARD = 0, 1
 
 # The structs of include/rootdk/c.h.
 class Tensor(ct.Structure):
-    _fields_ = [("data", ct.c_void_p), ("dtype", ct.c_int32), ("device", ct.c_int32), ("shape", ct.c_int64 * 4), ("strides", ct.c_int64 * 4)]
+    _fields_ = [
+        ("data", ct.c_void_p),
+        ("dtype", ct.c_int32),
+        ("device", ct.c_int32),
+        ("shape", ct.c_int64 * 4),
+        ("strides", ct.c_int64 * 4),
+    ]
 
 
 class Array(ct.Structure):
@@ -29,14 +36,39 @@ class Array(ct.Structure):
 
 class Problem(ct.Structure):
     _fields_ = [
-        ("version", ct.c_int32), ("scale_rule", ct.c_int32), ("scale_value", ct.c_double), ("scale_per_head", Array),
-        ("has_soft_cap", ct.c_int32), ("soft_cap", ct.c_float), ("transform", ct.c_void_p * 5),
-        ("causal", ct.c_int32), ("diagonal", ct.c_int32), ("diagonal_offset", ct.c_int64), ("window_left", ct.c_int64), ("window_right", ct.c_int64),
-        ("key_lengths", Array), ("document_q_starts", Array), ("document_kv_starts", Array), ("allowed", Tensor), ("bias", Tensor), ("alibi_slopes", Array),
-        ("sink", Array), ("dropout_seed", ct.c_uint64), ("dropout_p", ct.c_float), ("stats", ct.c_int32),
-        ("page_table", Array), ("pages_per_item", ct.c_int64), ("paged_len_kv", ct.c_int64), ("scale", ct.c_char_p), ("ssmax", Array * 2),
-        ("stats_sample", ct.c_int64), ("stats_sample_offset", ct.c_int64), ("stats_first_query", ct.c_int64), ("stats_flags", ct.c_int32 * 2),
-        ("reserved", ct.c_uint64 * 23)]
+        ("version", ct.c_int32),
+        ("scale_rule", ct.c_int32),
+        ("scale_value", ct.c_double),
+        ("scale_per_head", Array),
+        ("has_soft_cap", ct.c_int32),
+        ("soft_cap", ct.c_float),
+        ("transform", ct.c_void_p * 5),
+        ("causal", ct.c_int32),
+        ("diagonal", ct.c_int32),
+        ("diagonal_offset", ct.c_int64),
+        ("window_left", ct.c_int64),
+        ("window_right", ct.c_int64),
+        ("key_lengths", Array),
+        ("document_q_starts", Array),
+        ("document_kv_starts", Array),
+        ("allowed", Tensor),
+        ("bias", Tensor),
+        ("alibi_slopes", Array),
+        ("sink", Array),
+        ("dropout_seed", ct.c_uint64),
+        ("dropout_p", ct.c_float),
+        ("stats", ct.c_int32),
+        ("page_table", Array),
+        ("pages_per_item", ct.c_int64),
+        ("paged_len_kv", ct.c_int64),
+        ("scale", ct.c_char_p),
+        ("ssmax", Array * 2),
+        ("stats_sample", ct.c_int64),
+        ("stats_sample_offset", ct.c_int64),
+        ("stats_first_query", ct.c_int64),
+        ("stats_flags", ct.c_int32 * 2),
+        ("reserved", ct.c_uint64 * 23),
+    ]
 
 
 class ForwardInputs(ct.Structure):
@@ -44,22 +76,56 @@ class ForwardInputs(ct.Structure):
 
 
 class HeadStats(ct.Structure):
-    _fields_ = [("rows", ct.c_int64 * 4), ("raw_max", ct.c_float), ("score_max", ct.c_float), ("means", ct.c_double * 2), ("full", ct.c_uint64 * 45),
-                ("reserved", ct.c_uint64 * 16)]
+    _fields_ = [
+        ("rows", ct.c_int64 * 4),
+        ("raw_max", ct.c_float),
+        ("score_max", ct.c_float),
+        ("means", ct.c_double * 2),
+        ("full", ct.c_uint64 * 45),
+        ("reserved", ct.c_uint64 * 16),
+    ]
 
 
 class Outputs(ct.Structure):
-    _fields_ = [("o", Tensor), ("lse", Tensor), ("rows", Tensor * 3), ("head_stats", ct.POINTER(HeadStats)), ("head_stats_count", ct.c_int64),
-                ("key_mass", Tensor), ("gaps", ct.c_void_p), ("gaps_count", ct.c_int64), ("reserved", ct.c_uint64 * 8)]
+    _fields_ = [
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("rows", Tensor * 3),
+        ("head_stats", ct.POINTER(HeadStats)),
+        ("head_stats_count", ct.c_int64),
+        ("key_mass", Tensor),
+        ("gaps", ct.c_void_p),
+        ("gaps_count", ct.c_int64),
+        ("reserved", ct.c_uint64 * 8),
+    ]
 
 
 class BackwardInputs(ct.Structure):
-    _fields_ = [("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor), ("lse", Tensor), ("d_o", Tensor), ("d_lse", Tensor), ("reserved", ct.c_uint64 * 8)]
+    _fields_ = [
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("d_o", Tensor),
+        ("d_lse", Tensor),
+        ("reserved", ct.c_uint64 * 8),
+    ]
 
 
 class Gradients(ct.Structure):
-    _fields_ = [("d_q", Tensor), ("d_k", Tensor), ("d_v", Tensor), ("d_bias", Tensor), ("d_scale", Array), ("d_sink", Array), ("d_ssmax", Array * 2),
-                ("head_stats", ct.c_void_p), ("head_stats_count", ct.c_int64), ("reserved", ct.c_uint64 * 4)]
+    _fields_ = [
+        ("d_q", Tensor),
+        ("d_k", Tensor),
+        ("d_v", Tensor),
+        ("d_bias", Tensor),
+        ("d_scale", Array),
+        ("d_sink", Array),
+        ("d_ssmax", Array * 2),
+        ("head_stats", ct.c_void_p),
+        ("head_stats_count", ct.c_int64),
+        ("reserved", ct.c_uint64 * 4),
+    ]
 
 
 def check(status: int):
@@ -68,7 +134,13 @@ def check(status: int):
 
 
 def view(x: np.ndarray, dtype: str) -> Tensor:
-    return Tensor(x.ctypes.data, DTYPE[dtype], 0, (ct.c_int64 * 4)(*x.shape), (ct.c_int64 * 4)(*(n // x.itemsize for n in x.strides)))
+    return Tensor(
+        x.ctypes.data,
+        DTYPE[dtype],
+        0,
+        (ct.c_int64 * 4)(*x.shape),
+        (ct.c_int64 * 4)(*(n // x.itemsize for n in x.strides)),
+    )
 
 
 def workspace_for(problem: Problem, inputs: ForwardInputs, which: int) -> np.ndarray:
@@ -103,7 +175,9 @@ def prepare(case: Case, inputs: Inputs, options: dict) -> Task:
         outputs.lse = view(lse, "f32")
     if problem.stats:
         outputs.head_stats, outputs.head_stats_count = heads, len(heads)
-    forward_inputs = [ForwardInputs(view(inputs.q, case.dtype), view(k, case.dtype), view(v, case.dtype)) for k, v in inputs.caches]
+    forward_inputs = [
+        ForwardInputs(view(inputs.q, case.dtype), view(k, case.dtype), view(v, case.dtype)) for k, v in inputs.caches
+    ]
     workspace = workspace_for(problem, forward_inputs[0], FORWARD)
 
     function = LIBRARY.rootdk_forward
@@ -114,15 +188,31 @@ def prepare(case: Case, inputs: Inputs, options: dict) -> Task:
         check(function(*calls[0]))
         like = lambda x: empty(x.shape, x.dtype)
         tensors, which = {"d_q": like(inputs.q), "d_k": like(inputs.k), "d_v": like(inputs.v)}, BACKWARD
-        backward_inputs = BackwardInputs(*(view(x, case.dtype) for x in (inputs.q, inputs.k, inputs.v, o)), view(lse, "f32"), view(inputs.d_o, case.dtype))
+        backward_inputs = BackwardInputs(
+            *(view(x, case.dtype) for x in (inputs.q, inputs.k, inputs.v, o)),
+            view(lse, "f32"),
+            view(inputs.d_o, case.dtype),
+        )
         gradients = Gradients(**{name: view(x, case.dtype) for name, x in tensors.items()})
         workspace = workspace_for(problem, forward_inputs[0], BACKWARD)
         function = LIBRARY.rootdk_backward
-        calls = [(ct.byref(problem), ct.byref(backward_inputs), ct.byref(gradients), ct.c_void_p(workspace.ctypes.data), ct.c_size_t(workspace.nbytes))]
+        calls = [
+            (
+                ct.byref(problem),
+                ct.byref(backward_inputs),
+                ct.byref(gradients),
+                ct.c_void_p(workspace.ctypes.data),
+                ct.c_size_t(workspace.nbytes),
+            )
+        ]
 
     keep = (inputs, o, lse, heads, forward_inputs, workspace)  # what the structs point to
 
     def call(i: int, _keep=keep):
         check(function(*calls[i % len(calls)]))
 
-    return Task(call, lambda: {name: load(x, case.dtype) for name, x in tensors.items()}, explain(problem, forward_inputs[0], which))
+    return Task(
+        call,
+        lambda: {name: load(x, case.dtype) for name, x in tensors.items()},
+        explain(problem, forward_inputs[0], which),
+    )

@@ -1,12 +1,13 @@
 """What one does today to see the scores: switch the fused kernel off, materialise QKᵀ and the probabilities, reduce them. PyTorch, with
 as few passes over the scores as it lets one write; the same numbers as rootdk's full statistics, less quantiles and places."""
+
 import math
 import os
 
 import torch
-
 from cases import Case
 from inputs import Inputs
+
 from peers import Task
 from peers.torch_sdpa import tensor
 

@@ -1,13 +1,14 @@
 """PyTorch's scaled_dot_product_attention. Where it can be asked in more than one way, the fastest is timed."""
+
 import os
 import re
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention as sdpa
-
 from cases import Case
 from inputs import Inputs
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
 from peers import Task
 from peers.fastest import fastest
 
@@ -16,7 +17,11 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 def versions() -> dict:
     mkl = re.search(r"Math Kernel Library Version (\S+?)-", torch.__config__.show())
-    return {"PyTorch": torch.__version__, "its BLAS": f"MKL {mkl[1]}" if mkl else "not MKL", "its vectors": torch.backends.cpu.get_cpu_capability()}
+    return {
+        "PyTorch": torch.__version__,
+        "its BLAS": f"MKL {mkl[1]}" if mkl else "not MKL",
+        "its vectors": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def tensor(x: np.ndarray, dtype: str) -> torch.Tensor:
@@ -37,7 +42,10 @@ def forward_tasks(case: Case, inputs: Inputs):
         return Task(call, lambda: {"o": last[0].reshape(q.shape).float().numpy()}, how)
 
     grouped = case.heads_q != case.heads_kv
-    yield task("scaled_dot_product_attention" + (", enable_gqa" if grouped else ""), lambda k, v: sdpa(q, k, v, is_causal=case.causal, enable_gqa=grouped))
+    yield task(
+        "scaled_dot_product_attention" + (", enable_gqa" if grouped else ""),
+        lambda k, v: sdpa(q, k, v, is_causal=case.causal, enable_gqa=grouped),
+    )
     if grouped and case.len_q == 1:
         # A single query sees every key, so a group's heads can pose as queries of one head, which then reads K and V once.
         rows = q.reshape(case.batch, case.heads_kv, -1, case.dim)
@@ -53,7 +61,9 @@ def backward_task(case: Case, inputs: Inputs) -> Task:
     def call(_):
         last[0] = torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
 
-    return Task(call, lambda: {name: x.float().numpy() for name, x in zip(("d_q", "d_k", "d_v"), last[0])}, "autograd.grad")
+    return Task(
+        call, lambda: {name: x.float().numpy() for name, x in zip(("d_q", "d_k", "d_v"), last[0])}, "autograd.grad"
+    )
 
 
 def prepare(case: Case, inputs: Inputs, options: dict) -> Task:

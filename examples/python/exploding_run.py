@@ -9,16 +9,16 @@ from step 100 on (`--clip`) the same run recovers; with QK-norm in the model (`-
     python exploding_run.py --norm
     python exploding_run.py --report report.html --svg run.svg
 """
+
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import pathlib
 
+import rootdk
 import torch
 import torch.nn.functional as F
-
-import rootdk
 from rootdk import Alarm
 
 WIDTH, HEADS, LAYERS, LENGTH, VOCABULARY = 32, 4, 2, 32, 16
@@ -60,7 +60,9 @@ class Run:
     watch: rootdk.Watch
 
 
-def train(*, steps: int = 300, rate: float = 0.1, clip_from: int | None = None, norm: bool = False, seed: int = 0) -> Run:
+def train(
+    *, steps: int = 300, rate: float = 0.1, clip_from: int | None = None, norm: bool = False, seed: int = 0
+) -> Run:
     """`rate` is that of the query and key projections; everything else learns at 0.003. `clip_from`: QK-clip from this step
     on."""
     torch.manual_seed(seed)
@@ -92,8 +94,10 @@ def svg(runs: dict[str, Run]) -> str:
     width, height, left, gap = 720, 230, 60, 40
     colours = ["#d55e00", "#0072b2", "#008f68"]
     tall = 2 * height + gap
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {tall}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{width}" height="{tall}" fill="#fff"/>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {tall}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{tall}" fill="#fff"/>',
+    ]
     for panel, (title, pick) in enumerate((("loss", lambda r: r.losses), ("largest score c·q·k", lambda r: r.largest))):
         top = panel * (height + gap) + 24
         most = max(max(pick(run)) for run in runs.values()) * 1.02
@@ -105,8 +109,10 @@ def svg(runs: dict[str, Run]) -> str:
             out.append(f'<text x="{left - 6}" y="{y:.0f}" text-anchor="end">{most * part:.3g}</text>')
         for number, (name, run) in enumerate(runs.items()):
             values, colour = pick(run), colours[number % 3]
-            points = " ".join(f"{left + (width - left - 10) * i / (len(values) - 1):.1f},{bottom - (bottom - top) * y / most:.1f}"
-                              for i, y in enumerate(values))
+            points = " ".join(
+                f"{left + (width - left - 10) * i / (len(values) - 1):.1f},{bottom - (bottom - top) * y / most:.1f}"
+                for i, y in enumerate(values)
+            )
             out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
             if panel == 0:
                 y = top + 16 * (number + 1)
@@ -116,8 +122,10 @@ def svg(runs: dict[str, Run]) -> str:
 
 
 def say(name: str, run: Run) -> None:
-    print(f"{name}: loss {run.losses[0]:.2f} at first, {sum(run.losses[-20:]) / 20:.2f} at last; "
-          f"largest score {max(run.largest):.0f}, {run.largest[-1]:.0f} at last; {len(run.watch.alarms)} alarms")
+    print(
+        f"{name}: loss {run.losses[0]:.2f} at first, {sum(run.losses[-20:]) / 20:.2f} at last; "
+        f"largest score {max(run.largest):.0f}, {run.largest[-1]:.0f} at last; {len(run.watch.alarms)} alarms"
+    )
     if run.watch.alarms:
         print(f"  {run.watch.alarms[0]}")
 

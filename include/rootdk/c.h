@@ -4,9 +4,9 @@
  * Every function that returns int returns ROOTDK_OK or another rootdk_status and never lets an exception through; on an
  * error nothing has been written to any output, and rootdk_last_error() says which argument was wrong, and how.
  *
- * Structs are filled with zeros (or, for a problem, by rootdk_problem_init) before use; zero means absent. `reserved` space
- * must stay zero: fields of later versions come from there, so structs keep their size, and an older library refuses what
- * it does not know instead of ignoring it.
+ * Structs are filled with zeros (or, for a problem, by rootdk_problem_init) before use; zero means absent. `reserved`
+ * space must stay zero: fields of later versions come from there, so structs keep their size, and an older library
+ * refuses what it does not know instead of ignoring it.
  *
  * Nothing passed is owned or kept. Threads are OpenMP's: OMP_NUM_THREADS or omp_set_num_threads. */
 #pragma once
@@ -27,7 +27,8 @@ enum rootdk_status {
   ROOTDK_INTERNAL = 3 /* a bug in rootdk; please report it */
 };
 
-/* Enumerations travel as int32_t: their size is then the same for every compiler, and a wrong value is just a number. */
+/* Enumerations travel as int32_t: their size is then the same for every compiler, and a wrong value is just a number.
+ */
 typedef int32_t rootdk_dtype;
 enum { ROOTDK_F32 = 0, ROOTDK_F16 = 1, ROOTDK_BF16 = 2, ROOTDK_F64 = 3, ROOTDK_BOOL = 4 /* one byte */ };
 
@@ -135,14 +136,17 @@ typedef struct rootdk_problem {
   int64_t paged_len_kv;
 
   const char* scale; /* NULL: scale_rule says; else any scale by name, "sqrt_dk*yarn(4)", in place of scale_rule */
-  /* Present: the scale, which must have no length rule of its own, times a * ln n + b; absent gains a are 1, offsets b 0. */
+  /* Present: the scale, which must have no length rule of its own, times a * ln n + b; absent gains a are 1, offsets b
+   * 0. */
   rootdk_floats ssmax_gains, ssmax_offsets;
 
-  int64_t stats_sample, stats_sample_offset; /* full statistics from every so many blocks of 64 queries; 0 and 1: from all */
+  int64_t stats_sample,
+      stats_sample_offset; /* full statistics from every so many blocks of 64 queries; 0 and 1: from all */
   int64_t stats_first_query;
   int32_t stats_flags, unused; /* 0 */
 
-  const uint64_t* dropout_device_seed; /* rootdk_cuda_* only: device memory that holds the seed when the kernels run, in place of dropout_seed */
+  const uint64_t* dropout_device_seed; /* rootdk_cuda_* only: device memory that holds the seed when the kernels run, in
+                                          place of dropout_seed */
 
   uint64_t reserved[22];
 } rootdk_problem;
@@ -162,16 +166,19 @@ typedef struct rootdk_head_stats {
   double raw_mean, raw_variance, raw_within_row_variance, raw_min;
   double score_mean, score_variance, score_within_row_variance, score_min;
   int64_t raw_max_query, raw_max_key, score_max_query, score_max_key;
-  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_participation, mean_trace_j, mean_frobenius_j;
+  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_participation, mean_trace_j,
+      mean_frobenius_j;
   double mean_sink_mass, mean_log_keys;
-  int64_t p_max_over_50, p_max_over_90, p_max_over_99, trace_j_under_001;       /* rows */
+  int64_t p_max_over_50, p_max_over_90, p_max_over_99, trace_j_under_001;         /* rows */
   double relative_entropy_quantiles[3], p_max_quantiles[3], trace_j_quantiles[3]; /* 5, 50 and 95 % over rows */
   double sigma_q, sigma_k, key_mean_norm, alignment;
-  double entropy_error, trace_j_error, raw_variance_error, score_variance_error; /* standard errors of a sample, else 0 */
-  uint64_t reserved[16]; /* written as zero */
+  double entropy_error, trace_j_error, raw_variance_error,
+      score_variance_error; /* standard errors of a sample, else 0 */
+  uint64_t reserved[16];    /* written as zero */
 } rootdk_head_stats;
 
-/* Statistics of every row, each optional: f32 (f64 for f64 problems) of [batch, heads_q, len_q, 1]; with ROOTDK_STATS_FULL. */
+/* Statistics of every row, each optional: f32 (f64 for f64 problems) of [batch, heads_q, len_q, 1]; with
+ * ROOTDK_STATS_FULL. */
 typedef struct rootdk_row_tensors {
   rootdk_tensor visible, entropy, sum_p2, sum_p3, sink_mass;
   rootdk_tensor raw_mean, raw_variance, raw_min, score_mean, score_variance, score_min;
@@ -189,10 +196,10 @@ typedef struct rootdk_outputs {
   rootdk_head_stats* head_stats;                       /* optional, [batch][query head] */
   int64_t head_stats_count;                            /* batch * heads_q */
   rootdk_tensor key_mass;                              /* with ROOTDK_STATS_KEY_MASS: [batch, heads_q, len_kv, 1] */
-  int64_t* gaps;                                       /* optional, with ROOTDK_STATS_GAPS: [batch][query head][ROOTDK_GAP_BINS] */
-  int64_t gaps_count;                                  /* batch * heads_q * ROOTDK_GAP_BINS */
-  const rootdk_row_tensors* rows;                      /* optional, with ROOTDK_STATS_FULL */
-  rootdk_stats** stats;                                /* optional: where to put new statistics, with a level above ROOTDK_STATS_NONE */
+  int64_t* gaps;                  /* optional, with ROOTDK_STATS_GAPS: [batch][query head][ROOTDK_GAP_BINS] */
+  int64_t gaps_count;             /* batch * heads_q * ROOTDK_GAP_BINS */
+  const rootdk_row_tensors* rows; /* optional, with ROOTDK_STATS_FULL */
+  rootdk_stats** stats;           /* optional: where to put new statistics, with a level above ROOTDK_STATS_NONE */
   uint64_t reserved[6];
 } rootdk_outputs;
 
@@ -222,14 +229,14 @@ typedef struct rootdk_gradients {
 } rootdk_gradients;
 
 /* A view of row-major memory on the CPU. */
-ROOTDK_API rootdk_tensor rootdk_row_major(const void* data, rootdk_dtype dtype, int64_t batch, int64_t heads, int64_t length,
-                                          int64_t dim);
+ROOTDK_API rootdk_tensor rootdk_row_major(const void* data, rootdk_dtype dtype, int64_t batch, int64_t heads,
+                                          int64_t length, int64_t dim);
 
 ROOTDK_API void rootdk_problem_init(rootdk_problem* problem);
 
 /* A NULL problem is the default one: causal off, c = 1/sqrt(d_k).
- * With workspace NULL and workspace_size 0 memory is allocated; else at least what rootdk_workspace_size says for the same
- * problem, inputs and number of threads, at any alignment. */
+ * With workspace NULL and workspace_size 0 memory is allocated; else at least what rootdk_workspace_size says for the
+ * same problem, inputs and number of threads, at any alignment. */
 ROOTDK_API int rootdk_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs,
                               void* workspace, size_t workspace_size);
 ROOTDK_API int rootdk_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs,
@@ -239,24 +246,26 @@ ROOTDK_API int rootdk_backward(const rootdk_problem* problem, const rootdk_backw
 ROOTDK_API int rootdk_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
                                      size_t* size);
 
-/* How the problem will be computed, in words: at most capacity bytes with the closing NUL; *needed is what all of it takes.
- * Either of buffer (with capacity 0) and needed may be NULL. */
-ROOTDK_API int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
-                              size_t capacity, size_t* needed);
+/* How the problem will be computed, in words: at most capacity bytes with the closing NUL; *needed is what all of it
+ * takes. Either of buffer (with capacity 0) and needed may be NULL. */
+ROOTDK_API int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
+                              char* buffer, size_t capacity, size_t* needed);
 
-/* One entry for each head, in the order [batch][query head]; heads and gaps (of statistics with ROOTDK_STATS_GAPS) may be NULL, with a
- * count of 0. */
-ROOTDK_API int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count, int64_t* gaps,
-                                 int64_t gaps_count);
+/* One entry for each head, in the order [batch][query head]; heads and gaps (of statistics with ROOTDK_STATS_GAPS) may
+ * be NULL, with a count of 0. */
+ROOTDK_API int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count,
+                                 int64_t* gaps, int64_t gaps_count);
 
 /* batch and heads of the statistics; either may be NULL. */
 ROOTDK_API int rootdk_stats_shape(const rootdk_stats* stats, int64_t* batch, int64_t* heads);
 
-/* New statistics into *merged: of both, head by head, as if one pass had seen all rows; and of one batch item that stands for all. */
+/* New statistics into *merged: of both, head by head, as if one pass had seen all rows; and of one batch item that
+ * stands for all. */
 ROOTDK_API int rootdk_stats_merge(const rootdk_stats* a, const rootdk_stats* b, rootdk_stats** merged);
 ROOTDK_API int rootdk_stats_over_batch(const rootdk_stats* stats, rootdk_stats** merged);
 
-/* Full statistics from those of rows, on the CPU: lse, row_raw_max, row_score_max, row_p_max and rows of `outputs`; the rest is absent. */
+/* Full statistics from those of rows, on the CPU: lse, row_raw_max, row_score_max, row_p_max and rows of `outputs`; the
+ * rest is absent. */
 ROOTDK_API int rootdk_stats_of_rows(const rootdk_outputs* outputs, rootdk_stats** stats);
 
 ROOTDK_API void rootdk_stats_free(rootdk_stats* stats); /* NULL is allowed */
@@ -265,34 +274,39 @@ ROOTDK_API void rootdk_stats_free(rootdk_stats* stats); /* NULL is allowed */
 ROOTDK_API int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, const rootdk_tensor* other_o,
                             const rootdk_tensor* other_lse);
 
-/* On a GPU: rootdk/cuda.h. Tensors have ROOTDK_CUDA and lie on the current device of this thread, and so do the floats of
- * rootdk_gradients; arrays of the problem stay on the host and are read before the call returns. A call checks, enqueues on `stream` (a
- * cudaStream_t; NULL is the default stream) and returns; it neither allocates device memory nor waits, and a stream capture may record
- * it. The workspace is device memory of at least what rootdk_cuda_workspace_size says, at any alignment, and belongs to the call until
- * the stream has passed it. Statistics stay in it: head_stats, gaps and stats of rootdk_outputs and head_stats of rootdk_gradients are
- * refused here. */
+/* On a GPU: rootdk/cuda.h. Tensors have ROOTDK_CUDA and lie on the current device of this thread, and so do the floats
+ * of rootdk_gradients; arrays of the problem stay on the host and are read before the call returns. A call checks,
+ * enqueues on `stream` (a cudaStream_t; NULL is the default stream) and returns; it neither allocates device memory nor
+ * waits, and a stream capture may record it. The workspace is device memory of at least what rootdk_cuda_workspace_size
+ * says, at any alignment, and belongs to the call until the stream has passed it. Statistics stay in it: head_stats,
+ * gaps and stats of rootdk_outputs and head_stats of rootdk_gradients are refused here. */
 
 /* Why there is no GPU to use; "" if there is one. Valid until this thread's next call. */
 ROOTDK_API const char* rootdk_cuda_missing(void);
 
-/* Whether the kernel that will run is a fast one: *fast is 1 or 0. Where it is not, the first line of rootdk_cuda_explain says why, and
- * what to change. */
-ROOTDK_API int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, int32_t* fast);
+/* Whether the kernel that will run is a fast one: *fast is 1 or 0. Where it is not, the first line of
+ * rootdk_cuda_explain says why, and what to change. */
+ROOTDK_API int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
+                                   int32_t* fast);
 
-ROOTDK_API int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, size_t* size);
-ROOTDK_API int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
-                                   size_t capacity, size_t* needed);
-ROOTDK_API int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs,
-                                   void* workspace, size_t workspace_size, void* stream);
+ROOTDK_API int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
+                                          size_t* size);
+ROOTDK_API int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
+                                   char* buffer, size_t capacity, size_t* needed);
+ROOTDK_API int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs,
+                                   const rootdk_outputs* outputs, void* workspace, size_t workspace_size, void* stream);
 ROOTDK_API int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs,
-                                    const rootdk_gradients* gradients, void* workspace, size_t workspace_size, void* stream);
+                                    const rootdk_gradients* gradients, void* workspace, size_t workspace_size,
+                                    void* stream);
 
-/* What the last call in this workspace learned; problem and inputs are those of that call, whose tensors are not looked at again. These
- * wait for the stream, which may be another than the call's once the call is done. Those of gradients need ROOTDK_STATS_FULL and batch * heads_q entries. */
+/* What the last call in this workspace learned; problem and inputs are those of that call, whose tensors are not looked
+ * at again. These wait for the stream, which may be another than the call's once the call is done. Those of gradients
+ * need ROOTDK_STATS_FULL and batch * heads_q entries. */
 ROOTDK_API int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, void* workspace,
                                       size_t workspace_size, void* stream, rootdk_stats** stats);
-ROOTDK_API int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
-                                               size_t workspace_size, void* stream, rootdk_head_gradients* heads, int64_t heads_count);
+ROOTDK_API int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, const rootdk_inputs* inputs,
+                                               const void* workspace, size_t workspace_size, void* stream,
+                                               rootdk_head_gradients* heads, int64_t heads_count);
 
 /* Why the last call on this thread failed; "" if it did not. Valid until this thread's next call. */
 ROOTDK_API const char* rootdk_last_error(void);

@@ -1,5 +1,6 @@
-// The laboratory: experiments on the scale of attention, from one row of scores to a saved head. Each returns data and prints
-// nothing; each gives the same numbers for the same seed at any thread count. In the order in which they tell the story:
+// The laboratory: experiments on the scale of attention, from one row of scores to a saved head. Each returns data and
+// prints nothing; each gives the same numbers for the same seed at any thread count. In the order in which they tell
+// the story:
 #pragma once
 
 #include "rootdk/lab/watch.h"           // IWYU pragma: export

@@ -49,8 +49,8 @@ struct Mask {
   std::optional<Window> window = {};               ///< keys far from the query's position are hidden
   std::span<const std::int64_t> key_lengths = {};  ///< one per batch item: keys from there on are hidden
   std::optional<Documents> documents = {};         ///< no looking across documents
-  ConstTensor allowed = {};  ///< kBool [batch|1, heads_q|1, len_q|1, len_kv|1]: false hides
-  ConstTensor bias = {};     ///< added to the score (f32 or the storage dtype), same broadcast; −inf hides
+  ConstTensor allowed = {};                        ///< kBool [batch|1, heads_q|1, len_q|1, len_kv|1]: false hides
+  ConstTensor bias = {};  ///< added to the score (f32 or the storage dtype), same broadcast; −inf hides
   std::span<const float> alibi_slopes = {};  ///< one per query head: adds −slope·|position − key|
 
   static Mask none() { return {}; }

@@ -35,7 +35,8 @@ struct Shape {
 struct Dropout {
   float p = 0;
   std::uint64_t seed = 0;
-  /// On a GPU only: device memory that holds the seed when the kernels run, in place of `seed`. A captured graph reads it at every replay.
+  /// On a GPU only: device memory that holds the seed when the kernels run, in place of `seed`. A captured graph reads
+  /// it at every replay.
   const std::uint64_t* device_seed = nullptr;
 };
 
@@ -48,15 +49,15 @@ struct PagedKv {
 };
 
 struct Problem {
-  Scale scale = Scale::inv_sqrt_dk();        ///< multiplies q·k before anything else
-  std::optional<float> soft_cap = {};        ///< cap·tanh(s/cap), cap > 0; absent means off
-  ScoreTransform transform = {};             ///< your own f(s), after the cap
-  Mask mask = {};                            ///< which keys a query may see, and biases
-  std::span<const float> sink = {};          ///< per query head: one more key of this score and value 0
-  Dropout dropout = {};                      ///< on the probabilities
-  std::optional<PagedKv> paged = {};         ///< K and V through a page table
-  StatsLevel stats = StatsLevel::kBasic;     ///< what to learn on the way; basic is nearly free but for tiny problems
-  StatsOptions stats_options = {};           ///< and how
+  Scale scale = Scale::inv_sqrt_dk();     ///< multiplies q·k before anything else
+  std::optional<float> soft_cap = {};     ///< cap·tanh(s/cap), cap > 0; absent means off
+  ScoreTransform transform = {};          ///< your own f(s), after the cap
+  Mask mask = {};                         ///< which keys a query may see, and biases
+  std::span<const float> sink = {};       ///< per query head: one more key of this score and value 0
+  Dropout dropout = {};                   ///< on the probabilities
+  std::optional<PagedKv> paged = {};      ///< K and V through a page table
+  StatsLevel stats = StatsLevel::kBasic;  ///< what to learn on the way; basic is nearly free but for tiny problems
+  StatsOptions stats_options = {};        ///< and how
 };
 
 }  // namespace rootdk

@@ -25,15 +25,17 @@ struct QkNorm {
 /// Any strides, f32, f16, bf16 or f64; sums in double. y may be x itself. The same bits at any thread count.
 ROOTDK_API void normalise(const QkNorm& norm, const ConstTensor& x, const Tensor& y);
 
-/// Gradients of x and the gain from that of y; x is what normalise was given. Each is optional; d_x may be d_y itself, and d_gain is as
-/// long as norm.gain (as [dim] if that is empty).
+/// Gradients of x and the gain from that of y; x is what normalise was given. Each is optional; d_x may be d_y itself,
+/// and d_gain is as long as norm.gain (as [dim] if that is empty).
 ROOTDK_API void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x,
                                    std::span<float> d_gain = {});
 
-/// Cosine attention (Swin v2): normalise q and k with kL2, and take Scale::per_head(factors): c_h = exp(min(w_h, ln 100)).
+/// Cosine attention (Swin v2): normalise q and k with kL2, and take Scale::per_head(factors): c_h = exp(min(w_h, ln
+/// 100)).
 ROOTDK_API void cosine_factors(std::span<const float> w, std::span<float> factors);
 
 /// d_w from Gradients::d_scale; 0 where w is clamped.
-ROOTDK_API void cosine_factors_backward(std::span<const float> w, std::span<const float> d_factors, std::span<float> d_w);
+ROOTDK_API void cosine_factors_backward(std::span<const float> w, std::span<const float> d_factors,
+                                        std::span<float> d_w);
 
 }  // namespace rootdk

@@ -10,8 +10,8 @@ namespace rootdk {
 using DecayedHeadStats = HeadStatsOf<double>;
 using DecayedStats = StatsOf<double>;
 
-/// A step that lies n steps back counts decay^n times as much as the last one: over 1/(1 − decay) steps, roughly. Maxima and
-/// minima do not decay: they are of everything seen.
+/// A step that lies n steps back counts decay^n times as much as the last one: over 1/(1 − decay) steps, roughly.
+/// Maxima and minima do not decay: they are of everything seen.
 class ROOTDK_API RunningStats {
  public:
   /// 0 ≤ decay ≤ 1. With 0 only the last step counts, with 1 all alike.

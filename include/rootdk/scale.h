@@ -1,10 +1,10 @@
-// The scale c in softmax(c·QKᵀ)V: the number this library is named after. Every rule that multiplies q·k lives here, as a
-// product of three parts:
+// The scale c in softmax(c·QKᵀ)V: the number this library is named after. Every rule that multiplies q·k lives here, as
+// a product of three parts:
 //
 //   c = rule (one per head)  ×  YaRN (a constant)  ×  length rule (one per query: how long is its context?)
 //
-// Rules that change q and k before the product are in rootdk/qk_norm.h, those that change weights in rootdk/weight_rules.h,
-// those that look at the data first in rootdk/adaptive.h.
+// Rules that change q and k before the product are in rootdk/qk_norm.h, those that change weights in
+// rootdk/weight_rules.h, those that look at the data first in rootdk/adaptive.h.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +53,10 @@ struct Scale {
   double value = 1;                         ///< kConstant's c, kAlphaOverDk's α
   std::span<const float> head_values = {};  ///< kPerHead only; one per query head, not owned
   double sigma_q = 1, sigma_k = 1;          ///< kUnitVariance only
-  double yarn = 1;                          ///< YaRN: context extended so many times; × (0.1·ln yarn + 1)²; 1 means off
+  double yarn = 1;  ///< YaRN: context extended so many times; × (0.1·ln yarn + 1)²; 1 means off
   Length length = Length::kNone;
-  double log_n_gain = 1, log_n_offset = 0;  ///< kLogN's a and b for every head …
-  std::span<const float> head_gains = {};   ///< … or a per query head, not owned; empty: log_n_gain
+  double log_n_gain = 1, log_n_offset = 0;   ///< kLogN's a and b for every head …
+  std::span<const float> head_gains = {};    ///< … or a per query head, not owned; empty: log_n_gain
   std::span<const float> head_offsets = {};  ///< … and b likewise; empty: log_n_offset
 
   static constexpr Scale none() { return {Rule::kNone}; }
@@ -78,7 +78,8 @@ struct Scale {
 
   /// c depends on the query, not only on its head.
   constexpr bool by_row() const { return length != Length::kNone; }
-  /// The length rule counts visible keys, so a mask that is only known key by key (`allowed`, a bias) does not go with it.
+  /// The length rule counts visible keys, so a mask that is only known key by key (`allowed`, a bias) does not go with
+  /// it.
   constexpr bool counts_keys() const { return length == Length::kLogN || length == Length::kEntropyInvariant; }
 
   /// rule × YaRN for one query head: all of c unless there is a length rule.
@@ -92,17 +93,18 @@ struct Scale {
 
   /// d c / d (what may be learned), for one query.
   struct Slopes {
-    double rule = 1;           ///< by the rule's own factor: head_values, say
-    double log_n_gain = 0;     ///< by a
-    double log_n_offset = 0;   ///< by b
+    double rule = 1;          ///< by the rule's own factor: head_values, say
+    double log_n_gain = 0;    ///< by a
+    double log_n_offset = 0;  ///< by b
   };
   ROOTDK_API Slopes slopes(std::int64_t head, std::int64_t dim_qk, const ScaleRow& row) const;
 
   /// "1/sqrt(d_k)", "constant 0.125", "one per head": for people.
   ROOTDK_API std::string describe() const;
 
-  /// "sqrt_dk", "dk(8)", "sqrt_dk*ssmax(0.43)": parts joined by *; without a rule among them it is sqrt_dk. Throws Error for
-  /// anything else and says what is known. Arrays are yours, so what has one per head has a name but cannot be parsed.
+  /// "sqrt_dk", "dk(8)", "sqrt_dk*ssmax(0.43)": parts joined by *; without a rule among them it is sqrt_dk. Throws
+  /// Error for anything else and says what is known. Arrays are yours, so what has one per head has a name but cannot
+  /// be parsed.
   ROOTDK_API static Scale parse(std::string_view text);
   /// parse(name()) is this scale again, unless it holds an array.
   ROOTDK_API std::string name() const;

@@ -3,8 +3,9 @@
 // Two places to look: raw is c·q·k, before soft-cap, your transform and biases (its maximum is what explodes in an
 // unstable run); score is what softmax sees. Only visible keys count.
 //
-// Everything merges: over batches, steps, runs of queries and ranks, merge(a, b) is what one pass over both would have given,
-// in any order. Counts are integers here; RunningStats (running_stats.h) uses the same types with decayed, fractional ones.
+// Everything merges: over batches, steps, runs of queries and ranks, merge(a, b) is what one pass over both would have
+// given, in any order. Counts are integers here; RunningStats (running_stats.h) uses the same types with decayed,
+// fractional ones.
 #pragma once
 
 #include <array>
@@ -26,19 +27,21 @@ enum class StatsLevel : std::uint8_t {
 
 /// What to learn beyond the level, each at its own price. Plain data, part of a Problem.
 struct StatsOptions {
-  std::int64_t sample = 1;         ///< full statistics from every so many blocks of 64 queries; 1 means from all. Maxima, p_max and
-                                   ///< lse stay exact; standard_errors() says how far the rest may be off
+  std::int64_t sample = 1;  ///< full statistics from every so many blocks of 64 queries; 1 means from all. Maxima,
+                            ///< p_max and lse stay exact; standard_errors() says how far the rest may be off
   std::int64_t sample_offset = 0;  ///< take the blocks whose number modulo `sample` is this
   std::int64_t first_query = 0;    ///< what the first query is numbered, where it is not the first of its sequence
-  bool causes = true;              ///< at kFull, σ_q, σ_k and the mean key: reads Q and K once more, which decoding notices, and a GPU
-  bool by_keys = false;            ///< the same again in buckets by the number of visible keys
-  bool gaps = false;               ///< how far keys lie below their row's maximum: costs a second pass over QKᵀ
-  bool key_mass = false;           ///< Σ over queries of each key's probability, into Outputs::key_mass: the same second pass
+  bool causes =
+      true;  ///< at kFull, σ_q, σ_k and the mean key: reads Q and K once more, which decoding notices, and a GPU
+  bool by_keys = false;   ///< the same again in buckets by the number of visible keys
+  bool gaps = false;      ///< how far keys lie below their row's maximum: costs a second pass over QKᵀ
+  bool key_mass = false;  ///< Σ over queries of each key's probability, into Outputs::key_mass: the same second pass
 };
 
 inline constexpr std::int64_t kSampleBlock = 64;  ///< queries
 
-/// Counts on a fixed grid, so that adding two gives the histogram of both. What lies outside goes to the outermost bins.
+/// Counts on a fixed grid, so that adding two gives the histogram of both. What lies outside goes to the outermost
+/// bins.
 template <class Count>
 struct HistogramOf {
   static constexpr int kBins = 512;
@@ -53,8 +56,8 @@ struct HistogramOf {
   ROOTDK_API double quantile(double q) const;
 };
 
-/// Numbers of keys by the distance m − s to their row's maximum: 16 bins to an octave, evenly spaced within it. The first bin
-/// also holds what is nearer than 2⁻⁸ (the maximum itself), the last what is further than 2¹².
+/// Numbers of keys by the distance m − s to their row's maximum: 16 bins to an octave, evenly spaced within it. The
+/// first bin also holds what is nearer than 2⁻⁸ (the maximum itself), the last what is further than 2¹².
 template <class Count>
 struct GapHistogramOf {
   static constexpr int kPerOctave = 16, kLowest = -8, kHighest = 12, kBins = (kHighest - kLowest) * kPerOctave;
@@ -73,16 +76,19 @@ template <class Count>
 struct SpreadOf {
   Count pairs = 0;
   double mean = std::numeric_limits<double>::quiet_NaN();  ///< this, min and max are NaN without pairs
-  double m2 = 0;             ///< Σ (s − mean)²
-  double within_m2 = 0;      ///< Σ (s − its row's mean)²
-  Count within_degrees = 0;  ///< Σ (keys of the row − 1)
+  double m2 = 0;                                           ///< Σ (s − mean)²
+  double within_m2 = 0;                                    ///< Σ (s − its row's mean)²
+  Count within_degrees = 0;                                ///< Σ (keys of the row − 1)
   double min = std::numeric_limits<double>::quiet_NaN(), max = std::numeric_limits<double>::quiet_NaN();
-  std::int64_t max_query = -1, max_key = -1;  ///< where: the lowest query, then the lowest key; −1 if that row was not sampled
+  std::int64_t max_query = -1,
+               max_key = -1;  ///< where: the lowest query, then the lowest key; −1 if that row was not sampled
 
   double variance() const { return pairs > 1 ? m2 / static_cast<double>(pairs - 1) : 0; }
 
   /// The part that softmax can see.
-  double within_row_variance() const { return within_degrees > 0 ? within_m2 / static_cast<double>(within_degrees) : 0; }
+  double within_row_variance() const {
+    return within_degrees > 0 ? within_m2 / static_cast<double>(within_degrees) : 0;
+  }
 };
 
 /// Means over the rows that count of what softmax made of their scores.
@@ -90,11 +96,11 @@ struct SoftmaxMeans {
   double entropy = 0;         ///< H
   double effective_keys = 0;  ///< e^H
   double sum_p2 = 0, sum_p3 = 0;
-  double participation = 0;   ///< 1/Σp²: effective keys, counted another way
-  double trace_j = 0;         ///< 1 − Σp²: tr of softmax's Jacobian
-  double frobenius_j = 0;     ///< Σp² − 2Σp³ + (Σp²)²: its squared norm
-  double sink_mass = 0;       ///< probability that the sink took
-  double log_keys = 0;        ///< ln n: e to this is the geometric mean of the visible keys
+  double participation = 0;  ///< 1/Σp²: effective keys, counted another way
+  double trace_j = 0;        ///< 1 − Σp²: tr of softmax's Jacobian
+  double frobenius_j = 0;    ///< Σp² − 2Σp³ + (Σp²)²: its squared norm
+  double sink_mass = 0;      ///< probability that the sink took
+  double log_keys = 0;       ///< ln n: e to this is the geometric mean of the visible keys
 
   static constexpr int kCount = 9;
   /// All of them, for code that treats them alike.
@@ -102,31 +108,32 @@ struct SoftmaxMeans {
 };
 
 constexpr std::array<double SoftmaxMeans::*, SoftmaxMeans::kCount> SoftmaxMeans::all() {
-  return {&SoftmaxMeans::entropy, &SoftmaxMeans::effective_keys, &SoftmaxMeans::sum_p2,    &SoftmaxMeans::sum_p3, &SoftmaxMeans::participation,
-          &SoftmaxMeans::trace_j, &SoftmaxMeans::frobenius_j,    &SoftmaxMeans::sink_mass, &SoftmaxMeans::log_keys};
+  return {&SoftmaxMeans::entropy,     &SoftmaxMeans::effective_keys, &SoftmaxMeans::sum_p2,
+          &SoftmaxMeans::sum_p3,      &SoftmaxMeans::participation,  &SoftmaxMeans::trace_j,
+          &SoftmaxMeans::frobenius_j, &SoftmaxMeans::sink_mass,      &SoftmaxMeans::log_keys};
 }
 
 template <class Count>
 struct SoftmaxStatsOf : SoftmaxMeans {
-  Count p_max_over[3] = {};                       ///< rows with p_max > 0.5, 0.9, 0.99
-  Count trace_j_under_001 = 0;                    ///< rows with tr J < 0.01: they pass almost no gradient
-  HistogramOf<Count> relative_entropy = {0, 1};   ///< of H / ln n (with a sink, which is one more key, ln(n + 1))
-  HistogramOf<Count> logit_p_max = {-16, 16};     ///< of ln p/(1−p)
-  HistogramOf<Count> log_trace_j = {-24, 0};      ///< of ln tr J
+  Count p_max_over[3] = {};                      ///< rows with p_max > 0.5, 0.9, 0.99
+  Count trace_j_under_001 = 0;                   ///< rows with tr J < 0.01: they pass almost no gradient
+  HistogramOf<Count> relative_entropy = {0, 1};  ///< of H / ln n (with a sink, which is one more key, ln(n + 1))
+  HistogramOf<Count> logit_p_max = {-16, 16};    ///< of ln p/(1−p)
+  HistogramOf<Count> log_trace_j = {-24, 0};     ///< of ln tr J
 
   double p_max_quantile(double q) const { return 1 / (1 + std::exp(-logit_p_max.quantile(q))); }
   double trace_j_quantile(double q) const { return std::exp(log_trace_j.quantile(q)); }
 };
 
-/// Why a head's scores are where they are: Var(q·k) within a row is dim·σ_q²·σ_k²·alignment. Over the queries that see a key and the keys that
-/// a query of any head of their group sees, where they are finite.
+/// Why a head's scores are where they are: Var(q·k) within a row is dim·σ_q²·σ_k²·alignment. Over the queries that see
+/// a key and the keys that a query of any head of their group sees, where they are finite.
 struct Causes {
-  double weight = 0;            ///< queries this is over, for merging
+  double weight = 0;  ///< queries this is over, for merging
   double dim = 0;
-  double q_square = 0;          ///< mean square of q's components
-  double k_variance = 0;        ///< mean square of k's components, each about its mean over the keys
-  double key_mean_square = 0;   ///< of the length of the mean key (rotary aside, softmax does not see it)
-  double scale_square = 0;      ///< mean over queries of c²
+  double q_square = 0;         ///< mean square of q's components
+  double k_variance = 0;       ///< mean square of k's components, each about its mean over the keys
+  double key_mean_square = 0;  ///< of the length of the mean key (rotary aside, softmax does not see it)
+  double scale_square = 0;     ///< mean over queries of c²
 
   double sigma_q() const { return std::sqrt(q_square); }
   double sigma_k() const { return std::sqrt(k_variance); }
@@ -157,13 +164,14 @@ struct HeadStatsOf {
   Count rows_short = 0;       ///< of these, with fewer than two visible keys (the masked ones included)
   Count rows_not_finite = 0;  ///< of these, with NaN or Inf in the output or lse
   Count rows_counted = 0;     ///< the rows that mean_p_max and mean_lse are over
-  float raw_max = -std::numeric_limits<float>::infinity();    ///< largest c·q·k over visible pairs of finite rows; −inf if there is none
+  float raw_max = -std::numeric_limits<float>::infinity();  ///< largest c·q·k over visible pairs of finite rows; −inf
+                                                            ///< if there is none
   float score_max = -std::numeric_limits<float>::infinity();  ///< the same just before softmax
-  double mean_p_max = 0;      ///< mean over rows of the largest probability; NaN if no row counts
-  double mean_lse = 0;        ///< mean over the same rows of ln Σ e^s
+  double mean_p_max = 0;  ///< mean over rows of the largest probability; NaN if no row counts
+  double mean_lse = 0;    ///< mean over the same rows of ln Σ e^s
 
   // kFull only:
-  Count rows_sampled = 0;     ///< of the rows counted, those that `softmax` is over: all of them unless they were sampled
+  Count rows_sampled = 0;  ///< of the rows counted, those that `softmax` is over: all of them unless they were sampled
   SpreadOf<Count> raw, score;
   SoftmaxStatsOf<Count> softmax;
   Causes causes;
@@ -173,11 +181,13 @@ struct HeadStatsOf {
   GapHistogramOf<Count> gaps;
   std::vector<KeyBucketOf<Count>> by_keys;  ///< ascending, without empty ones
 
-  /// Var(q·k) within rows, as a multiple of what directions that know nothing of each other would give; NaN where unknown.
+  /// Var(q·k) within rows, as a multiple of what directions that know nothing of each other would give; NaN where
+  /// unknown.
   ROOTDK_API double alignment() const;
 };
 
-/// The rows with at least `from` and fewer than 2·from visible keys; `from` is a power of two, or 0 for rows that see none.
+/// The rows with at least `from` and fewer than 2·from visible keys; `from` is a power of two, or 0 for rows that see
+/// none.
 template <class Count>
 struct KeyBucketOf {
   std::int64_t from = 0;
@@ -195,8 +205,8 @@ using KeyBucket = KeyBucketOf<std::int64_t>;
 template <class Count>
 ROOTDK_API HeadStatsOf<Count> merge(const HeadStatsOf<Count>& a, const HeadStatsOf<Count>& b);
 
-/// By how much a sample may be off: one standard deviation of each mean, taken between blocks of queries. 0 where every block
-/// was seen, NaN where fewer than two were.
+/// By how much a sample may be off: one standard deviation of each mean, taken between blocks of queries. 0 where every
+/// block was seen, NaN where fewer than two were.
 struct StandardErrors : SoftmaxMeans {
   double raw_variance = 0, score_variance = 0;  ///< within rows
 };
@@ -228,10 +238,10 @@ ROOTDK_API StatsOf<Count> over_batch(const StatsOf<Count>& stats);
 
 /// What backward learns at StatsLevel::kFull about one head. Sums of squares, so merging adds.
 struct HeadGradients {
-  double d_scores = 0;           ///< ‖dS‖²: of what arrives at the scores that softmax sees
-  double d_log_scale = 0;        ///< Σ q·dq, the gradient of ln c
-  double d_q = 0;                ///< ‖dQ‖²
-  double d_k = 0, d_v = 0;       ///< ‖dK‖², ‖dV‖² of the key head it reads; NaN for what was not asked for
+  double d_scores = 0;      ///< ‖dS‖²: of what arrives at the scores that softmax sees
+  double d_log_scale = 0;   ///< Σ q·dq, the gradient of ln c
+  double d_q = 0;           ///< ‖dQ‖²
+  double d_k = 0, d_v = 0;  ///< ‖dK‖², ‖dV‖² of the key head it reads; NaN for what was not asked for
 };
 
 /// Heads in the order [batch][query head]; empty below kFull.
@@ -247,7 +257,8 @@ struct GradientStats {
 
 ROOTDK_API GradientStats merge(const GradientStats& a, const GradientStats& b);
 
-/// Per-row statistics, each an f32 (f64 for f64 problems) tensor [batch, heads_q, len_q, 1]; absent ones are not written.
+/// Per-row statistics, each an f32 (f64 for f64 problems) tensor [batch, heads_q, len_q, 1]; absent ones are not
+/// written.
 struct RowTensors {
   Tensor raw_max = {};
   Tensor score_max = {};
@@ -258,7 +269,8 @@ struct RowTensors {
   Tensor entropy = {};
   Tensor sum_p2 = {}, sum_p3 = {};
   Tensor sink_mass = {};
-  Tensor raw_mean = {}, raw_variance = {}, raw_min = {};  ///< over the row's visible keys, NaN without; a variance is 0 for fewer than two
+  Tensor raw_mean = {}, raw_variance = {},
+         raw_min = {};  ///< over the row's visible keys, NaN without; a variance is 0 for fewer than two
   Tensor score_mean = {}, score_variance = {}, score_min = {};
   Tensor raw_argmax = {}, score_argmax = {};  ///< the key, as exact as f32 is (2²⁴ of them); −1 where there is none
 };

@@ -1,4 +1,5 @@
-// Tensor views: non-owning, up to four axes, any strides. Everything rootdk reads or writes is described by one of these.
+// Tensor views: non-owning, up to four axes, any strides. Everything rootdk reads or writes is described by one of
+// these.
 #pragma once
 
 #include <array>

@@ -7,6 +7,7 @@
 >>> stats
 Stats(full, batch 1 × heads 2): max score 4.08, sigma 1.00 of critical 3.03, entropy 4.11, p_max 0.10
 """
+
 from __future__ import annotations
 
 import importlib as _importlib
@@ -14,7 +15,6 @@ import importlib.util as _util
 import typing as _t
 
 from . import theory
-from ._watch.alarm import Alarm, Event
 from ._attention import QkNorm, StatsOptions, attention, explain_plan
 from ._audit import Audit, audit
 from ._conform.conform import Conformance, Finding, Promise, conform
@@ -22,6 +22,7 @@ from ._core import version as __version__
 from ._lab import Explanation, Rule, explain, rules
 from ._slow import SlowKernelWarning
 from ._stats import GradientStats, Judgement, Stats
+from ._watch.alarm import Alarm, Event
 
 if _t.TYPE_CHECKING:
     from . import torch
@@ -51,8 +52,28 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Alarm", "Audit", "Conformance", "Event", "Explanation", "Finding", "GradientStats", "Judgement", "Promise", "QkNorm", "Rule",
-    "SlowKernelWarning", "Stats", "StatsOptions", "attention", "audit", "conform", "explain", "explain_plan", "rules", "theory", "__version__",
+    "Alarm",
+    "Audit",
+    "Conformance",
+    "Event",
+    "Explanation",
+    "Finding",
+    "GradientStats",
+    "Judgement",
+    "Promise",
+    "QkNorm",
+    "Rule",
+    "SlowKernelWarning",
+    "Stats",
+    "StatsOptions",
+    "attention",
+    "audit",
+    "conform",
+    "explain",
+    "explain_plan",
+    "rules",
+    "theory",
+    "__version__",
 ]
 if _util.find_spec("torch") is not None:
     __all__ += ["Projections", "Watch", "watch"]

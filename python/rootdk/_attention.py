@@ -1,4 +1,5 @@
 """rootdk.attention for numpy, jax and whatever else speaks DLPack; torch tensors go to rootdk.torch."""
+
 from __future__ import annotations
 
 import secrets
@@ -9,8 +10,26 @@ import numpy as np
 
 from . import _core, _cuda
 from ._cuda_arrays import Maker, attend, current, device_of, normalised
-from ._problem import (Arguments, Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag,
-                       options_of, real, reals, refuse_names, refuse_tracers, row_names, whole, wholes, window_of)
+from ._problem import (
+    Arguments,
+    Level,
+    QkNorm,
+    StatsOptions,
+    Window,
+    apply_options,
+    diagonal_of,
+    documents_of,
+    flag,
+    options_of,
+    real,
+    reals,
+    refuse_names,
+    refuse_tracers,
+    row_names,
+    whole,
+    wholes,
+    window_of,
+)
 from ._stats import Rows, Stats
 
 if TYPE_CHECKING:
@@ -28,8 +47,9 @@ Array = TypeVar("Array")
 @overload
 def attention(q: Array, k: Any, v: Any, *, stats: None = None, **others: Unpack[Arguments]) -> Array: ...
 @overload
-def attention(q: Array, k: Any, v: Any, *, stats: StatsOptions | Level,
-              **others: Unpack[Arguments]) -> tuple[Array, Stats]: ...
+def attention(
+    q: Array, k: Any, v: Any, *, stats: StatsOptions | Level, **others: Unpack[Arguments]
+) -> tuple[Array, Stats]: ...
 @overload
 def attention(q: Array, k: Any, v: Any, *, stats: StatsOptions | str | None, **others: Unpack[Arguments]) -> Any: ...
 def attention(
@@ -81,16 +101,32 @@ def attention(
     """
     if unknown:
         refuse_names("attention", unknown, ARGUMENTS)
-    arguments = dict(scale=scale, causal=causal, diagonal=diagonal, window=window, key_lengths=key_lengths, documents=documents,
-                     mask=mask, bias=bias, alibi=alibi, softcap=softcap, sink=sink, qk_norm=qk_norm, dropout=dropout, seed=seed,
-                     stats=stats)
+    arguments = dict(
+        scale=scale,
+        causal=causal,
+        diagonal=diagonal,
+        window=window,
+        key_lengths=key_lengths,
+        documents=documents,
+        mask=mask,
+        bias=bias,
+        alibi=alibi,
+        softcap=softcap,
+        sink=sink,
+        qk_norm=qk_norm,
+        dropout=dropout,
+        seed=seed,
+        stats=stats,
+    )
     if is_torch(q) or is_torch(k) or is_torch(v):
         from .torch import attention as torch_attention
 
         return torch_attention(q, k, v, **arguments)
     for name in ("scale", "mask", "bias", "alibi", "sink"):
         if is_torch(arguments[name]):
-            raise TypeError(f"{name}: a torch tensor, but q is {type(q).__name__}; gradients need torch tensors throughout")
+            raise TypeError(
+                f"{name}: a torch tensor, but q is {type(q).__name__}; gradients need torch tensors throughout"
+            )
     refuse_tracers({"q": q, "k": k, "v": v, **arguments})
     return _attend(q, k, v, **arguments)
 
@@ -119,7 +155,9 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
         view = torch_viewer(q) if is_torch(q) else Maker(q).view
         spec = build(heads_of(q), options=options, into=_cuda.Spec(), view=view, **arguments)
         with current(device):
-            return _cuda.explain(spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD)
+            return _cuda.explain(
+                spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD
+            )
     spec = build(heads_of(q), options=options, **arguments)
     return _core.explain_plan(spec, q, k, v, flag("backward", backward))
 
@@ -215,7 +253,9 @@ def seed_of(seed: int | None, dropout: float) -> int:
     return number
 
 
-def _attend(q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: Any, dropout: float, **arguments: Any) -> Any:
+def _attend(
+    q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: Any, dropout: float, **arguments: Any
+) -> Any:
     heads = heads_of(q)
     options = options_of(stats)
     for name, array in (("k", k), ("v", v)):
@@ -223,8 +263,15 @@ def _attend(q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: An
             raise TypeError(f"{name}: {type(array).__name__}, but {_ARRAY} is wanted")
     if device_of(q) is not None:
         maker = Maker(q)
-        spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), into=_cuda.Spec(), view=maker.view,
-                     **arguments)
+        spec = build(
+            heads,
+            options=options,
+            dropout=dropout,
+            seed=seed_of(seed, dropout),
+            into=_cuda.Spec(),
+            view=maker.view,
+            **arguments,
+        )
         if (norm := QkNorm.of(qk_norm)) is not None:
             q, k = normalised(norm, norm.q_gain, q), normalised(norm, norm.k_gain, k)
         return attend(spec, maker, q, k, v, options)
@@ -241,8 +288,16 @@ def _attend(q: Any, k: Any, v: Any, *, qk_norm: Any, seed: int | None, stats: An
     rows = {name: _empty(q, (batch, heads, len_q, 1), wide) for name in row_names(options)}
     lse = _empty(q, (batch, heads, len_q, 1), wide) if options.rows else None
     mass = _empty(q, (batch, heads, k.shape[2], 1), wide) if options.key_mass else None
-    core = _core.forward(spec, q, k, v, out.buffer, lse and lse.buffer, {name: row.buffer for name, row in rows.items()},
-                         mass and mass.buffer)
+    core = _core.forward(
+        spec,
+        q,
+        k,
+        v,
+        out.buffer,
+        lse and lse.buffer,
+        {name: row.buffer for name, row in rows.items()},
+        mass and mass.buffer,
+    )
     kept = Rows({name: row.array()[..., 0] for name, row in ({"lse": lse} | rows).items()}) if lse else None
     return out.array(), Stats(core, kept, mass.array()[..., 0] if mass else None)
 
@@ -283,7 +338,9 @@ def _normalised(name: str, norm: QkNorm, gain: Any, x: Any) -> Any:
         values = np.asarray(gain, dtype=np.float32)
         dim, heads = x.shape[3], x.shape[1]
         if values.shape not in ((dim,), (heads, dim)):
-            raise ValueError(f"qk_norm: gain of {name} is {list(values.shape)}, but [{dim}] or [{heads}, {dim}] is wanted")
+            raise ValueError(
+                f"qk_norm: gain of {name} is {list(values.shape)}, but [{dim}] or [{heads}, {dim}] is wanted"
+            )
         listed = values.ravel().tolist()
     y = _empty(x, tuple(x.shape))
     _core.normalise(norm.kind, real("qk_norm.eps", norm.eps), listed, x, y.buffer)

@@ -1,4 +1,5 @@
 """rootdk.audit: a model, and how far the scale of each of its heads is from right, without running it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -35,8 +36,11 @@ class Audit:
         self.conclusion = conclusion
         self.data: dict[str, Any] = json.loads(text)  #: docs/audit.md
         #: one per head, with the number of its layer and the kind of its attention
-        self.heads: list[dict[str, Any]] = [{"layer": layer["layer"], "attention": layer["attention"], **head}
-                                            for layer in self.data["layers"] for head in layer["heads"]]
+        self.heads: list[dict[str, Any]] = [
+            {"layer": layer["layer"], "attention": layer["attention"], **head}
+            for layer in self.data["layers"]
+            for head in layer["heads"]
+        ]
 
     @property
     def model(self) -> str:
@@ -76,8 +80,11 @@ class Audit:
         if not self.heads:
             return []
         nested = {f"{part}_{name}": None for head in self.heads for part in _ON_INPUTS for name in head.get(part, {})}
-        return [name for name, value in self.heads[0].items() if name in _BY_CONTEXT
-                or isinstance(value, (int, float, str, type(None)))] + list(nested)
+        return [
+            name
+            for name, value in self.heads[0].items()
+            if name in _BY_CONTEXT or isinstance(value, (int, float, str, type(None)))
+        ] + list(nested)
 
     def __getitem__(self, name: str) -> Array:
         """[heads], or [heads, contexts] for what depends on the number of keys; NaN where it is not known."""
@@ -142,9 +149,11 @@ class Audit:
             lines.append(f"<tr><th>{html.escape(_visible(layer['attention']))} {layer['layer']}</th>{cells}</tr>")
         grounds = {head["ground"] for head in self.heads if head["verdict"] != "not_finite"}
         stands = ", ".join(words for name, words in _GROUNDS.items() if name in grounds)
-        return (f"<p>{html.escape(repr(self))}</p>"
-                f"<table><caption>σ of the scores, {stands}; colour: σ/σ_c at {self.judged_at} keys</caption>"
-                f"<thead><tr><th>layer</th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>")
+        return (
+            f"<p>{html.escape(repr(self))}</p>"
+            f"<table><caption>σ of the scores, {stands}; colour: σ/σ_c at {self.judged_at} keys</caption>"
+            f"<thead><tr><th>layer</th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        )
 
 
 def _known(value: Any) -> float:
@@ -171,12 +180,27 @@ def _cell(head: dict[str, Any], context: str) -> str:
     return f'<td title="{words}"{shade}>{sigma:.2f}</td>'
 
 
-def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_heads: int | None = None,
-          head_dim: int | None = None, norm: str | None = None, scale: float | str | None = None,
-          rotary_base: float | None = None, context: int | None = None, family: str | None = None,
-          family_file: Path | None = None, contexts: Sequence[int] | None = None, at: int | None = None,
-          inputs: Path | None = None, run: Any = None, embeddings: Any = None, against: Source | None = None,
-          spectra: bool = True) -> Audit:
+def audit(
+    model: Source,
+    *,
+    config: Any = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    norm: str | None = None,
+    scale: float | str | None = None,
+    rotary_base: float | None = None,
+    context: int | None = None,
+    family: str | None = None,
+    family_file: Path | None = None,
+    contexts: Sequence[int] | None = None,
+    at: int | None = None,
+    inputs: Path | None = None,
+    run: Any = None,
+    embeddings: Any = None,
+    against: Source | None = None,
+    spectra: bool = True,
+) -> Audit:
     """Reads a model and says how far each head's scale is from right, without running it, or with ``run``.
 
     model        a path (.safetensors, .gguf, .npz, or a directory), a torch.nn.Module, or a state_dict: names and
@@ -198,7 +222,11 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     The command `rootdk audit` says the same of files; it can also write a copy with QK-clip applied.
     """
     call = _core.AuditCall()
-    call.heads, call.kv_heads, call.head_dim = _whole("heads", heads), _whole("kv_heads", kv_heads), _whole("head_dim", head_dim)
+    call.heads, call.kv_heads, call.head_dim = (
+        _whole("heads", heads),
+        _whole("kv_heads", kv_heads),
+        _whole("head_dim", head_dim),
+    )
     call.context, call.judge_at = _whole("context", context), _whole("at", at)
     if isinstance(scale, str):
         call.scale_rule = scale
@@ -228,11 +256,13 @@ def audit(model: Source, *, config: Any = None, heads: int | None = None, kv_hea
     if against is not None:
         _check_source("against", against)
     if config is not None and is_path(model) and (against is None or is_path(against)):
-        raise ValueError("config: given, but a path's configuration is the config.json beside it; heads= and its like "
-                         "win over that")
+        raise ValueError(
+            "config: given, but a path's configuration is the config.json beside it; heads= and its like win over that"
+        )
     said = None if config is None else config_text(config)
     everything = family_file is not None or run is not None or embeddings is not None
     with contextlib.ExitStack() as stack:
+
         def place(argument: str, source: Source) -> str:
             if is_path(source):
                 return _path(argument, source)
@@ -285,7 +315,9 @@ def _embeddings(value: Any) -> Array:
 
 def _tokens_of_text(model: Source, words: str) -> list[int]:
     if not is_path(model):
-        raise ValueError("run: text, but only a model that is given by its path has a tokenizer.json beside it; give ids")
+        raise ValueError(
+            "run: text, but only a model that is given by its path has a tokenizer.json beside it; give ids"
+        )
     path = pathlib.Path(_path("model", model))
     tokenizer = (path if path.is_dir() else path.parent) / "tokenizer.json"
     if not tokenizer.is_file():

@@ -2,6 +2,7 @@
 
 A safetensors file is a length (u64), a JSON header of that length, and the tensors' bytes without gaps. Tensors are
 copied one by one, and only those that can say something about scores."""
+
 from __future__ import annotations
 
 import contextlib
@@ -27,9 +28,11 @@ Source = Union[Path, Mapping[str, Any], "torch.nn.Module"]
 _FLOATS = {"float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
 
 # Parts of names that no family of the audit reads, and that make up most of a model.
-_NEVER_READ = frozenset("""
+_NEVER_READ = frozenset(
+    """
     embed_out embed_positions patch_embeddings lm_head cls pooler classifier v_proj o_proj out_proj c_proj value dense
-    mlp experts intermediate gate_proj up_proj down_proj gate_up_proj fc1 fc2 DenseReluDense""".split())
+    mlp experts intermediate gate_proj up_proj down_proj gate_up_proj fc1 fc2 DenseReluDense""".split()
+)
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
@@ -57,8 +60,9 @@ def config_text(config: object) -> str:
     if not isinstance(config, Mapping):
         raise TypeError(f"config: {type(config).__name__}, but a dict or a configuration of transformers is wanted")
     try:
-        return json.dumps(dict(config), allow_nan=False,
-                          default=lambda value: value.item() if hasattr(value, "item") else str(value))
+        return json.dumps(
+            dict(config), allow_nan=False, default=lambda value: value.item() if hasattr(value, "item") else str(value)
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: cannot be written as JSON: {error}") from None
 
@@ -125,7 +129,7 @@ def _tensors_of(argument: str, source: Any, everything: bool) -> Mapping[str, An
         kept = _as_saved(_unwrapped(source), kept)
     for wrapper in _WRAPPERS:
         while kept and all(name.startswith(wrapper) for name in kept):
-            kept = {name[len(wrapper):]: tensor for name, tensor in kept.items()}
+            kept = {name[len(wrapper) :]: tensor for name, tensor in kept.items()}
     return kept
 
 
@@ -155,16 +159,20 @@ def _is_weight(argument: str, name: str, tensor: Any) -> bool:
         return True
     last = name.rsplit(".", 1)[-1]
     if last in ("weight", "gamma", "beta") or last == "bias" and len(tensor.shape) == 1:
-        raise ValueError(f"{here} has {dtype} numbers, but float64, float32, float16 or bfloat16 are wanted: audit the "
-                         "model before it is quantised")
+        raise ValueError(
+            f"{here} has {dtype} numbers, but float64, float32, float16 or bfloat16 are wanted: audit the "
+            "model before it is quantised"
+        )
     return False  # a buffer: positions, masks, scales
 
 
 def _check_torch(here: str, tensor: Any) -> None:
     torch = sys.modules["torch"]
     if hasattr(tensor, "full_tensor"):
-        raise ValueError(f"{here} is a {type(tensor).__name__}, which may be a part of the tensor only: pass the full "
-                         "state_dict (get_model_state_dict of torch.distributed.checkpoint, with full_state_dict=True)")
+        raise ValueError(
+            f"{here} is a {type(tensor).__name__}, which may be a part of the tensor only: pass the full "
+            "state_dict (get_model_state_dict of torch.distributed.checkpoint, with full_state_dict=True)"
+        )
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(f"{here} has no shape yet: run the model once, or load its weights")
     if tensor.device.type == "meta":

@@ -1,4 +1,5 @@
 """The compiled module; everything public is in the package's own modules."""
+
 from typing import Any, Mapping, Sequence
 
 import numpy.typing as npt
@@ -63,16 +64,38 @@ class GradientStats:
 
 def empty(shape: Sequence[int], dtype: str) -> Any: ...
 def forward(spec: Spec, q: Any, k: Any, v: Any, o: Any, lse: Any, rows: Mapping[str, Any], key_mass: Any) -> Stats: ...
-def backward(spec: Spec, q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, d_q: Any, d_k: Any, d_v: Any,
-             d_bias: Any, d_scale: Any, d_sink: Any) -> GradientStats: ...
+def backward(
+    spec: Spec,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    d_o: Any,
+    d_lse: Any,
+    d_q: Any,
+    d_k: Any,
+    d_v: Any,
+    d_bias: Any,
+    d_scale: Any,
+    d_sink: Any,
+) -> GradientStats: ...
 def explain_plan(spec: Spec, q: Any, k: Any, v: Any, backward: bool) -> str: ...
 def normalise(kind: str, eps: float, gain: Sequence[float], x: Any, y: Any) -> None: ...
 def take_stats(handle: int) -> Stats: ...
-def gradient_stats(batch: int, heads: int, rows: Sequence[tuple[float, float, float, float, float]]) -> GradientStats: ...
+def gradient_stats(
+    batch: int, heads: int, rows: Sequence[tuple[float, float, float, float, float]]
+) -> GradientStats: ...
 def stats_of_rows(rows: Mapping[str, Any], lse: Any) -> Stats: ...
 def row_names() -> list[str]: ...
-def explain(scores: Sequence[float], dk: int, q: Sequence[float], keys: Sequence[Sequence[float]], rules: Sequence[str],
-            upstream: Sequence[float]) -> tuple[str, str, str]: ...
+def explain(
+    scores: Sequence[float],
+    dk: int,
+    q: Sequence[float],
+    keys: Sequence[Sequence[float]],
+    rules: Sequence[str],
+    upstream: Sequence[float],
+) -> tuple[str, str, str]: ...
 def rules() -> str: ...
 
 class AuditCall:
@@ -112,7 +135,16 @@ class theory:
     @staticmethod
     def score_moments(q: Any, k: Any, dim_qk: int) -> dict[str, Any]: ...
     @staticmethod
-    def head(w_q: Any, w_k: Any, b_q: Any, b_k: Any, dim_qk: int, scale: float, frequencies: Any, interleaved: bool,
-             context: int) -> dict[str, Any]: ...
+    def head(
+        w_q: Any,
+        w_k: Any,
+        b_q: Any,
+        b_k: Any,
+        dim_qk: int,
+        scale: float,
+        frequencies: Any,
+        interleaved: bool,
+        context: int,
+    ) -> dict[str, Any]: ...
     @staticmethod
     def stein_ratio(score_variance: float, mean_score: float, sum_p2: float) -> float: ...

@@ -2,6 +2,7 @@
 
 Calls enqueue and return. What waits for the device is reading statistics, and nothing else.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,13 @@ FORWARD, BACKWARD = 0, 1
 
 # The structs of rootdk/c.h --------------------------------------------------------------------------------------------
 class CTensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("device", c_int32), ("shape", c_int64 * 4), ("strides", c_int64 * 4)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("device", c_int32),
+        ("shape", c_int64 * 4),
+        ("strides", c_int64 * 4),
+    ]
 
 
 class CArray(ctypes.Structure):
@@ -33,15 +40,41 @@ class CArray(ctypes.Structure):
 
 class CProblem(ctypes.Structure):
     _fields_ = [
-        ("version", c_int32), ("scale_rule", c_int32), ("scale_value", c_double), ("scale_per_head", CArray),
-        ("has_soft_cap", c_int32), ("soft_cap", c_float), ("transform", c_void_p * 5),
-        ("causal", c_int32), ("diagonal", c_int32), ("diagonal_offset", c_int64), ("window_left", c_int64),
-        ("window_right", c_int64), ("key_lengths", CArray), ("document_q_starts", CArray), ("document_kv_starts", CArray),
-        ("allowed", CTensor), ("bias", CTensor), ("alibi_slopes", CArray), ("sink", CArray), ("dropout_seed", c_uint64),
-        ("dropout_p", c_float), ("stats", c_int32), ("page_table", CArray), ("pages_per_item", c_int64), ("paged_len_kv", c_int64),
-        ("scale", c_char_p), ("ssmax_gains", CArray), ("ssmax_offsets", CArray), ("stats_sample", c_int64),
-        ("stats_sample_offset", c_int64), ("stats_first_query", c_int64), ("stats_flags", c_int32), ("unused", c_int32),
-        ("dropout_device_seed", c_void_p), ("reserved", c_uint64 * 22),
+        ("version", c_int32),
+        ("scale_rule", c_int32),
+        ("scale_value", c_double),
+        ("scale_per_head", CArray),
+        ("has_soft_cap", c_int32),
+        ("soft_cap", c_float),
+        ("transform", c_void_p * 5),
+        ("causal", c_int32),
+        ("diagonal", c_int32),
+        ("diagonal_offset", c_int64),
+        ("window_left", c_int64),
+        ("window_right", c_int64),
+        ("key_lengths", CArray),
+        ("document_q_starts", CArray),
+        ("document_kv_starts", CArray),
+        ("allowed", CTensor),
+        ("bias", CTensor),
+        ("alibi_slopes", CArray),
+        ("sink", CArray),
+        ("dropout_seed", c_uint64),
+        ("dropout_p", c_float),
+        ("stats", c_int32),
+        ("page_table", CArray),
+        ("pages_per_item", c_int64),
+        ("paged_len_kv", c_int64),
+        ("scale", c_char_p),
+        ("ssmax_gains", CArray),
+        ("ssmax_offsets", CArray),
+        ("stats_sample", c_int64),
+        ("stats_sample_offset", c_int64),
+        ("stats_first_query", c_int64),
+        ("stats_flags", c_int32),
+        ("unused", c_int32),
+        ("dropout_device_seed", c_void_p),
+        ("reserved", c_uint64 * 22),
     ]
 
 
@@ -50,8 +83,21 @@ class CInputs(ctypes.Structure):
 
 
 BASIC_ROWS = ("raw_max", "score_max", "p_max")
-FULL_ROWS = ("visible", "entropy", "sum_p2", "sum_p3", "sink_mass", "raw_mean", "raw_variance", "raw_min", "score_mean",
-             "score_variance", "score_min", "raw_argmax", "score_argmax")
+FULL_ROWS = (
+    "visible",
+    "entropy",
+    "sum_p2",
+    "sum_p3",
+    "sink_mass",
+    "raw_mean",
+    "raw_variance",
+    "raw_min",
+    "score_mean",
+    "score_variance",
+    "score_min",
+    "raw_argmax",
+    "score_argmax",
+)
 
 
 class CRows(ctypes.Structure):
@@ -59,9 +105,19 @@ class CRows(ctypes.Structure):
 
 
 class COutputs(ctypes.Structure):
-    _fields_ = [("o", CTensor), ("lse", CTensor), *((f"row_{name}", CTensor) for name in BASIC_ROWS), ("head_stats", c_void_p),
-                ("head_stats_count", c_int64), ("key_mass", CTensor), ("gaps", c_void_p), ("gaps_count", c_int64),
-                ("rows", c_void_p), ("stats", c_void_p), ("reserved", c_uint64 * 6)]
+    _fields_ = [
+        ("o", CTensor),
+        ("lse", CTensor),
+        *((f"row_{name}", CTensor) for name in BASIC_ROWS),
+        ("head_stats", c_void_p),
+        ("head_stats_count", c_int64),
+        ("key_mass", CTensor),
+        ("gaps", c_void_p),
+        ("gaps_count", c_int64),
+        ("rows", c_void_p),
+        ("stats", c_void_p),
+        ("reserved", c_uint64 * 6),
+    ]
 
 
 class CBackwardInputs(ctypes.Structure):
@@ -69,13 +125,19 @@ class CBackwardInputs(ctypes.Structure):
 
 
 class CGradients(ctypes.Structure):
-    _fields_ = [*((name, CTensor) for name in ("d_q", "d_k", "d_v", "d_bias")),
-                *((name, CArray) for name in ("d_scale", "d_sink", "d_ssmax_gains", "d_ssmax_offsets")),
-                ("head_stats", c_void_p), ("head_stats_count", c_int64), ("reserved", c_uint64 * 4)]
+    _fields_ = [
+        *((name, CTensor) for name in ("d_q", "d_k", "d_v", "d_bias")),
+        *((name, CArray) for name in ("d_scale", "d_sink", "d_ssmax_gains", "d_ssmax_offsets")),
+        ("head_stats", c_void_p),
+        ("head_stats_count", c_int64),
+        ("reserved", c_uint64 * 4),
+    ]
 
 
 class CHeadGradients(ctypes.Structure):
-    _fields_ = [(name, c_double) for name in ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")] + [("reserved", c_uint64 * 3)]
+    _fields_ = [(name, c_double) for name in ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")] + [
+        ("reserved", c_uint64 * 3)
+    ]
 
 
 # The library ----------------------------------------------------------------------------------------------------------
@@ -98,17 +160,27 @@ def library() -> ctypes.CDLL:
     return _library
 
 
-def opened(path: "pathlib.Path | str") -> ctypes.CDLL:
+def opened(path: pathlib.Path | str) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
     for name in ("rootdk_last_error", "rootdk_version", "rootdk_cuda_missing"):
         getattr(lib, name).restype = c_char_p
     p, size = c_void_p, c_size_t
     for name, arguments in {
-        "problem_init": [p], "forward": [p, p, p, p, size], "backward": [p, p, p, p, size], "stats_free": [p],
-        "stats_read": [p, p, c_int64, p, c_int64], "stats_shape": [p, p, p], "stats_merge": [p, p, p], "stats_over_batch": [p, p],
-        "stats_of_rows": [p, p], "cuda_is_fast": [p, p, c_int32, p], "cuda_workspace_size": [p, p, c_int32, p],
-        "cuda_explain": [p, p, c_int32, p, size, p], "cuda_forward": [p, p, p, p, size, p],
-        "cuda_backward": [p, p, p, p, size, p], "cuda_read_stats": [p, p, p, size, p, p],
+        "problem_init": [p],
+        "forward": [p, p, p, p, size],
+        "backward": [p, p, p, p, size],
+        "stats_free": [p],
+        "stats_read": [p, p, c_int64, p, c_int64],
+        "stats_shape": [p, p, p],
+        "stats_merge": [p, p, p],
+        "stats_over_batch": [p, p],
+        "stats_of_rows": [p, p],
+        "cuda_is_fast": [p, p, c_int32, p],
+        "cuda_workspace_size": [p, p, c_int32, p],
+        "cuda_explain": [p, p, c_int32, p, size, p],
+        "cuda_forward": [p, p, p, p, size, p],
+        "cuda_backward": [p, p, p, p, size, p],
+        "cuda_read_stats": [p, p, p, size, p, p],
         "cuda_read_gradient_stats": [p, p, p, size, p, p, c_int64],
     }.items():
         getattr(lib, f"rootdk_{name}").argtypes = arguments
@@ -146,8 +218,15 @@ class View:
 
     __slots__ = ("packed", "shape", "owner")
 
-    def __init__(self, pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int], device: int = _CUDA,
-                 owner: Any = None):
+    def __init__(
+        self,
+        pointer: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        device: int = _CUDA,
+        owner: Any = None,
+    ):
         # An empty array may come without an address, which would mean "absent".
         self.packed = _TENSOR.pack(pointer or (0 if 0 not in shape else 64), DTYPES[dtype], device, *shape, *strides)
         self.shape = tuple(shape)
@@ -206,8 +285,17 @@ class Spec:
         """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more than it does."""
         heads, one = self.scale_heads, self.scale_value
         factor = (min(heads) >= _LEAST, len(set(heads)) > 1) if heads else one is None or one >= _LEAST
-        return (self.scale, factor, self.softcap is None, -_FAR <= self.diagonal_offset <= _FAR, self.allowed is None, self.bias is None,
-                len(self.alibi), self.dropout > 0, self.stats)
+        return (
+            self.scale,
+            factor,
+            self.softcap is None,
+            -_FAR <= self.diagonal_offset <= _FAR,
+            self.allowed is None,
+            self.bias is None,
+            len(self.alibi),
+            self.dropout > 0,
+            self.stats,
+        )
 
     def problem(self) -> CProblem:
         """Its arrays live as long as it does."""
@@ -231,7 +319,9 @@ class Spec:
             p.has_soft_cap, p.soft_cap = 1, self.softcap
         p.causal = self.causal
         if self.diagonal not in _DIAGONALS:
-            raise ValueError(f'diagonal: {self.diagonal}, but "bottom_right", "top_left", "last_key" or a number is wanted')
+            raise ValueError(
+                f'diagonal: {self.diagonal}, but "bottom_right", "top_left", "last_key" or a number is wanted'
+            )
         p.diagonal, p.diagonal_offset = _DIAGONALS[self.diagonal], self.diagonal_offset
         left, right = self.window
         if left is not None:
@@ -262,7 +352,13 @@ class Place:
     """Where a call runs: workspace of so many bytes, as an object that owns it and its address, a cudaStream_t, and the device's number,
     with what makes it the current one."""
 
-    def __init__(self, workspace: Callable[[int], tuple[Any, int]], stream: int, guard: Callable[[], Any] = contextlib.nullcontext, device: int = 0):
+    def __init__(
+        self,
+        workspace: Callable[[int], tuple[Any, int]],
+        stream: int,
+        guard: Callable[[], Any] = contextlib.nullcontext,
+        device: int = 0,
+    ):
         self.workspace, self.stream, self.guard, self.device = workspace, stream, guard, device
 
 
@@ -275,13 +371,20 @@ def _inputs(q: View, k: View, v: View) -> CInputs:
 
 def _workspace(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int, place: Place) -> tuple[Any, int, int]:
     size = c_size_t()
-    check(lib, lib.rootdk_cuda_workspace_size(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(size)))
+    check(
+        lib,
+        lib.rootdk_cuda_workspace_size(
+            ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(size)
+        ),
+    )
     return *place.workspace(size.value), size.value
 
 
 def is_fast(spec: Spec, q: View, k: View, v: View, which: int) -> bool:
     lib, problem, inputs, fast = library(), spec.problem(), _inputs(q, k, v), c_int32()
-    check(lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)))
+    check(
+        lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast))
+    )
     return bool(fast.value)
 
 
@@ -298,11 +401,17 @@ def _explain(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int) -
     return words.value.decode()
 
 
-def _mind_slowness(lib: ctypes.CDLL, spec: Spec, problem: CProblem, inputs: CInputs, views: Sequence[View], which: int, place: Place) -> None:
+def _mind_slowness(
+    lib: ctypes.CDLL, spec: Spec, problem: CProblem, inputs: CInputs, views: Sequence[View], which: int, place: Place
+) -> None:
     """To be called where the place's device is the current one."""
+
     def ask() -> str:
         fast = c_int32()
-        check(lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)))
+        check(
+            lib,
+            lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)),
+        )
         first = "" if fast.value else _explain(lib, problem, inputs, which).split("\n", 1)[0]
         return first.removeprefix("slow: ") if first.startswith("slow: ") else ""  # of an empty problem nothing is said
 
@@ -310,8 +419,17 @@ def _mind_slowness(lib: ctypes.CDLL, spec: Spec, problem: CProblem, inputs: CInp
     mind((which, place.device, spec.kind(), q.kind(), k.kind(), v.kind()), ask)
 
 
-def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View], rows: Mapping[str, View], key_mass: Optional[View],
-            place: Place) -> Callable[..., Any]:
+def forward(
+    spec: Spec,
+    q: View,
+    k: View,
+    v: View,
+    o: View,
+    lse: Optional[View],
+    rows: Mapping[str, View],
+    key_mass: Optional[View],
+    place: Place,
+) -> Callable[..., Any]:
     """Enqueues; returns what reads the statistics into the compiled module's Stats, and waits."""
     lib, problem, inputs = library(), spec.problem(), _inputs(q, k, v)
     outputs, full = COutputs(), CRows()
@@ -326,8 +444,17 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
     with place.guard():
         _mind_slowness(lib, spec, problem, inputs, (q, k, v), FORWARD, place)
         owner, address, size = _workspace(lib, problem, inputs, FORWARD, place)
-        check(lib, lib.rootdk_cuda_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), address,
-                                           size, place.stream))
+        check(
+            lib,
+            lib.rootdk_cuda_forward(
+                ctypes.addressof(problem),
+                ctypes.addressof(inputs),
+                ctypes.addressof(outputs),
+                address,
+                size,
+                place.stream,
+            ),
+        )
 
     def read(stream: Optional[int] = None) -> Any:
         """On another stream only what that one waits for is waited for."""
@@ -335,8 +462,17 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
 
         handle = c_void_p()
         with place.guard():
-            check(lib, lib.rootdk_cuda_read_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
-                                                  place.stream if stream is None else stream, ctypes.addressof(handle)))
+            check(
+                lib,
+                lib.rootdk_cuda_read_stats(
+                    ctypes.addressof(problem),
+                    ctypes.addressof(inputs),
+                    address,
+                    size,
+                    place.stream if stream is None else stream,
+                    ctypes.addressof(handle),
+                ),
+            )
         assert handle.value is not None
         return _core.take_stats(handle.value)
 
@@ -344,8 +480,13 @@ def forward(spec: Spec, q: View, k: View, v: View, o: View, lse: Optional[View],
     return read
 
 
-def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mapping[str, Optional[View]],
-             per_head: Mapping[str, Optional[int]], place: Place) -> Callable[..., Any]:
+def backward(
+    spec: Spec,
+    tensors: Mapping[str, Optional[View]],
+    gradients: Mapping[str, Optional[View]],
+    per_head: Mapping[str, Optional[int]],
+    place: Place,
+) -> Callable[..., Any]:
     """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of d_scale and
     d_sink. Returns what reads the statistics of the gradients, at level "full"."""
     lib, problem = library(), spec.problem()
@@ -363,17 +504,30 @@ def backward(spec: Spec, tensors: Mapping[str, Optional[View]], gradients: Mappi
     with place.guard():
         _mind_slowness(lib, spec, problem, inputs, (q, k, v), BACKWARD, place)
         owner, address, size = _workspace(lib, problem, inputs, BACKWARD, place)
-        check(lib, lib.rootdk_cuda_backward(ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size,
-                                            place.stream))
+        check(
+            lib,
+            lib.rootdk_cuda_backward(
+                ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size, place.stream
+            ),
+        )
 
     def read(stream: Optional[int] = None) -> Any:
         from . import _core
 
         found = (CHeadGradients * (batch * heads))()
         with place.guard():
-            check(lib, lib.rootdk_cuda_read_gradient_stats(ctypes.addressof(problem), ctypes.addressof(inputs), address, size,
-                                                           place.stream if stream is None else stream,
-                                                           ctypes.addressof(found), batch * heads))
+            check(
+                lib,
+                lib.rootdk_cuda_read_gradient_stats(
+                    ctypes.addressof(problem),
+                    ctypes.addressof(inputs),
+                    address,
+                    size,
+                    place.stream if stream is None else stream,
+                    ctypes.addressof(found),
+                    batch * heads,
+                ),
+            )
         return _core.gradient_stats(batch, heads, [(h.d_scores, h.d_log_scale, h.d_q, h.d_k, h.d_v) for h in found])
 
     read.owner = owner  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 cupy has a current stream, and calls run there. Nobody can tell jax to wait for a stream, so after its arrays have been written the
 call waits for the device.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,9 +24,18 @@ _CODES = {(2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (2, 64): "f64", (6, 8
 
 
 class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8),
-                ("bits", c_uint8), ("lanes", c_uint16), ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)),
-                ("byte_offset", c_uint64)]
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", ctypes.POINTER(c_int64)),
+        ("strides", ctypes.POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
 
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -68,8 +78,10 @@ def _view(name: str, array: Any, stream: int, device: int) -> _cuda.View:
     if len(x.shape) != 4:
         raise ValueError(f"{name}: {len(x.shape)} axes, but the 4 of [batch, heads, length, dim] are wanted")
     if x.dtype is None or x.dtype == "u8":
-        raise ValueError(f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 (or bool for masks) "
-                         "is wanted")
+        raise ValueError(
+            f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 (or bool for masks) "
+            "is wanted"
+        )
     return _cuda.View(x.address, x.dtype, x.shape, x.strides, owner=x)
 
 
@@ -83,7 +95,9 @@ class Maker:
         namespace = getattr(like, "__array_namespace__", None)
         self.xp = namespace() if namespace is not None else importlib.import_module(type(like).__module__.split(".")[0])
         if not hasattr(self.xp, "empty"):
-            raise TypeError(f"q: {type(like).__name__}, but an array of a framework that makes others on a GPU (torch, cupy, jax) is wanted")
+            raise TypeError(
+                f"q: {type(like).__name__}, but an array of a framework that makes others on a GPU (torch, cupy, jax) is wanted"
+            )
         cupy = sys.modules.get("cupy")
         self.is_cupy = cupy is not None and isinstance(like, cupy.ndarray)
         self.stream = int(cupy.cuda.get_current_stream().ptr) if cupy is not None and self.is_cupy else 0
@@ -164,9 +178,17 @@ def attend(spec: _cuda.Spec, maker: Maker, q: Any, k: Any, v: Any, options: Stat
     rows = {name: maker.empty(row, "float32") for name in (row_names(options) if options else [])}
     lse = maker.empty(row, "float32") if options is not None and options.rows else None
     mass = maker.empty((batch, heads, k.shape[2], 1), "float32") if options is not None and options.key_mass else None
-    read = _cuda.forward(spec, maker.view("q", q), maker.view("k", k), maker.view("v", v), maker.view("o", out),
-                         None if lse is None else maker.view("lse", lse), {name: maker.view(name, x) for name, x in rows.items()},
-                         None if mass is None else maker.view("key_mass", mass), maker.place())
+    read = _cuda.forward(
+        spec,
+        maker.view("q", q),
+        maker.view("k", k),
+        maker.view("v", v),
+        maker.view("o", out),
+        None if lse is None else maker.view("lse", lse),
+        {name: maker.view(name, x) for name, x in rows.items()},
+        None if mass is None else maker.view("key_mass", mass),
+        maker.place(),
+    )
     maker.finish()
     if options is None:
         return out

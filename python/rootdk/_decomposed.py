@@ -5,6 +5,7 @@ len_kv].
 What is hidden leaves no trace: numbers that are not finite are taken out before the products (0 · NaN would be NaN) and
 given back to the rows that see them, as NaN in all of the row.
 """
+
 from __future__ import annotations
 
 import functools
@@ -20,25 +21,49 @@ from ._attention import build
 from ._problem import StatsOptions
 
 _UNBOUNDED = -1  # a side of a window, in the operator's arguments
-_STAND_INS = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16,
-              torch.bfloat16: np.float16}
+_STAND_INS = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.bfloat16: np.float16,
+}
 _NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 _FAR = 2**42  # farther than any two positions can be apart
 
 
-def decomposed(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
-               bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
-               factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False, diagonal: str = "bottom_right", offset: int = 0,
-               window: Optional[Sequence[int]] = None, key_lengths: Optional[Sequence[int]] = None,
-               q_starts: Optional[Sequence[int]] = None, kv_starts: Optional[Sequence[int]] = None,
-               alibi: Optional[Sequence[float]] = None, dropout: float = 0.0, seed: int = 0, tag: int = 0,
-               seed_tensor: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+def decomposed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    sink: Optional[Tensor] = None,
+    rule: str = "sqrt_dk",
+    factor: Optional[float] = None,
+    softcap: Optional[float] = None,
+    causal: bool = False,
+    diagonal: str = "bottom_right",
+    offset: int = 0,
+    window: Optional[Sequence[int]] = None,
+    key_lengths: Optional[Sequence[int]] = None,
+    q_starts: Optional[Sequence[int]] = None,
+    kv_starts: Optional[Sequence[int]] = None,
+    alibi: Optional[Sequence[float]] = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    tag: int = 0,
+    seed_tensor: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
     """(output, lse) of the operator's arguments; nobody hears of statistics."""
     documents = None if q_starts is None or kv_starts is None else (list(q_starts), list(kv_starts))
     structure: dict[str, Any] = dict(
-        causal=causal, diagonal=offset if diagonal == "at" else diagonal, documents=documents,
+        causal=causal,
+        diagonal=offset if diagonal == "at" else diagonal,
+        documents=documents,
         window=None if window is None else tuple(None if side == _UNBOUNDED else side for side in window),
-        key_lengths=None if key_lengths is None else list(key_lengths))
+        key_lengths=None if key_lengths is None else list(key_lengths),
+    )
     _check(q, k, v, scale, mask, bias, sink, rule, factor, softcap, alibi, dropout, structure)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     heads, len_q, len_kv, group = q.shape[1], q.shape[2], k.shape[2], q.shape[1] // max(k.shape[1], 1)
@@ -115,8 +140,16 @@ def _softmax(s: Tensor, visible: Tensor, sink: Optional[Tensor]) -> tuple[Tensor
     return p, (shift + torch.log(total)).masked_fill(nothing, -math.inf).squeeze(-1)
 
 
-def _ranges(len_q: int, len_kv: int, device: torch.device, causal: bool, diagonal: Any, documents: Any, window: Any,
-            key_lengths: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _ranges(
+    len_q: int,
+    len_kv: int,
+    device: torch.device,
+    causal: bool,
+    diagonal: Any,
+    documents: Any,
+    window: Any,
+    key_lengths: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q] where all
     items are alike."""
 
@@ -154,9 +187,21 @@ def _ranges(len_q: int, len_kv: int, device: torch.device, causal: bool, diagona
 
 
 # What the engine is asked ---------------------------------------------------------------------------------------------
-def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor],
-           sink: Optional[Tensor], rule: str, factor: Optional[float], softcap: Optional[float],
-           alibi: Optional[Sequence[float]], dropout: float, structure: dict[str, Any]) -> None:
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor],
+    mask: Optional[Tensor],
+    bias: Optional[Tensor],
+    sink: Optional[Tensor],
+    rule: str,
+    factor: Optional[float],
+    softcap: Optional[float],
+    alibi: Optional[Sequence[float]],
+    dropout: float,
+    structure: dict[str, Any],
+) -> None:
     """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are not
     known here."""
     named = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
@@ -173,8 +218,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optio
     heads = q.shape[1]
     for name, values in (("scale", scale), ("sink", sink)):
         if values is not None and values.shape != (heads,):
-            raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is "
-                             "wanted")
+            raise ValueError(
+                f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted"
+            )
     if not all(isinstance(size, int) for x in tensors.values() for size in x.shape):
         return  # sizes that a compiler does not know yet
 
@@ -184,10 +230,17 @@ def _check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], mask: Optio
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask: dtype is {_NAMES.get(mask.dtype, mask.dtype)}, but bool is wanted")
     number = rule if factor is None else factor
-    spec = build(heads, scale=number if scale is None else [1.0] * heads, softcap=softcap,
-                 mask=None if mask is None else stand_in(mask), bias=None if bias is None else stand_in(bias),
-                 sink=None if sink is None else [0.0] * heads, alibi=None if alibi is None else list(alibi),
-                 dropout=dropout, **structure)
+    spec = build(
+        heads,
+        scale=number if scale is None else [1.0] * heads,
+        softcap=softcap,
+        mask=None if mask is None else stand_in(mask),
+        bias=None if bias is None else stand_in(bias),
+        sink=None if sink is None else [0.0] * heads,
+        alibi=None if alibi is None else list(alibi),
+        dropout=dropout,
+        **structure,
+    )
     _core.explain_plan(spec, stand_in(q), stand_in(k), stand_in(v), False)
 
 
@@ -195,8 +248,9 @@ def _factors(rule: str, dim: int, len_q: int, len_kv: int, structure: dict[str, 
     """The rule's factor: a number, or [batch, 1, len_q] where it depends on how long a query's context is."""
     # All that a rule knows of a query is how many keys it sees, and where it stands.
     contexts = ((1, 0), (3, 0), (3, 1 << 20))
-    here, alone = ([_asked(rule, size, 1, keys, (("diagonal", place),)).item() for keys, place in contexts]
-                   for size in (dim, 1))
+    here, alone = (
+        [_asked(rule, size, 1, keys, (("diagonal", place),)).item() for keys, place in contexts] for size in (dim, 1)
+    )
     if len(set(here)) == 1:
         return here[0]
     # The dim and the context are two factors: d_k products less for every score that is asked for.

@@ -1,4 +1,5 @@
 """Files that appear whole or not at all."""
+
 from __future__ import annotations
 
 import os
@@ -6,7 +7,7 @@ import pathlib
 from typing import Union
 
 
-def write_whole(path: Union[str, "os.PathLike[str]"], text: str) -> pathlib.Path:
+def write_whole(path: Union[str, os.PathLike[str]], text: str) -> pathlib.Path:
     target = pathlib.Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:

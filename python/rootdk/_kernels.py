@@ -1,5 +1,6 @@
 """What runs when the operator torch.ops.rootdk.attention is called on dense tensors: the engine, on the CPU or through
 _cuda.py, and those who want to know what it learned."""
+
 from __future__ import annotations
 
 import threading
@@ -47,11 +48,27 @@ def unregister(tag: int) -> None:
 
 
 # Arguments to the engine --------------------------------------------------------------------------------------
-def _spec(q: Tensor, scale: Optional[Tensor], rule: str, factor: Optional[float], mask: Optional[Tensor], bias: Optional[Tensor],
-          sink: Optional[Tensor], softcap: Optional[float], causal: bool, diagonal: str, offset: int,
-          window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]], q_starts: Optional[Sequence[int]],
-          kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]], dropout: float, seed: int,
-          seed_tensor: Optional[Tensor] = None) -> Any:
+def _spec(
+    q: Tensor,
+    scale: Optional[Tensor],
+    rule: str,
+    factor: Optional[float],
+    mask: Optional[Tensor],
+    bias: Optional[Tensor],
+    sink: Optional[Tensor],
+    softcap: Optional[float],
+    causal: bool,
+    diagonal: str,
+    offset: int,
+    window: Optional[Sequence[int]],
+    key_lengths: Optional[Sequence[int]],
+    q_starts: Optional[Sequence[int]],
+    kv_starts: Optional[Sequence[int]],
+    alibi: Optional[Sequence[float]],
+    dropout: float,
+    seed: int,
+    seed_tensor: Optional[Tensor] = None,
+) -> Any:
     """The compiled module's Spec, or that of _cuda."""
     spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
     heads = q.shape[1]
@@ -109,7 +126,9 @@ def seeds(q: Tensor, dropout: float, seed: Any = None) -> tuple[int, Optional[Te
 
 def _per_head(name: str, values: Tensor, heads: int) -> list[float]:
     if values.shape != (heads,):
-        raise ValueError(f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted")
+        raise ValueError(
+            f"{name}: shape is {list(values.shape)}, but one value for each of {heads} query heads is wanted"
+        )
     return values.detach().float().tolist()
 
 
@@ -180,15 +199,51 @@ def _output(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty((batch, heads, len_q, dim_v))
 
 
-def attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
-                  bias: Optional[Tensor] = None, sink: Optional[Tensor] = None, rule: str = "sqrt_dk",
-                  factor: Optional[float] = None, softcap: Optional[float] = None, causal: bool = False,
-                  diagonal: str = "bottom_right", offset: int = 0, window: Optional[Sequence[int]] = None,
-                  key_lengths: Optional[Sequence[int]] = None, q_starts: Optional[Sequence[int]] = None,
-                  kv_starts: Optional[Sequence[int]] = None, alibi: Optional[Sequence[float]] = None, dropout: float = 0.0,
-                  seed: int = 0, tag: int = 0, seed_tensor: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
-    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
-                 kv_starts, alibi, dropout, seed, seed_tensor)
+def attention_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    sink: Optional[Tensor] = None,
+    rule: str = "sqrt_dk",
+    factor: Optional[float] = None,
+    softcap: Optional[float] = None,
+    causal: bool = False,
+    diagonal: str = "bottom_right",
+    offset: int = 0,
+    window: Optional[Sequence[int]] = None,
+    key_lengths: Optional[Sequence[int]] = None,
+    q_starts: Optional[Sequence[int]] = None,
+    kv_starts: Optional[Sequence[int]] = None,
+    alibi: Optional[Sequence[float]] = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    tag: int = 0,
+    seed_tensor: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    spec = _spec(
+        q,
+        scale,
+        rule,
+        factor,
+        mask,
+        bias,
+        sink,
+        softcap,
+        causal,
+        diagonal,
+        offset,
+        window,
+        key_lengths,
+        q_starts,
+        kv_starts,
+        alibi,
+        dropout,
+        seed,
+        seed_tensor,
+    )
     collector = _collectors.get(tag)
     options = collector.options if collector is not None else None
     apply_options(spec, options)
@@ -199,22 +254,46 @@ def attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = 
     lse = q.new_empty((batch, heads, len_q), dtype=wide)
     rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
     mass = q.new_empty((batch, heads, k.shape[2]), dtype=wide) if options is not None and options.key_mass else None
-    core = _forward(spec, q, k, v, out, lse.unsqueeze(-1), {name: row.unsqueeze(-1) for name, row in rows.items()},
-                    None if mass is None else mass.unsqueeze(-1))
+    core = _forward(
+        spec,
+        q,
+        k,
+        v,
+        out,
+        lse.unsqueeze(-1),
+        {name: row.unsqueeze(-1) for name, row in rows.items()},
+        None if mass is None else mass.unsqueeze(-1),
+    )
     if collector is not None:
         kept = Rows({"lse": lse.clone(), **rows}) if options is not None and options.rows else None
         collector.on_forward(Stats(core, kept, mass))
     return out, lse
 
 
-def _forward(spec: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rows: dict[str, Tensor],
-             mass: Optional[Tensor]) -> Any:
+def _forward(
+    spec: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    rows: dict[str, Tensor],
+    mass: Optional[Tensor],
+) -> Any:
     """Statistics, or what reads them."""
     if not q.is_cuda:
         return _core.forward(spec, q, k, v, out, lse, rows, mass)
-    read = _cuda.forward(spec, _view("q", q, q), _view("k", k, q), _view("v", v, q), _view("o", out, q), _view("lse", lse, q),
-                         {name: _view(name, row, q) for name, row in rows.items()},
-                         None if mass is None else _view("key_mass", mass, q), _place(q))
+    read = _cuda.forward(
+        spec,
+        _view("q", q, q),
+        _view("k", k, q),
+        _view("v", v, q),
+        _view("o", out, q),
+        _view("lse", lse, q),
+        {name: _view(name, row, q) for name, row in rows.items()},
+        None if mass is None else _view("key_mass", mass, q),
+        _place(q),
+    )
     return read if spec.stats == "none" else Reader(read, q.device)
 
 
@@ -223,35 +302,93 @@ def attention_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tup
     return _output(q, v), q.new_empty((batch, heads, len_q), dtype=_wide(q.dtype))
 
 
-def backward_kernel(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-                 scale: Optional[Tensor], mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
-                 wanted: Sequence[bool], rule: str, factor: Optional[float], softcap: Optional[float], causal: bool,
-                 diagonal: str, offset: int, window: Optional[Sequence[int]], key_lengths: Optional[Sequence[int]],
-                 q_starts: Optional[Sequence[int]], kv_starts: Optional[Sequence[int]], alibi: Optional[Sequence[float]],
-                 dropout: float, seed: int, tag: int,
-                 seed_tensor: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, causal, diagonal, offset, window, key_lengths, q_starts,
-                 kv_starts, alibi, dropout, seed, seed_tensor)
+def backward_kernel(
+    d_out: Tensor,
+    d_lse: Optional[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor],
+    mask: Optional[Tensor],
+    bias: Optional[Tensor],
+    sink: Optional[Tensor],
+    wanted: Sequence[bool],
+    rule: str,
+    factor: Optional[float],
+    softcap: Optional[float],
+    causal: bool,
+    diagonal: str,
+    offset: int,
+    window: Optional[Sequence[int]],
+    key_lengths: Optional[Sequence[int]],
+    q_starts: Optional[Sequence[int]],
+    kv_starts: Optional[Sequence[int]],
+    alibi: Optional[Sequence[float]],
+    dropout: float,
+    seed: int,
+    tag: int,
+    seed_tensor: Optional[Tensor],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    spec = _spec(
+        q,
+        scale,
+        rule,
+        factor,
+        mask,
+        bias,
+        sink,
+        softcap,
+        causal,
+        diagonal,
+        offset,
+        window,
+        key_lengths,
+        q_starts,
+        kv_starts,
+        alibi,
+        dropout,
+        seed,
+        seed_tensor,
+    )
     collector = _collectors.get(tag)
     if collector is not None and collector.options.level == "full":
         spec.stats = "full"
     d_q, d_k, d_v, d_scale, d_bias, d_sink = _gradients(q, k, v, scale, bias, sink, wanted)
-    tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse.unsqueeze(-1), "d_o": d_out,
-               "d_lse": None if d_lse is None else d_lse.unsqueeze(-1)}
+    tensors = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "o": out,
+        "lse": lse.unsqueeze(-1),
+        "d_o": d_out,
+        "d_lse": None if d_lse is None else d_lse.unsqueeze(-1),
+    }
     given = {name: None if x is None else x.detach() for name, x in tensors.items()}
-    gradients = {"d_q": d_q if wanted[0] else None, "d_k": d_k if wanted[1] else None, "d_v": d_v if wanted[2] else None,
-                 "d_bias": d_bias if wanted[4] else None}
+    gradients = {
+        "d_q": d_q if wanted[0] else None,
+        "d_k": d_k if wanted[1] else None,
+        "d_v": d_v if wanted[2] else None,
+        "d_bias": d_bias if wanted[4] else None,
+    }
     per_head = {"d_scale": d_scale if wanted[3] else None, "d_sink": d_sink if wanted[5] else None}
     core: Any
     if q.is_cuda:
         given["d_o"] = _readable(d_out.detach())
-        core = _cuda.backward(spec, _views(given, q), _views(gradients, q),
-                              {name: None if x is None else x.data_ptr() for name, x in per_head.items()}, _place(q))
+        core = _cuda.backward(
+            spec,
+            _views(given, q),
+            _views(gradients, q),
+            {name: None if x is None else x.data_ptr() for name, x in per_head.items()},
+            _place(q),
+        )
         core = core if spec.stats == "none" else Reader(core, q.device)
     else:
         row = (1, 1, 1, q.shape[1])
-        core = _core.backward(spec, **given, **gradients,
-                              **{name: None if x is None else x.view(row) for name, x in per_head.items()})
+        core = _core.backward(
+            spec, **given, **gradients, **{name: None if x is None else x.view(row) for name, x in per_head.items()}
+        )
     if collector is not None and collector.options.level == "full":
         collector.on_backward(GradientStats(core))
     return d_q, d_k, d_v, d_scale, d_bias, d_sink
@@ -260,7 +397,11 @@ def backward_kernel(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Te
 def _readable(d_out: Tensor) -> Tensor:
     """A gradient as the fast kernels read it, where a copy makes it so: of a sum it comes with strides of 0, and nobody chose those."""
     outer = zip(d_out.shape[:3], d_out.stride()[:3])
-    fine = d_out.stride(3) == 1 and d_out.data_ptr() % 16 == 0 and all(size == 1 or (stride > 0 and stride % 8 == 0) for size, stride in outer)
+    fine = (
+        d_out.stride(3) == 1
+        and d_out.data_ptr() % 16 == 0
+        and all(size == 1 or (stride > 0 and stride % 8 == 0) for size, stride in outer)
+    )
     return d_out if fine or d_out.element_size() != 2 or d_out.shape[3] % 8 else d_out.contiguous()
 
 
@@ -268,8 +409,15 @@ def _views(tensors: dict[str, Optional[Tensor]], like: Tensor) -> dict[str, Opti
     return {name: None if x is None else _view(name, x, like) for name, x in tensors.items()}
 
 
-def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor],
-               wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor],
+    bias: Optional[Tensor],
+    sink: Optional[Tensor],
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """An operator cannot return None, so what is not wanted is empty."""
 
     def like(x: Optional[Tensor], want: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
@@ -277,12 +425,30 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: O
             return q.new_empty(0)
         return torch.empty(x.shape, dtype=dtype or x.dtype, device=q.device)
 
-    return (like(q, wanted[0]), like(k, wanted[1]), like(v, wanted[2]), like(scale, wanted[3], torch.float32),
-            like(bias, wanted[4]), like(sink, wanted[5], torch.float32))
+    return (
+        like(q, wanted[0]),
+        like(k, wanted[1]),
+        like(v, wanted[2]),
+        like(scale, wanted[3], torch.float32),
+        like(bias, wanted[4]),
+        like(sink, wanted[5], torch.float32),
+    )
 
 
-def backward_shapes(d_out: Tensor, d_lse: Optional[Tensor], out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-                    scale: Optional[Tensor],
-      mask: Optional[Tensor], bias: Optional[Tensor], sink: Optional[Tensor], wanted: Sequence[bool], *_: Any,
-      **__: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward_shapes(
+    d_out: Tensor,
+    d_lse: Optional[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor],
+    mask: Optional[Tensor],
+    bias: Optional[Tensor],
+    sink: Optional[Tensor],
+    wanted: Sequence[bool],
+    *_: Any,
+    **__: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _gradients(q, k, v, scale, bias, sink, wanted)

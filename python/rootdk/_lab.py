@@ -1,4 +1,5 @@
 """rootdk.explain and rootdk.rules: what the command shows, as objects."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,9 +31,15 @@ class Explanation:
         return f"Explanation({self.conclusion})"
 
 
-def explain(scores: Sequence[float] | None = None, *, dk: int | None = None, q: Sequence[float] | None = None,
-            keys: Sequence[Sequence[float]] | None = None, rules: Sequence[str] = ("none", "sqrt_dk", "dk"),
-            gradient: Sequence[float] | None = None) -> Explanation:
+def explain(
+    scores: Sequence[float] | None = None,
+    *,
+    dk: int | None = None,
+    q: Sequence[float] | None = None,
+    keys: Sequence[Sequence[float]] | None = None,
+    rules: Sequence[str] = ("none", "sqrt_dk", "dk"),
+    gradient: Sequence[float] | None = None,
+) -> Explanation:
     """One row of scores, step by step: what each rule divides by, softmax, and the gradient that gets through.
 
     Either the scores q·k with the dk they came from, or q and its keys.
@@ -47,9 +54,13 @@ def explain(scores: Sequence[float] | None = None, *, dk: int | None = None, q: 
     vectors = [] if keys is None else listed("keys", keys, "vectors")
     names = [text("rules", rule) for rule in listed("rules", rules, "names")]
     found, words, conclusion = _core.explain(
-        [] if scores is None else _numbers("scores", scores), 0 if dk is None else whole("dk", dk),
-        [] if q is None else _numbers("q", q), [_numbers(f"keys[{i}]", vector) for i, vector in enumerate(vectors)],
-        names, [] if gradient is None else _numbers("gradient", gradient))
+        [] if scores is None else _numbers("scores", scores),
+        0 if dk is None else whole("dk", dk),
+        [] if q is None else _numbers("q", q),
+        [_numbers(f"keys[{i}]", vector) for i, vector in enumerate(vectors)],
+        names,
+        [] if gradient is None else _numbers("gradient", gradient),
+    )
     return Explanation(words, conclusion, json.loads(found))
 
 

@@ -4,6 +4,7 @@ Fused kernels (_kernels.py) compute values and first derivatives. Where torch.fu
 input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any way; where
 torch.vmap maps it, the mapped axis becomes part of the batch.
 """
+
 from __future__ import annotations
 
 import functools
@@ -17,8 +18,15 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from ._decomposed import decomposed
-from ._kernels import (_collectors, attention_kernel, attention_shapes, backward_kernel, backward_shapes, register,
-                       unregister)
+from ._kernels import (
+    _collectors,
+    attention_kernel,
+    attention_shapes,
+    backward_kernel,
+    backward_shapes,
+    register,
+    unregister,
+)
 
 _SCHEMA = """(Tensor q, Tensor k, Tensor v, Tensor? scale=None, Tensor? mask=None, Tensor? bias=None, Tensor? sink=None,
 str rule="sqrt_dk", float? factor=None, float? softcap=None, bool causal=False, str diagonal="bottom_right",
@@ -32,13 +40,15 @@ _DEFAULTS: tuple[Any, ...] = attention_kernel.__defaults__ or ()
 # Where they stand in the schema, after q, k and v.
 _SCALE, _MASK, _BIAS, _SINK, _KEY_LENGTHS, _DROPOUT, _TAG, _SEED_TENSOR = 3, 4, 5, 6, 14, 18, 20, 21
 _DIFFERENTIATES = (_functorch.TransformType.Grad, _functorch.TransformType.Jvp)
-_ONCE = ("attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with "
-         "memory for len_q × len_kv scores")
+_ONCE = (
+    "attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with "
+    "memory for len_q × len_kv scores"
+)
 
 
 def _all_arguments(given: tuple[Any, ...]) -> tuple[Any, ...]:
     """The dispatcher leaves out trailing arguments at their defaults."""
-    return (*given, *_DEFAULTS[len(given) - 3:])
+    return (*given, *_DEFAULTS[len(given) - 3 :])
 
 
 # Transforms -----------------------------------------------------------------------------------------------------------
@@ -102,8 +112,9 @@ class _Fused(torch.autograd.Function):
         wanted = [need[place] for place in learned]
         tag = 0 if ctx.collector is None else register(ctx.collector)
         try:
-            found = torch.ops.rootdk.attention_backward(d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted,
-                                                        *ctx.plain[:-1], tag, seed_tensor)
+            found = torch.ops.rootdk.attention_backward(
+                d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted, *ctx.plain[:-1], tag, seed_tensor
+            )
         finally:
             unregister(tag)
         gradients = list(nothing)
@@ -158,8 +169,15 @@ def under_autocast(*tensors: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
     return tuple(cast(x) for x in tensors)
 
 
-def _autocast(q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor] = None, mask: Optional[Tensor] = None,
-              bias: Optional[Tensor] = None, *rest: Any) -> Any:
+def _autocast(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    *rest: Any,
+) -> Any:
     """register_autocast would have one dtype for ever, and cast scales and sinks as well."""
     q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
@@ -239,9 +257,9 @@ def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 _library = torch.library.Library("rootdk", "FRAGMENT")
 for _name, _schema, _kernel, _shapes, _gradient, _vmap in (
-        ("attention", _SCHEMA, attention_kernel, attention_shapes, _autograd, _attention_mapped),
-        ("attention_backward", _BACKWARD_SCHEMA, backward_kernel, backward_shapes, _backward_autograd,
-         _backward_mapped)):
+    ("attention", _SCHEMA, attention_kernel, attention_shapes, _autograd, _attention_mapped),
+    ("attention_backward", _BACKWARD_SCHEMA, backward_kernel, backward_shapes, _backward_autograd, _backward_mapped),
+):
     _library.define(_name + _schema.replace("\n", " "), tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _untraced(_kernel), _key)

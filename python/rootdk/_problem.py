@@ -1,4 +1,5 @@
 """Arguments of attention, as Python takes them, into the engine's problem."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -75,7 +76,7 @@ def options_of(stats: StatsOptions | str | None) -> StatsOptions | None:
         if stats not in ("basic", "full"):
             raise ValueError(f'stats: "{stats}", but None, "basic" or "full" is wanted')
         return StatsOptions(stats)  # type: ignore[arg-type]
-    raise TypeError(f"stats: {type(stats).__name__}, but None, \"basic\", \"full\" or StatsOptions is wanted")
+    raise TypeError(f'stats: {type(stats).__name__}, but None, "basic", "full" or StatsOptions is wanted')
 
 
 def real(name: str, value: Any) -> float:
@@ -157,8 +158,9 @@ def window_of(window: Window) -> tuple[int | None, int | None] | None:
 def _distance(side: Any) -> int:
     number = whole("window", side)
     if number < 0:
-        raise ValueError(f"window: {number}, but a side is a number from 0, or None or -1 in (left, right) for "
-                         "unbounded")
+        raise ValueError(
+            f"window: {number}, but a side is a number from 0, or None or -1 in (left, right) for unbounded"
+        )
     return number
 
 
@@ -211,8 +213,9 @@ def refuse_names(function: str, unknown: Iterable[str], known: Iterable[str]) ->
             whose, here = _ELSEWHERE[name]
             raise TypeError(f"{function}: {name} is {whose} name; here it is {here}")
         if name == "return_lse":
-            raise TypeError(f"{function}: return_lse is an argument of rootdk.torch.attention; elsewhere stats.rows.lse "
-                            "has it")
+            raise TypeError(
+                f"{function}: return_lse is an argument of rootdk.torch.attention; elsewhere stats.rows.lse has it"
+            )
         close = difflib.get_close_matches(name, names, 1) or [other for other in names if name.lower() == other.lower()]
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         raise TypeError(f"{function}: no argument is called {name}; {hint}")
@@ -227,8 +230,10 @@ def refuse_tracers(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         gains = (value.q_gain, value.k_gain) if isinstance(value, QkNorm) else (value,)
         if any(isinstance(part, tracer) for part in (value if isinstance(value, (list, tuple)) else gains)):
-            raise TypeError(f"{name}: traced by jax (jit, grad or vmap), so it has no numbers yet; call rootdk outside of "
-                            "the transformation, or through jax.pure_callback (which has no gradients)")
+            raise TypeError(
+                f"{name}: traced by jax (jit, grad or vmap), so it has no numbers yet; call rootdk outside of "
+                "the transformation, or through jax.pure_callback (which has no gradients)"
+            )
 
 
 def apply_options(spec: _core.Spec, options: StatsOptions | None) -> None:

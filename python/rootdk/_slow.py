@@ -1,4 +1,5 @@
 """Slowness is said: what a GPU computes without tensor cores gets a warning, once for each reason."""
+
 from __future__ import annotations
 
 import os
@@ -45,7 +46,11 @@ def say(why: str) -> None:
         if why in _said:
             return
         _said.add(why)
-    warnings.warn(f"{why} (ROOTDK_SLOW=error raises this, ROOTDK_SLOW=ignore is silent)", SlowKernelWarning, stacklevel=_callers_level())
+    warnings.warn(
+        f"{why} (ROOTDK_SLOW=error raises this, ROOTDK_SLOW=ignore is silent)",
+        SlowKernelWarning,
+        stacklevel=_callers_level(),
+    )
 
 
 def _callers_level() -> int:

@@ -1,4 +1,5 @@
 """What the scores did, as arrays [batch, heads]."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -66,8 +67,10 @@ class NotAskedFor(AttributeError, ValueError):
     """Statistics that a call could have given."""
 
 
-_ON_REQUEST = {"rows": 'pass stats=StatsOptions("full", rows=True); how many rows there were is row_count',
-               "key_mass": 'pass stats=StatsOptions("full", key_mass=True)'}
+_ON_REQUEST = {
+    "rows": 'pass stats=StatsOptions("full", rows=True); how many rows there were is row_count',
+    "key_mass": 'pass stats=StatsOptions("full", key_mass=True)',
+}
 
 
 class _Learned(Generic[Core]):
@@ -190,7 +193,7 @@ class Stats(_Learned[CoreStats]):
             raise _not_asked_for(name)
         core = self._core
         if name not in core.columns():
-            level = " at level \"basic\"; stats=\"full\" has more" if core.level == "basic" else ""
+            level = ' at level "basic"; stats="full" has more' if core.level == "basic" else ""
             raise AttributeError(f"Stats has no {name!r}{level}")
         return core.column(name)
 
@@ -226,8 +229,13 @@ class Stats(_Learned[CoreStats]):
     def with_causes(self, dim: int, sigma_q: Any, sigma_k: Any, key_mean_norm: Any, scale: Any) -> Stats:
         """The same with what the scores came from, each one number for every head or for all: where somebody else computed them, or
         scaled q before. One batch item."""
-        causes = np.stack([np.broadcast_to(np.asarray(x, dtype=np.float64), (self.heads,))
-                           for x in (sigma_q, sigma_k, key_mean_norm, scale)], axis=-1)
+        causes = np.stack(
+            [
+                np.broadcast_to(np.asarray(x, dtype=np.float64), (self.heads,))
+                for x in (sigma_q, sigma_k, key_mean_norm, scale)
+            ],
+            axis=-1,
+        )
         return Stats(self._core.with_causes(dim, causes.tolist()))
 
     def judge(self, dtype: str = "f32") -> list[list[Judgement]]:
@@ -246,8 +254,9 @@ class Stats(_Learned[CoreStats]):
         all_of_them = json.loads(self._core.judge(_text("dtype", dtype), first, count))["judgements"]
         for j in all_of_them:
             del j["ground"]  # statistics are measured, always
-        return [Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j)
-                for j in all_of_them]
+        return [
+            Judgement(j.pop("verdict"), tuple(j.pop("codes")), j.pop("words"), j.pop("fix"), j) for j in all_of_them
+        ]
 
     def __repr__(self) -> str:
         head = f"Stats({self.level}, batch {self.batch} × heads {self.heads})"
@@ -255,7 +264,9 @@ class Stats(_Learned[CoreStats]):
             return head
         text = f"{head}: max score {_number(float(self.score_max.max()))}"
         if self.level == "full":
-            text += (f", sigma {_mean(self.score_sigma)} of critical {_mean(self.sigma_c)}, entropy {_mean(self.entropy)}")
+            text += (
+                f", sigma {_mean(self.score_sigma)} of critical {_mean(self.sigma_c)}, entropy {_mean(self.entropy)}"
+            )
         text += f", p_max {_mean(self.mean_p_max)}"
         bad = int(self.rows_not_finite.sum())
         return text + (f", {bad} rows not finite" if bad else "")
@@ -263,8 +274,17 @@ class Stats(_Learned[CoreStats]):
     def _repr_html_(self) -> str:
         shown = ["raw_max", "score_max", "mean_p_max", "mean_lse"]
         if self.level == "full":
-            shown = ["raw_max", "raw_sigma", "score_max", "score_sigma", "sigma_ratio", "entropy", "effective_keys", "mean_p_max",
-                     "trace_j"]
+            shown = [
+                "raw_max",
+                "raw_sigma",
+                "score_max",
+                "score_sigma",
+                "sigma_ratio",
+                "entropy",
+                "effective_keys",
+                "mean_p_max",
+                "trace_j",
+            ]
         shown = [name for name in shown if name in self.names]
         columns = {name: self._core.column(name) for name in shown}
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("batch", "head", *shown))

@@ -8,6 +8,7 @@
 >>> round(theory.gaussian_softmax(sigma=8.0, keys=1024, dim_qk=64).entropy, 3)
 0.915
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,24 +23,35 @@ from ._problem import flag, listed, real, whole
 Array = npt.NDArray[np.float64]
 
 
-def dot_product_variance(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
-                         variance_k: float = 1) -> float:
+def dot_product_variance(
+    dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0, variance_k: float = 1
+) -> float:
     """Var(q·k) for independent components: d for unit variances and mean 0."""
-    return _theory.dot_product_variance(whole("dim_qk", dim_qk), real("mean_q", mean_q), real("variance_q", variance_q),
-                                        real("mean_k", mean_k), real("variance_k", variance_k))
+    return _theory.dot_product_variance(
+        whole("dim_qk", dim_qk),
+        real("mean_q", mean_q),
+        real("variance_q", variance_q),
+        real("mean_k", mean_k),
+        real("variance_k", variance_k),
+    )
 
 
-def unit_variance_divisor(dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0,
-                          variance_k: float = 1) -> float:
+def unit_variance_divisor(
+    dim_qk: int, *, mean_q: float = 0, variance_q: float = 1, mean_k: float = 0, variance_k: float = 1
+) -> float:
     """The c for which q·k / c has variance 1: √d for unit variances.
 
     >>> from rootdk import theory
     >>> theory.unit_variance_divisor(64)
     8.0
     """
-    return _theory.unit_variance_divisor(whole("dim_qk", dim_qk), real("mean_q", mean_q),
-                                         real("variance_q", variance_q), real("mean_k", mean_k),
-                                         real("variance_k", variance_k))
+    return _theory.unit_variance_divisor(
+        whole("dim_qk", dim_qk),
+        real("mean_q", mean_q),
+        real("variance_q", variance_q),
+        real("mean_k", mean_k),
+        real("variance_k", variance_k),
+    )
 
 
 def critical_sigma(keys: float) -> float:
@@ -62,8 +74,11 @@ class GaussianSoftmax:
 def gaussian_softmax(sigma: float, keys: float, dim_qk: int | None = None) -> GaussianSoftmax:
     """What softmax makes of n Gaussian scores of spread sigma. With dim_qk, rows have the spread of their own ‖q‖, as real ones
     do."""
-    return GaussianSoftmax(**_theory.gaussian_softmax(real("sigma", sigma), real("keys", keys),
-                                                      None if dim_qk is None else whole("dim_qk", dim_qk)))
+    return GaussianSoftmax(
+        **_theory.gaussian_softmax(
+            real("sigma", sigma), real("keys", keys), None if dim_qk is None else whole("dim_qk", dim_qk)
+        )
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +160,17 @@ class HeadTheory:
     alignment: float
 
 
-def head(w_q: Any, w_k: Any, *, b_q: Any = None, b_k: Any = None, scale: float | None = None, rotary: Any = None,
-         interleaved: bool = False, context: int = 4096) -> HeadTheory:
+def head(
+    w_q: Any,
+    w_k: Any,
+    *,
+    b_q: Any = None,
+    b_k: Any = None,
+    scale: float | None = None,
+    rotary: Any = None,
+    interleaved: bool = False,
+    context: int = 4096,
+) -> HeadTheory:
     """From the weights of a head, each [dim_qk, width], to the variance of its scores for isotropic inputs.
 
     scale is what the model multiplies q·k with, 1/√dim_qk if not given; rotary has radians per position, one for each pair.
@@ -159,12 +183,23 @@ def head(w_q: Any, w_k: Any, *, b_q: Any = None, b_k: Any = None, scale: float |
     def vector(name: str, values: Any) -> Array | None:
         return None if values is None else _array(name, values).ravel()
 
-    return HeadTheory(**_theory.head(w_q, w_k, vector("b_q", b_q), vector("b_k", b_k), dim,
-                                     dim**-0.5 if scale is None else real("scale", scale), vector("rotary", rotary),
-                                     flag("interleaved", interleaved), whole("context", context)))
+    return HeadTheory(
+        **_theory.head(
+            w_q,
+            w_k,
+            vector("b_q", b_q),
+            vector("b_k", b_k),
+            dim,
+            dim**-0.5 if scale is None else real("scale", scale),
+            vector("rotary", rotary),
+            flag("interleaved", interleaved),
+            whole("context", context),
+        )
+    )
 
 
 def stein_ratio(*, score_variance: float, mean_score: float, sum_p2: float) -> float:
     """1 if the measured scores are Gaussian; NaN where that cannot be said."""
-    return _theory.stein_ratio(real("score_variance", score_variance), real("mean_score", mean_score),
-                               real("sum_p2", sum_p2))
+    return _theory.stein_ratio(
+        real("score_variance", score_variance), real("mean_score", mean_score), real("sum_p2", sum_p2)
+    )

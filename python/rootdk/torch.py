@@ -2,6 +2,7 @@
 
 `torch.ops.rootdk.attention` is the operator; `rootdk.attention` and `scaled_dot_product_attention` call it.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
-from ._kernels import _UNBOUNDED, _spec, _wide
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
+from ._kernels import _UNBOUNDED, _spec, _wide
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
 from ._kernels import _view as _view
@@ -22,14 +23,29 @@ from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
-from ._problem import (Arguments, Level, QkNorm, StatsOptions, Window, apply_options, diagonal_of, documents_of, flag,
-                       options_of, real, refuse_names, wholes, window_of)
+from ._problem import (
+    Arguments,
+    Level,
+    QkNorm,
+    StatsOptions,
+    Window,
+    apply_options,
+    diagonal_of,
+    documents_of,
+    flag,
+    options_of,
+    real,
+    refuse_names,
+    wholes,
+    window_of,
+)
 from ._stats import GradientStats, Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["attention", "scaled_dot_product_attention"]
+
 
 # rootdk.attention -----------------------------------------------------------------------------------------------------
 class _Box:
@@ -57,26 +73,72 @@ def _check(name: str, x: Any, like: Optional[Tensor] = None) -> Tensor:
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: None = None, return_lse: Literal[False] = False,
-              **others: Unpack[Arguments]) -> Tensor: ...
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    stats: None = None,
+    return_lse: Literal[False] = False,
+    **others: Unpack[Arguments],
+) -> Tensor: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: None = None, return_lse: Literal[True],
-              **others: Unpack[Arguments]) -> tuple[Tensor, Tensor]: ...
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, stats: None = None, return_lse: Literal[True], **others: Unpack[Arguments]
+) -> tuple[Tensor, Tensor]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | Level, return_lse: Literal[False] = False,
-              **others: Unpack[Arguments]) -> tuple[Tensor, Stats]: ...
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    stats: StatsOptions | Level,
+    return_lse: Literal[False] = False,
+    **others: Unpack[Arguments],
+) -> tuple[Tensor, Stats]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | Level, return_lse: Literal[True],
-              **others: Unpack[Arguments]) -> tuple[Tensor, Tensor, Stats]: ...
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    stats: StatsOptions | Level,
+    return_lse: Literal[True],
+    **others: Unpack[Arguments],
+) -> tuple[Tensor, Tensor, Stats]: ...
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, stats: StatsOptions | str | None = None, return_lse: bool = False,
-              **others: Unpack[Arguments]) -> Any: ...
-def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal: bool = False,
-              diagonal: str | int = "bottom_right", window: Window = None, key_lengths: Any = None, documents: Any = None,
-              mask: Optional[Tensor] = None, bias: Optional[Tensor] = None, alibi: Any = None,
-              softcap: Optional[float] = None, sink: Any = None, qk_norm: QkNorm | str | None = None, dropout: float = 0.0,
-              seed: int | Tensor | None = None, stats: StatsOptions | str | None = None, return_lse: bool = False,
-              **unknown: Any) -> Any:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    stats: StatsOptions | str | None = None,
+    return_lse: bool = False,
+    **others: Unpack[Arguments],
+) -> Any: ...
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: Any = "sqrt_dk",
+    causal: bool = False,
+    diagonal: str | int = "bottom_right",
+    window: Window = None,
+    key_lengths: Any = None,
+    documents: Any = None,
+    mask: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    alibi: Any = None,
+    softcap: Optional[float] = None,
+    sink: Any = None,
+    qk_norm: QkNorm | str | None = None,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    stats: StatsOptions | str | None = None,
+    return_lse: bool = False,
+    **unknown: Any,
+) -> Any:
     """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
     tensors.
 
@@ -125,20 +187,37 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: Any = "sqrt_dk", causal
     tag = register(box) if box is not None else 0
     try:
         out, lse = torch.ops.rootdk.attention(
-            q, k, v, scales, None if mask is None else four_axes("mask", _check("mask", mask, q)),
-            None if bias is None else four_axes("bias", _check("bias", bias, q)), sinks, rule, factor,
-            None if softcap is None else real("softcap", _constant("softcap", softcap)), flag("causal", causal), kind,
+            q,
+            k,
+            v,
+            scales,
+            None if mask is None else four_axes("mask", _check("mask", mask, q)),
+            None if bias is None else four_axes("bias", _check("bias", bias, q)),
+            sinks,
+            rule,
+            factor,
+            None if softcap is None else real("softcap", _constant("softcap", softcap)),
+            flag("causal", causal),
+            kind,
             offset,
             None if sides is None else [_UNBOUNDED if side is None else side for side in sides],
             None if key_lengths is None else wholes("key_lengths", _constant("key_lengths", key_lengths)),
-            None if starts is None else starts[0], None if starts is None else starts[1], slopes, dropout, number, tag, seed_tensor)
+            None if starts is None else starts[0],
+            None if starts is None else starts[1],
+            slopes,
+            dropout,
+            number,
+            tag,
+            seed_tensor,
+        )
     finally:
         unregister(tag)
     results = (out, lse) if return_lse else (out,)
     if box is not None:
         if box.stats is None and transformed(q, k, v, scales, mask, bias, sinks):
-            raise NotImplementedError("stats: not known under torch.func, torch.vmap and forward-mode differentiation; "
-                                      "leave them out there")
+            raise NotImplementedError(
+                "stats: not known under torch.func, torch.vmap and forward-mode differentiation; leave them out there"
+            )
         results += (box.stats,)
     return results if len(results) > 1 else out
 
@@ -147,8 +226,10 @@ def _constant(name: str, value: Any) -> Any:
     """What problems keep on the host as numbers: neither gradients nor transforms would get through that."""
     if isinstance(value, Tensor):
         if transformed(value):
-            raise ValueError(f"{name}: a tensor that torch.func, vmap or a tangent is at work on, but numbers are wanted; a "
-                             "bias or a mask can be such")
+            raise ValueError(
+                f"{name}: a tensor that torch.func, vmap or a tangent is at work on, but numbers are wanted; a "
+                "bias or a mask can be such"
+            )
         if torch.is_grad_enabled() and value.requires_grad:
             raise ValueError(f"{name}: requires grad, but it is taken as numbers and would not learn; detach it")
     return value
@@ -180,9 +261,16 @@ def _warn_once(text: str) -> None:
         warnings.warn(text, stacklevel=3)
 
 
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
-                                 enable_gqa: bool = False) -> Tensor:
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested tensors, float64 on a
     GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
@@ -194,13 +282,29 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if why_not is not None:
         if why_not:
             _warn_once(f"rootdk.torch.scaled_dot_product_attention: {why_not}; PyTorch's own is used")
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
-                                                                is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
     return computed(q, k, v, mask, dropout_p, is_causal, scale)  # type: ignore[arg-type]
 
 
-def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
-             scale: Optional[float], tag: int = 0) -> Tensor:
+def computed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    dropout_p: float,
+    is_causal: bool,
+    scale: Optional[float],
+    tag: int = 0,
+) -> Tensor:
     """The above where it is ours to compute, with statistics to whoever is listed under `tag`."""
     batch = _batch(query, key, value)
     q, k, v = _four(query, batch), _four(key, batch), _four(value, batch)
@@ -211,14 +315,44 @@ def computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
     seed, seed_tensor = seeds(query, dropout_p)
     out: Tensor
-    out, _ = torch.ops.rootdk.attention(q, k, v, None, mask, bias, None, "sqrt_dk", scale, None, is_causal, "top_left", 0, None,
-                                        None, None, None, None, dropout_p, seed, tag, seed_tensor)
+    out, _ = torch.ops.rootdk.attention(
+        q,
+        k,
+        v,
+        None,
+        mask,
+        bias,
+        None,
+        "sqrt_dk",
+        scale,
+        None,
+        is_causal,
+        "top_left",
+        0,
+        None,
+        None,
+        None,
+        None,
+        None,
+        dropout_p,
+        seed,
+        tag,
+        seed_tensor,
+    )
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
 
 
-def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float],
-            options: StatsOptions, passes: Sequence[int]) -> bool:
+def is_fast(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    is_causal: bool,
+    scale: Optional[float],
+    options: StatsOptions,
+    passes: Sequence[int],
+) -> bool:
     """Whether the above, on a GPU, is for fast kernels, with these statistics and in all of the passes."""
     batch = _batch(query, key, value)
     q, k, v = _four(query.detach(), batch), _four(key.detach(), batch), _four(value.detach(), batch)
@@ -226,7 +360,26 @@ def is_fast(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tenso
     if attn_mask is not None:
         table = _mask_four(attn_mask.detach(), (*batch, *query.shape[-3:-1], key.shape[-2]))
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
-    spec = _spec(q, None, "sqrt_dk", scale, mask, bias, None, None, is_causal, "top_left", 0, None, None, None, None, None, 0.0, 0)
+    spec = _spec(
+        q,
+        None,
+        "sqrt_dk",
+        scale,
+        mask,
+        bias,
+        None,
+        None,
+        is_causal,
+        "top_left",
+        0,
+        None,
+        None,
+        None,
+        None,
+        None,
+        0.0,
+        0,
+    )
     apply_options(spec, options)
     views = _view("q", q, q), _view("k", k, q), _view("v", v, q)
     with torch.cuda.device(q.device):
@@ -269,8 +422,16 @@ def _mask_four(mask: Tensor, full: Sequence[int]) -> Tensor:
     return mask.expand(*full[:-3], *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
 
 
-def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
-             scale: Optional[float], enable_gqa: bool) -> Optional[str]:
+def _why_not(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    dropout_p: float,
+    is_causal: bool,
+    scale: Optional[float],
+    enable_gqa: bool,
+) -> Optional[str]:
     """None if this is ours to compute; "" if PyTorch will refuse it or it is PyTorch's business; else what the user should
     know."""
     tensors = [x for x in (query, key, value, attn_mask) if x is not None]
@@ -297,8 +458,10 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
         return ""
     if query.ndim > 2:
         heads_q, heads_k, heads_v = query.shape[-3], key.shape[-3], value.shape[-3]
-        if not (heads_q == heads_k == heads_v
-                or (enable_gqa and query.ndim == 4 and heads_k == heads_v and heads_q % heads_k == 0)):
+        if not (
+            heads_q == heads_k == heads_v
+            or (enable_gqa and query.ndim == 4 and heads_k == heads_v and heads_q % heads_k == 0)
+        ):
             return ""
     try:
         batch = _batch(query, key, value)
@@ -306,7 +469,11 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tens
         return ""
     if not isinstance(dropout_p, (int, float)) or not 0 <= dropout_p < 1:
         return ""
-    if not isinstance(is_causal, bool) or not isinstance(enable_gqa, bool) or not isinstance(scale, (int, float, type(None))):
+    if (
+        not isinstance(is_causal, bool)
+        or not isinstance(enable_gqa, bool)
+        or not isinstance(scale, (int, float, type(None)))
+    ):
         return ""
     if attn_mask is not None:
         if is_causal or attn_mask.dtype not in (torch.bool, query.dtype) and attn_mask.dtype != torch.float32:

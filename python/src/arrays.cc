@@ -28,8 +28,10 @@ template <class Array>
 Array array_of(std::string_view name, nb::handle object) {
   Array array;
   if (!nb::try_cast<Array>(object, array))
-    throw nb::type_error(fmt::format("{}: {}, but an array that can be {} is wanted (numpy, torch, jax, or with __dlpack__)", name,
-                                     name_of_type(object), std::is_same_v<Array, OutArray> ? "written" : "read").c_str());
+    throw nb::type_error(
+        fmt::format("{}: {}, but an array that can be {} is wanted (numpy, torch, jax, or with __dlpack__)", name,
+                    name_of_type(object), std::is_same_v<Array, OutArray> ? "written" : "read")
+            .c_str());
   return array;
 }
 
@@ -37,9 +39,11 @@ template <class View, class Array>
 View view(std::string_view name, const Array& array) {
   const std::optional<DType> dtype = dtype_of(array.dtype());
   if (!dtype)
-    base::refuse("{}: dtype has code {} and {} bits, but float32, float16, bfloat16, float64 (or bool for masks) is wanted", name,
-                 static_cast<int>(array.dtype().code), static_cast<int>(array.dtype().bits));
-  if (array.ndim() != 4) base::refuse("{}: {} axes, but the 4 of [batch, heads, length, dim] are wanted", name, array.ndim());
+    base::refuse(
+        "{}: dtype has code {} and {} bits, but float32, float16, bfloat16, float64 (or bool for masks) is wanted",
+        name, static_cast<int>(array.dtype().code), static_cast<int>(array.dtype().bits));
+  if (array.ndim() != 4)
+    base::refuse("{}: {} axes, but the 4 of [batch, heads, length, dim] are wanted", name, array.ndim());
   View out;
   out.data = array.data();
   out.dtype = *dtype;

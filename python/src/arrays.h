@@ -27,11 +27,11 @@ struct Output {
   Tensor view;
 };
 
-/// Raises TypeError if it is no array, ValueError if it does not have four axes or is of a dtype rootdk has no name for. If it
-/// lives on a GPU, the view says so, and the engine refuses it.
+/// Raises TypeError if it is no array, ValueError if it does not have four axes or is of a dtype rootdk has no name
+/// for. If it lives on a GPU, the view says so, and the engine refuses it.
 Input input(std::string_view name, nb::handle object);
 Output output(std::string_view name, nb::handle object);
-std::optional<Input> optional_input(std::string_view name, nb::handle object);    ///< None: absent
+std::optional<Input> optional_input(std::string_view name, nb::handle object);  ///< None: absent
 std::optional<Output> optional_output(std::string_view name, nb::handle object);
 
 inline ConstTensor view_of(const std::optional<Input>& array) { return array ? array->view : ConstTensor{}; }

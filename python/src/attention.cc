@@ -38,7 +38,8 @@ void in_parts(const std::vector<Part>& parts, const Shape& shape, Some& all, con
     }
     for (std::int64_t b = 0; b < some.batch && !some.per_head.empty(); ++b)
       for (std::int64_t h = 0; h < some.heads; ++h)
-        all.per_head[static_cast<std::size_t>((p.batch + b) * shape.heads_q + p.head_kv * shape.group() + h)] = some.at(b, h);
+        all.per_head[static_cast<std::size_t>((p.batch + b) * shape.heads_q + p.head_kv * shape.group() + h)] =
+            some.at(b, h);
     if (signals_are_pending()) raise_pending();
   }
 }
@@ -85,11 +86,11 @@ std::span<float> per_head(const char* name, nb::handle array, std::optional<Outp
   return {static_cast<float*>(t.data), static_cast<std::size_t>(heads)};
 }
 
-GradientStats backward(const Spec& spec, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_o,
-                       nb::handle d_lse, nb::handle d_q, nb::handle d_k, nb::handle d_v, nb::handle d_bias, nb::handle d_scale,
-                       nb::handle d_sink) {
-  const Input in_q = input("q", q), in_k = input("k", k), in_v = input("v", v), in_o = input("o", o), in_lse = input("lse", lse),
-              in_do = input("d_o", d_o);
+GradientStats backward(const Spec& spec, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
+                       nb::handle d_o, nb::handle d_lse, nb::handle d_q, nb::handle d_k, nb::handle d_v,
+                       nb::handle d_bias, nb::handle d_scale, nb::handle d_sink) {
+  const Input in_q = input("q", q), in_k = input("k", k), in_v = input("v", v), in_o = input("o", o),
+              in_lse = input("lse", lse), in_do = input("d_o", d_o);
   const std::optional<Input> in_dlse = optional_input("d_lse", d_lse);
   const std::optional<Output> out_q = optional_output("d_q", d_q), out_k = optional_output("d_k", d_k),
                               out_v = optional_output("d_v", d_v), out_bias = optional_output("d_bias", d_bias);
@@ -137,17 +138,18 @@ void bind_attention(nb::module_& m) {
   m.def("empty", &empty);
   m.def("forward", &forward, arg("spec"), arg("q"), arg("k"), arg("v"), arg("o"), arg("lse").none(), arg("rows"),
         arg("key_mass").none());
-  m.def("backward", &backward, arg("spec"), arg("q"), arg("k"), arg("v"), arg("o"), arg("lse"), arg("d_o"), arg("d_lse").none(),
-        arg("d_q").none(), arg("d_k").none(), arg("d_v").none(), arg("d_bias").none(), arg("d_scale").none(),
-        arg("d_sink").none());
+  m.def("backward", &backward, arg("spec"), arg("q"), arg("k"), arg("v"), arg("o"), arg("lse"), arg("d_o"),
+        arg("d_lse").none(), arg("d_q").none(), arg("d_k").none(), arg("d_v").none(), arg("d_bias").none(),
+        arg("d_scale").none(), arg("d_sink").none());
   m.def("explain_plan", &explain_plan);
-  m.def("normalise", [](const std::string& kind, double eps, const std::vector<float>& gain, nb::handle x, nb::handle y) {
-    const QkNorm norm = norm_of(kind, eps, gain);
-    const Input in = input("x", x);
-    const Output out = output("y", y);
-    const nb::gil_scoped_release release;
-    normalise(norm, in.view, out.view);
-  });
+  m.def("normalise",
+        [](const std::string& kind, double eps, const std::vector<float>& gain, nb::handle x, nb::handle y) {
+          const QkNorm norm = norm_of(kind, eps, gain);
+          const Input in = input("x", x);
+          const Output out = output("y", y);
+          const nb::gil_scoped_release release;
+          normalise(norm, in.view, out.view);
+        });
   m.def("stats_of_rows", [](const std::map<std::string, nb::object>& rows, nb::handle lse) {
     std::vector<Output> keep;
     const RowTensors tensors = row_tensors(rows, keep);

@@ -88,7 +88,8 @@ nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
     csv = report::to_csv(found);
     if (found.ran) {
       hidden = std::move(found.ran->last_hidden_state);
-      for (const std::int64_t extent : {found.ran->sequences, found.ran->length, found.ran->width}) shape.push_back(static_cast<std::size_t>(extent));
+      for (const std::int64_t extent : {found.ran->sequences, found.ran->length, found.ran->width})
+        shape.push_back(static_cast<std::size_t>(extent));
     }
   }
   return nb::make_tuple(json, text, sentence, csv, shape.empty() ? nb::none() : numpy_array(std::move(hidden), shape));
@@ -104,8 +105,9 @@ void bind_audit(nb::module_& m) {
       .def("set_embeddings", &set_embeddings)
       .def_rw("against", &AuditCall::against, nb::arg().none());
   const auto hint = [&]<class T>(const char* name, std::optional<T> audit::Hints::*field) {
-    call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },
-                     [field](AuditCall& c, std::optional<T> value) { c.hints.*field = value; }, nb::for_setter(nb::arg().none()));
+    call.def_prop_rw(
+        name, [field](const AuditCall& c) { return c.hints.*field; },
+        [field](AuditCall& c, std::optional<T> value) { c.hints.*field = value; }, nb::for_setter(nb::arg().none()));
   };
   hint("heads", &audit::Hints::heads);
   hint("kv_heads", &audit::Hints::kv_heads);
@@ -114,15 +116,17 @@ void bind_audit(nb::module_& m) {
   hint("scale", &audit::Hints::scale);
   hint("rotary_base", &audit::Hints::rotary_base);
   const auto text = [&](const char* name, std::string audit::Hints::*field) {
-    call.def_prop_rw(name, [field](const AuditCall& c) { return c.hints.*field; },
-                     [field](AuditCall& c, const std::string& value) { c.hints.*field = value; });
+    call.def_prop_rw(
+        name, [field](const AuditCall& c) { return c.hints.*field; },
+        [field](AuditCall& c, const std::string& value) { c.hints.*field = value; });
   };
   text("scale_rule", &audit::Hints::scale_rule);
   text("family", &audit::Hints::family);
   text("family_json", &audit::Hints::family_json);
   const auto option = [&]<class T>(const char* name, T audit::Options::*field) {
-    call.def_prop_rw(name, [field](const AuditCall& c) { return c.options.*field; },
-                     [field](AuditCall& c, const T& value) { c.options.*field = value; });
+    call.def_prop_rw(
+        name, [field](const AuditCall& c) { return c.options.*field; },
+        [field](AuditCall& c, const T& value) { c.options.*field = value; });
   };
   option("contexts", &audit::Options::contexts);
   option("judge_at", &audit::Options::judge_at);

@@ -1,5 +1,5 @@
-// rootdk._core: the engine, the theory, the laboratory and the audit for Python. The package's own modules are its face; this one
-// is thin.
+// rootdk._core: the engine, the theory, the laboratory and the audit for Python. The package's own modules are its
+// face; this one is thin.
 #include <nanobind/nanobind.h>
 #include <omp.h>
 #include <pthread.h>
@@ -28,8 +28,8 @@ void translate(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // a program that ends while it still holds statistics has done nothing wrong
   nb::register_exception_translator(&translate);
-  // Threads do not survive a fork, but OpenMP's list of them does: the child would wait for them for ever. One thread needs no
-  // others.
+  // Threads do not survive a fork, but OpenMP's list of them does: the child would wait for them for ever. One thread
+  // needs no others.
   pthread_atfork(nullptr, nullptr, [] { omp_set_num_threads(1); });
   m.attr("version") = ROOTDK_VERSION;
   rootdk::python::bind_spec(m);

@@ -41,7 +41,8 @@ struct QueryHeads {
 
 std::vector<Part> parts_of(const Problem& problem, const Shape& s, Pass pass, bool shared_bias_gradient) {
   const std::vector<Part> whole = {{0, s.batch, 0, s.heads_kv}};
-  // Dropout counts batch items and heads from 0. Gradients that are summed over the batch or over heads stay in one call.
+  // Dropout counts batch items and heads from 0. Gradients that are summed over the batch or over heads stay in one
+  // call.
   if (problem.dropout.p > 0 || problem.paged || s.batch == 0 || s.heads_kv == 0) return whole;
   if (pass == Pass::kBackward && shared_bias_gradient) return whole;
   const double most = s.dtype == DType::kF64 ? kMostReferenceWork : kMostWork;
@@ -55,7 +56,8 @@ std::vector<Part> parts_of(const Problem& problem, const Shape& s, Pass pass, bo
   std::vector<Part> parts;
   const bool split_batch = pass == Pass::kForward;
   const std::int64_t batches = split_batch ? fit(head * static_cast<double>(s.heads_kv), s.batch) : s.batch;
-  const std::int64_t heads = batches > 1 && split_batch ? s.heads_kv : fit(head * static_cast<double>(batches), s.heads_kv);
+  const std::int64_t heads =
+      batches > 1 && split_batch ? s.heads_kv : fit(head * static_cast<double>(batches), s.heads_kv);
   for (std::int64_t b = 0; b < s.batch; b += batches)
     for (std::int64_t h = 0; h < s.heads_kv; h += heads)
       parts.push_back({b, std::min(batches, s.batch - b), h, std::min(heads, s.heads_kv - h)});

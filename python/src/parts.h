@@ -1,5 +1,5 @@
-// A long call in parts, so that Ctrl-C is heard: the engine does not stop half-way, but heads and batch items do not need each
-// other, and alone or together they have the same bits.
+// A long call in parts, so that Ctrl-C is heard: the engine does not stop half-way, but heads and batch items do not
+// need each other, and alone or together they have the same bits.
 #pragma once
 
 #include <vector>

@@ -5,8 +5,8 @@
 
 namespace rootdk::python {
 
-/// Whether a signal handler has raised, usually KeyboardInterrupt. The exception stays set for raise_pending(). Handlers run in
-/// the main thread only: elsewhere this is always false.
+/// Whether a signal handler has raised, usually KeyboardInterrupt. The exception stays set for raise_pending().
+/// Handlers run in the main thread only: elsewhere this is always false.
 inline bool signals_are_pending() {
   const nanobind::gil_scoped_acquire gil;
   return PyErr_CheckSignals() != 0;

@@ -58,7 +58,8 @@ namespace {
 template <auto field>
 void option(nb::class_<Spec>& spec, const char* name) {
   using Value = std::remove_reference_t<decltype(std::declval<StatsOptions&>().*field)>;
-  spec.def_prop_rw(name, [](const Spec& s) { return s.options.*field; }, [](Spec& s, Value value) { s.options.*field = value; });
+  spec.def_prop_rw(
+      name, [](const Spec& s) { return s.options.*field; }, [](Spec& s, Value value) { s.options.*field = value; });
 }
 
 }  // namespace
@@ -73,20 +74,26 @@ void bind_spec(nb::module_& m) {
       .def_rw("causal", &Spec::causal)
       .def_rw("diagonal", &Spec::diagonal)
       .def_rw("diagonal_offset", &Spec::diagonal_offset)
-      .def("set_window", [](Spec& s, std::optional<std::int64_t> left, std::optional<std::int64_t> right) {
-        s.window = Window{left.value_or(Window::kUnbounded), right.value_or(Window::kUnbounded)};
-      }, nb::arg("left").none(), nb::arg("right").none())
-      .def("set_key_lengths", [](Spec& s, std::vector<std::int64_t> lengths) {
-        s.key_lengths = std::move(lengths);
-        s.has_key_lengths = true;
-      })
-      .def("set_documents", [](Spec& s, std::vector<std::int64_t> q, std::vector<std::int64_t> kv) {
-        s.q_starts = std::move(q);
-        s.kv_starts = std::move(kv);
-        s.has_documents = true;
-      })
+      .def(
+          "set_window",
+          [](Spec& s, std::optional<std::int64_t> left, std::optional<std::int64_t> right) {
+            s.window = Window{left.value_or(Window::kUnbounded), right.value_or(Window::kUnbounded)};
+          },
+          nb::arg("left").none(), nb::arg("right").none())
+      .def("set_key_lengths",
+           [](Spec& s, std::vector<std::int64_t> lengths) {
+             s.key_lengths = std::move(lengths);
+             s.has_key_lengths = true;
+           })
+      .def("set_documents",
+           [](Spec& s, std::vector<std::int64_t> q, std::vector<std::int64_t> kv) {
+             s.q_starts = std::move(q);
+             s.kv_starts = std::move(kv);
+             s.has_documents = true;
+           })
       .def("set_allowed", [](Spec& s, nb::handle array) { s.allowed = optional_input("mask", array); })
-      .def("set_bias", [](Spec& s, nb::handle array) { s.bias = optional_input("bias", array); }, nb::arg().none())
+      .def(
+          "set_bias", [](Spec& s, nb::handle array) { s.bias = optional_input("bias", array); }, nb::arg().none())
       .def_rw("sink", &Spec::sink)
       .def_rw("alibi", &Spec::alibi)
       .def_rw("dropout", &Spec::dropout)

@@ -13,9 +13,9 @@
 namespace rootdk::python {
 
 struct Spec {
-  std::string scale = "sqrt_dk";     ///< as Scale::parse takes it
-  std::optional<double> scale_value; ///< in its place
-  std::vector<float> scale_heads;    ///< or this
+  std::string scale = "sqrt_dk";      ///< as Scale::parse takes it
+  std::optional<double> scale_value;  ///< in its place
+  std::vector<float> scale_heads;     ///< or this
   std::optional<float> softcap;
   bool causal = false;
   std::string diagonal = "bottom_right";

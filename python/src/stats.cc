@@ -29,7 +29,9 @@ double share(std::int64_t part, const HeadStats& head) {
   return head.rows_sampled > 0 ? static_cast<double>(part) / static_cast<double>(head.rows_sampled) : kNaN;
 }
 
-double sigma(const Spread& spread) { return spread.within_degrees > 0 ? std::sqrt(spread.within_row_variance()) : kNaN; }
+double sigma(const Spread& spread) {
+  return spread.within_degrees > 0 ? std::sqrt(spread.within_row_variance()) : kNaN;
+}
 
 double keys(const HeadStats& head) { return std::exp(head.softmax.log_keys); }
 
@@ -47,14 +49,16 @@ struct Column {
 
 constexpr StatsLevel kBasic = StatsLevel::kBasic, kFull = StatsLevel::kFull;
 
-#define SPREAD(where)                                                                                              \
-  {#where "_mean", false, kFull, [](const HeadStats& h) { return h.where.mean; }},                                 \
-  {#where "_variance", false, kFull, [](const HeadStats& h) { return h.where.pairs > 1 ? h.where.variance() : kNaN; }}, \
-  {#where "_sigma", false, kFull, [](const HeadStats& h) { return sigma(h.where); }},                              \
-  {#where "_min", false, kFull, [](const HeadStats& h) { return h.where.min; }},                                   \
-  {#where "_pairs", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.pairs); }},           \
-  {#where "_max_query", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_query); }},   \
-  {#where "_max_key", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_key); }}
+#define SPREAD(where)                                                                                                  \
+  {#where "_mean", false, kFull, [](const HeadStats& h) { return h.where.mean; }},                                     \
+      {#where "_variance", false, kFull,                                                                               \
+       [](const HeadStats& h) { return h.where.pairs > 1 ? h.where.variance() : kNaN; }},                              \
+      {#where "_sigma", false, kFull, [](const HeadStats& h) { return sigma(h.where); }},                              \
+      {#where "_min", false, kFull, [](const HeadStats& h) { return h.where.min; }},                                   \
+      {#where "_pairs", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.pairs); }},           \
+      {#where "_max_query", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_query); }}, { \
+#where "_max_key", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_key); }            \
+  }
 
 const Column kColumns[] = {
     {"rows", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows); }},
@@ -83,20 +87,24 @@ const Column kColumns[] = {
     {"log_keys", false, kFull, [](const HeadStats& h) { return h.softmax.log_keys; }},
     {"median_p_max", false, kFull, [](const HeadStats& h) { return h.softmax.p_max_quantile(0.5); }},
     {"median_trace_j", false, kFull, [](const HeadStats& h) { return h.softmax.trace_j_quantile(0.5); }},
-    {"median_relative_entropy", false, kFull, [](const HeadStats& h) { return h.softmax.relative_entropy.quantile(0.5); }},
+    {"median_relative_entropy", false, kFull,
+     [](const HeadStats& h) { return h.softmax.relative_entropy.quantile(0.5); }},
     {"share_p_max_over_05", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[0], h); }},
     {"share_p_max_over_09", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[1], h); }},
     {"share_p_max_over_099", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[2], h); }},
     {"share_trace_j_under_001", false, kFull, [](const HeadStats& h) { return share(h.softmax.trace_j_under_001, h); }},
     {"sigma_q", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.sigma_q() : kNaN; }},
     {"sigma_k", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.sigma_k() : kNaN; }},
-    {"key_mean_norm", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.key_mean_norm() : kNaN; }},
+    {"key_mean_norm", false, kFull,
+     [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.key_mean_norm() : kNaN; }},
     {"alignment", false, kFull, [](const HeadStats& h) { return h.alignment(); }},
-    {"scale", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? std::sqrt(h.causes.scale_square) : kNaN; }},
+    {"scale", false, kFull,
+     [](const HeadStats& h) { return h.causes.weight > 0 ? std::sqrt(h.causes.scale_square) : kNaN; }},
 };
 
 template <class Head, class Value>
-nb::object grid(std::span<const Head> heads, std::int64_t batch, std::int64_t per_item, bool whole, const Value& value) {
+nb::object grid(std::span<const Head> heads, std::int64_t batch, std::int64_t per_item, bool whole,
+                const Value& value) {
   const std::vector<std::size_t> shape = {static_cast<std::size_t>(batch), static_cast<std::size_t>(per_item)};
   if (whole) {
     std::vector<std::int64_t> out;
@@ -124,14 +132,17 @@ std::vector<std::string> columns(const Stats& stats) {
   return out;
 }
 
-const char* name_of(StatsLevel level) { return level == StatsLevel::kNone ? "none" : level == kBasic ? "basic" : "full"; }
+const char* name_of(StatsLevel level) {
+  return level == StatsLevel::kNone ? "none" : level == kBasic ? "basic" : "full";
+}
 
 nb::object gradient_column(const GradientStats& stats, const std::string& name) {
-  static constexpr std::pair<const char*, double HeadGradients::*> kFields[] = {{"d_scores", &HeadGradients::d_scores},
-                                                                               {"d_log_scale", &HeadGradients::d_log_scale},
-                                                                               {"d_q", &HeadGradients::d_q},
-                                                                               {"d_k", &HeadGradients::d_k},
-                                                                               {"d_v", &HeadGradients::d_v}};
+  static constexpr std::pair<const char*, double HeadGradients::*> kFields[] = {
+      {"d_scores", &HeadGradients::d_scores},
+      {"d_log_scale", &HeadGradients::d_log_scale},
+      {"d_q", &HeadGradients::d_q},
+      {"d_k", &HeadGradients::d_k},
+      {"d_v", &HeadGradients::d_v}};
   for (const auto& [known, field] : kFields)
     if (name == known)
       return grid<HeadGradients>(stats.per_head, stats.batch, stats.heads, false,
@@ -139,15 +150,20 @@ nb::object gradient_column(const GradientStats& stats, const std::string& name) 
   base::refuse("{}: no such statistic of gradients", name);
 }
 
-/// Of statistics whose scores somebody else computed, or computed from a q that was scaled before: what they came from, per head. One batch item.
+/// Of statistics whose scores somebody else computed, or computed from a q that was scaled before: what they came from,
+/// per head. One batch item.
 Stats with_causes(const Stats& stats, std::int64_t dim, const std::vector<std::array<double, 4>>& per_head) {
   if (stats.batch != 1 || per_head.size() != stats.per_head.size())
     base::refuse("causes: of {} heads, but there are {} in {} batch items", per_head.size(), stats.heads, stats.batch);
   Stats out = stats;
   for (std::size_t i = 0; i < per_head.size(); ++i) {
     const auto& [sigma_q, sigma_k, key_mean_norm, scale] = per_head[i];
-    out.per_head[i].causes = {.weight = static_cast<double>(out.per_head[i].rows), .dim = static_cast<double>(dim), .q_square = sigma_q * sigma_q,
-                              .k_variance = sigma_k * sigma_k, .key_mean_square = key_mean_norm * key_mean_norm, .scale_square = scale * scale};
+    out.per_head[i].causes = {.weight = static_cast<double>(out.per_head[i].rows),
+                              .dim = static_cast<double>(dim),
+                              .q_square = sigma_q * sigma_q,
+                              .k_variance = sigma_k * sigma_k,
+                              .key_mean_square = key_mean_norm * key_mean_norm,
+                              .scale_square = scale * scale};
   }
   return out;
 }
@@ -171,7 +187,8 @@ void bind_stats(nb::module_& m) {
       .def("to_json", [](const Stats& s) { return report::to_json(s); })
       .def_static("from_json", [](const std::string& text) { return report::stats_from_json(text); })
       .def("merge", [](const Stats& a, const Stats& b) { return merge(a, b); })
-      .def("over_batch", [](const Stats& s) { return over_batch(s); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "over_batch", [](const Stats& s) { return over_batch(s); }, nb::call_guard<nb::gil_scoped_release>())
       .def("with_causes", &with_causes)
       .def("max_raw", [](const Stats& s) { return max_raw_of(s); })
       .def("judge", [](const Stats& s, const std::string& dtype, std::int64_t first, std::int64_t count) {
@@ -194,14 +211,16 @@ void bind_stats(nb::module_& m) {
       .def("to_json", [](const GradientStats& s) { return report::to_json(s); })
       .def_static("from_json", [](const std::string& text) { return report::gradient_stats_from_json(text); })
       .def("merge", [](const GradientStats& a, const GradientStats& b) { return merge(a, b); });
-  // What _cuda.py read through the C ABI: a rootdk_stats, which is a Stats by another name and ends here; and rows of rootdk_head_gradients.
+  // What _cuda.py read through the C ABI: a rootdk_stats, which is a Stats by another name and ends here; and rows of
+  // rootdk_head_gradients.
   m.def("take_stats", [](std::uintptr_t handle) {
     const std::unique_ptr<Stats> owned(reinterpret_cast<Stats*>(handle));
     return std::move(*owned);
   });
   m.def("gradient_stats", [](std::int64_t batch, std::int64_t heads, const std::vector<std::array<double, 5>>& rows) {
     GradientStats stats{batch, heads, {}};
-    for (const auto& [d_scores, d_log_scale, d_q, d_k, d_v] : rows) stats.per_head.push_back({d_scores, d_log_scale, d_q, d_k, d_v});
+    for (const auto& [d_scores, d_log_scale, d_q, d_k, d_v] : rows)
+      stats.per_head.push_back({d_scores, d_log_scale, d_q, d_k, d_v});
     return stats;
   });
 }

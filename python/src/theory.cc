@@ -67,9 +67,9 @@ nb::dict score_moments(const Doubles& q, const Doubles& k, std::int64_t dim_qk) 
   return out;
 }
 
-nb::dict head(const Doubles& w_q, const Doubles& w_k, const std::optional<Doubles>& b_q, const std::optional<Doubles>& b_k,
-              std::int64_t dim_qk, double scale, const std::optional<Doubles>& frequencies, bool interleaved,
-              std::int64_t context) {
+nb::dict head(const Doubles& w_q, const Doubles& w_k, const std::optional<Doubles>& b_q,
+              const std::optional<Doubles>& b_k, std::int64_t dim_qk, double scale,
+              const std::optional<Doubles>& frequencies, bool interleaved, std::int64_t context) {
   theory::Projection q, k;
   q.weight = {w_q.data(), w_q.size()};
   q.bias = span_of(b_q);

@@ -84,8 +84,9 @@ double capped(double sigma, const std::optional<double>& cap) {
 struct Draft {
   Head* head = nullptr;
   const Attention* attention = nullptr;
-  theory::HeadTheory theory;  // of the surest inputs, with the variance that is reported in place of that over the context
-  double sigma = 0;           // that softmax sees: after the soft-cap; measured where it was
+  theory::HeadTheory
+      theory;        // of the surest inputs, with the variance that is reported in place of that over the context
+  double sigma = 0;  // that softmax sees: after the soft-cap; measured where it was
   std::vector<RowSpread> rows = {};
   const HeadStats* ran = nullptr;  // what its scores did in a run
 };
@@ -105,8 +106,8 @@ double clip_factor(double largest_raw, const Options& options) {
   return largest_raw > 0 ? std::min(1.0, options.clip_threshold / largest_raw) : 1;
 }
 
-theory::HeadTheory set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k, const Options& options,
-                                theory::Meeting meeting, Head& head) {
+theory::HeadTheory set_measured(const Attention& a, const std::vector<float>& q, const std::vector<float>& k,
+                                const Options& options, theory::Meeting meeting, Head& head) {
   meeting.distances = {};
   meeting.context = static_cast<std::int64_t>(q.size()) / a.dim_qk;
   theory::HeadTheory found = theory::head_theory(moments_of(q, a.dim_qk), moments_of(k, a.dim_qk), meeting);
@@ -148,7 +149,8 @@ void set_measured(const HeadStats& stats, const Options& options, Draft& draft) 
   head.measured = m;
 }
 
-Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::Meeting& meeting, const Options& options, Head& head) {
+Draft draft_of(const Attention& a, const Side& q, const Side& k, const theory::Meeting& meeting, const Options& options,
+               Head& head) {
   Draft draft{&head, &a, {}, 0};
   head.d_k = a.dim_qk;
   head.scale = a.scale;
@@ -189,8 +191,12 @@ struct Sources {
 
 // A layer that is being looked at.
 struct Open {
-  Open(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options, Layer& into, Draft* first)
-      : layer(into), drafts(first), weights(checkpoint, into.attention), distances(distances_for(into.attention, options)),
+  Open(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options, Layer& into,
+       Draft* first)
+      : layer(into),
+        drafts(first),
+        weights(checkpoint, into.attention),
+        distances(distances_for(into.attention, options)),
         tokens(sources.inputs != nullptr ? sources.inputs->of(into.attention) : std::nullopt),
         embedded(sources.embeddings->of(weights, into.attention)) {
     const Attention& a = layer.attention;
@@ -218,11 +224,14 @@ void prepare_keys(Open& open, std::int64_t h) {
   const auto at = static_cast<std::size_t>(h);
   open.keys[at] = open.weights.side(Which::kKeys, h);
   if (open.embedded && open.keys[at].not_finite == 0 && !open.keys[at].overflows)
-    open.keys_embedded[at] = moments_of(rows_on(open.weights, Which::kKeys, h, open.embedded->keys), open.layer.attention.dim_qk);
+    open.keys_embedded[at] =
+        moments_of(rows_on(open.weights, Which::kKeys, h, open.embedded->keys), open.layer.attention.dim_qk);
 }
 
 bool is_finite(const theory::Projected& p) {
-  const auto all = [](const std::vector<double>& values) { return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); }); };
+  const auto all = [](const std::vector<double>& values) {
+    return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
+  };
   return all(p.mean) && all(p.covariance);
 }
 
@@ -230,7 +239,8 @@ bool is_finite(const theory::Projected& p) {
 std::optional<theory::HeadTheory> set_on_embeddings(const Open& open, Head& head) {
   theory::Meeting meeting = open.meeting;
   meeting.distances = {};
-  const theory::Projected q = moments_of(rows_on(open.weights, Which::kQueries, head.head, open.embedded->queries), head.d_k);
+  const theory::Projected q =
+      moments_of(rows_on(open.weights, Which::kQueries, head.head, open.embedded->queries), head.d_k);
   const theory::Projected& k = open.keys_embedded[static_cast<std::size_t>(head.kv_head)];
   if (!is_finite(q) || !is_finite(k)) return {};
   theory::HeadTheory found = theory::head_theory(q, k, meeting);
@@ -241,8 +251,10 @@ std::optional<theory::HeadTheory> set_on_embeddings(const Open& open, Head& head
 
 // How rows of a head differ in spread. Means make all rows wider by the same: that part does not vary from row to row.
 std::vector<RowSpread> rows_of(const theory::HeadTheory& t, std::int64_t dim) {
-  const double without_means = t.phase_average.value_or(t.alignment * static_cast<double>(dim) * std::pow(t.sigma_q * t.sigma_k, 2));
-  return spread_of_rows(t.effective_rank * (without_means > 0 ? std::pow(t.within_row_variance / without_means, 2) : 1));
+  const double without_means =
+      t.phase_average.value_or(t.alignment * static_cast<double>(dim) * std::pow(t.sigma_q * t.sigma_k, 2));
+  return spread_of_rows(t.effective_rank *
+                        (without_means > 0 ? std::pow(t.within_row_variance / without_means, 2) : 1));
 }
 
 void audit_head(const Options& options, Open& open, std::int64_t h) {
@@ -251,12 +263,14 @@ void audit_head(const Options& options, Open& open, std::int64_t h) {
   head.head = h;
   head.kv_head = h / (a.heads_q / a.heads_kv);
   Draft& draft = open.drafts[h];
-  draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)], open.meeting, options, head);
+  draft = draft_of(a, open.weights.side(Which::kQueries, h), open.keys[static_cast<std::size_t>(head.kv_head)],
+                   open.meeting, options, head);
   if (!head.finite()) return;
   if (open.embedded) draft.theory = set_on_embeddings(open, head).value_or(draft.theory);
   if (open.tokens)
-    draft.theory = set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens),
-                                rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens), options, open.meeting, head);
+    draft.theory =
+        set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens),
+                     rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens), options, open.meeting, head);
   draft.rows = rows_of(draft.theory, a.dim_qk);
   draft.sigma = capped(head.surest_sigma(), a.soft_cap);
 }
@@ -274,7 +288,8 @@ void for_each_head(std::span<const std::unique_ptr<Open>> layers, std::int64_t A
 }
 
 // Layers together, so that threads seldom wait for each other.
-void audit_layers(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options, std::span<Layer> layers, Draft* drafts) {
+void audit_layers(const checkpoint::Checkpoint& checkpoint, const Sources& sources, const Options& options,
+                  std::span<Layer> layers, Draft* drafts) {
   std::vector<Draft*> firsts;
   for (const Layer& layer : layers) {
     firsts.push_back(drafts);
@@ -289,8 +304,9 @@ void audit_layers(const checkpoint::Checkpoint& checkpoint, const Sources& sourc
   for_each_head(open, &Attention::heads_q, [&](Open& o, std::int64_t h) { audit_head(options, o, h); });
 }
 
-// How much of a model is looked at in one go: bounds how long a wish to stop waits. In memory are only the heads that threads are at, and
-// projections that are stored transposed, which are read whole: a layer that has such is looked at alone.
+// How much of a model is looked at in one go: bounds how long a wish to stop waits. In memory are only the heads that
+// threads are at, and projections that are stored transposed, which are read whole: a layer that has such is looked at
+// alone.
 constexpr std::int64_t kBytesTogether = 256 << 20;
 
 std::int64_t bytes_of(const Attention& a) {
@@ -319,7 +335,8 @@ double keys_in(const Attention& a, std::int64_t context, bool own) {
   return static_cast<double>(std::max<std::int64_t>(keys, 2));
 }
 
-theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, DType dtype, const theory::Thresholds& thresholds) {
+theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, DType dtype,
+                               const theory::Thresholds& thresholds) {
   const Head& head = *draft.head;
   theory::Evidence e;
   if (!head.finite()) {
@@ -341,7 +358,8 @@ theory::Judgement judgement_of(const Draft& draft, double keys, double entropy, 
 }
 
 // What the head did in a run, and what the weights let one expect.
-theory::Judgement judgement_of_run(const Draft& draft, double predicted_entropy, DType dtype, const theory::Thresholds& thresholds) {
+theory::Judgement judgement_of_run(const Draft& draft, double predicted_entropy, DType dtype,
+                                   const theory::Thresholds& thresholds) {
   const Head& head = *draft.head;
   theory::Evidence e =
       theory::evidence_of(*draft.ran, {dtype, static_cast<double>(head.d_k), std::fabs(head.scale), head.sigma});
@@ -364,7 +382,8 @@ bool overflows(const Head& head) {
          !std::isfinite(head.effective_rank);
 }
 
-void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
+void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit,
+             std::vector<Draft>& drafts) {
   struct Range {
     double least = std::numeric_limits<double>::infinity(), most = 0;
   };
@@ -392,7 +411,9 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     const Draft& draft = drafts[static_cast<std::size_t>(i)];
     Head& head = *draft.head;
     const DType dtype = dtype_of(checkpoint, *draft.attention);
-    const auto judged = [&](double keys, double entropy) { return judgement_of(draft, keys, entropy, dtype, options.thresholds); };
+    const auto judged = [&](double keys, double entropy) {
+      return judgement_of(draft, keys, entropy, dtype, options.thresholds);
+    };
     if (!head.finite()) {
       head.judgement = judged(2, Head::kUnknown);
       return;
@@ -404,7 +425,8 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     for (const std::int64_t n : audit.contexts) {
       const double keys = keys_in(*draft.attention, n, own);
       const Prediction p = tables.at(keys).at(draft.sigma, draft.rows);
-      head.contexts.push_back({n, keys, draft.sigma / theory::critical_sigma(keys), p.entropy, 1 / p.sum_p2, p.p_max, judged(keys, p.entropy).verdict});
+      head.contexts.push_back({n, keys, draft.sigma / theory::critical_sigma(keys), p.entropy, 1 / p.sum_p2, p.p_max,
+                               judged(keys, p.entropy).verdict});
     }
     if (draft.ran != nullptr) {
       const double entropy = tables.at(head.measured->keys).at(draft.sigma, draft.rows).entropy;
@@ -420,9 +442,11 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
 constexpr double kShareOfWeights = 0.1;
 
 // Heads that have NaN or Inf among their own numbers keep what is known of them: that.
-void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit, std::vector<Draft>& drafts) {
+void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit,
+                 std::vector<Draft>& drafts) {
   RunOptions run_options;
-  if (options.progress) run_options.progress = [&](double done) { options.progress(kShareOfWeights + (1 - kShareOfWeights) * done); };
+  if (options.progress)
+    run_options.progress = [&](double done) { options.progress(kShareOfWeights + (1 - kShareOfWeights) * done); };
   run_options.stop = options.stop;
   audit.ran = run(checkpoint, audit.model, *options.run, run_options);
   audit.complete = audit.ran->complete;
@@ -468,10 +492,12 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
         break;
       }
       const std::size_t end = end_of_group(model.layers, done);
-      audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done), drafts.data() + drafted);
+      audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done),
+                   drafts.data() + drafted);
       for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
       if (options.progress)
-        options.progress((options.run ? kShareOfWeights : 1) * static_cast<double>(done) / static_cast<double>(out.layers.size()));
+        options.progress((options.run ? kShareOfWeights : 1) * static_cast<double>(done) /
+                         static_cast<double>(out.layers.size()));
     }
     out.layers.resize(done);
     drafts.resize(drafted);

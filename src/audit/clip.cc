@@ -66,7 +66,9 @@ class Changes {
       case Encoding::kF32: return multiply<float>(at, count, factor, offset);
       case Encoding::kF16: return multiply<Float16>(at, count, factor, offset);
       case Encoding::kBF16: return multiply<BFloat16>(at, count, factor, offset);
-      default: refuse("{}: {} numbers cannot be changed one by one", in_quotes(tensor), checkpoint::traits(info.encoding).name);
+      default:
+        refuse("{}: {} numbers cannot be changed one by one", in_quotes(tensor),
+               checkpoint::traits(info.encoding).name);
     }
   }
 
@@ -89,7 +91,8 @@ void scale_part(Changes& changes, const Checkpoint& file, const Part& part, std:
   if (!part.bias.empty()) changes.scale(part.bias, first, part.rows, factor);
 }
 
-// Keys that one head alone reads can take their half; those that several read cannot, nor those made of a part that all heads share.
+// Keys that one head alone reads can take their half; those that several read cannot, nor those made of a part that all
+// heads share.
 bool keys_are_its_own(const Attention& a) { return a.heads_q == a.heads_kv && a.k.size() == 1; }
 
 // All heads of a layer pass through the same gain, so the smallest γ decides.
@@ -114,7 +117,8 @@ void clip_weights(Changes& changes, const Checkpoint& file, const Attention& a, 
 const Attention& layer_of(const Model& model, const Observed& o) {
   for (const Attention& a : model.layers)
     if (a.kind == o.kind && a.layer == o.layer) {
-      if (o.head < 0 || o.head >= a.heads_q) refuse("max scores: head {} of layer {}, which has {}", o.head, o.layer, a.heads_q);
+      if (o.head < 0 || o.head >= a.heads_q)
+        refuse("max scores: head {} of layer {}, which has {}", o.head, o.layer, a.heads_q);
       return a;
     }
   refuse("max scores: {} layer {}, which the model does not have", o.kind, o.layer);
@@ -123,11 +127,13 @@ const Attention& layer_of(const Model& model, const Observed& o) {
 void write(const Checkpoint& file, const Changes& changes, const std::filesystem::path& out) {
   std::error_code error;
   for (const std::filesystem::path& original : file.files())
-    if (std::filesystem::equivalent(original, out, error)) refuse("out: {} is the original, which is never changed", in_quotes(out.string()));
+    if (std::filesystem::equivalent(original, out, error))
+      refuse("out: {} is the original, which is never changed", in_quotes(out.string()));
   std::vector<checkpoint::NewTensor> tensors;
   for (const TensorInfo& info : file.tensors()) {
     const auto changed = changes.bytes().find(info.name);
-    const std::span<const std::byte> data = changed != changes.bytes().end() ? std::span<const std::byte>(changed->second) : file.bytes(info.name);
+    const std::span<const std::byte> data =
+        changed != changes.bytes().end() ? std::span<const std::byte>(changed->second) : file.bytes(info.name);
     tensors.push_back({info.name, info.encoding, info.shape, data});
   }
   std::map<std::string, std::string> metadata;
@@ -138,15 +144,18 @@ void write(const Checkpoint& file, const Changes& changes, const std::filesystem
 
 }  // namespace
 
-Clipped clip_checkpoint(const Checkpoint& file, const Model& model, std::span<const Observed> observed, const Clip& clip, const std::filesystem::path& out) {
+Clipped clip_checkpoint(const Checkpoint& file, const Model& model, std::span<const Observed> observed,
+                        const Clip& clip, const std::filesystem::path& out) {
   return base::with_memory_errors([&] {
     if (!(clip.threshold > 0) || !std::isfinite(clip.threshold))
       refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", clip.threshold);
-    if (file.format() != checkpoint::Format::kSafetensors) refuse("{}: only safetensors can be corrected", in_quotes(file.files().front().string()));
+    if (file.format() != checkpoint::Format::kSafetensors)
+      refuse("{}: only safetensors can be corrected", in_quotes(file.files().front().string()));
     std::map<const Attention*, std::vector<ClippedHead>> by_layer;
     for (const Observed& o : observed) {
       const Attention& a = layer_of(model, o);
-      if (!std::isfinite(o.largest_raw)) refuse("max scores: {} for head {} of layer {}", o.largest_raw, o.head, o.layer);
+      if (!std::isfinite(o.largest_raw))
+        refuse("max scores: {} for head {} of layer {}", o.largest_raw, o.head, o.layer);
       std::vector<ClippedHead>& heads = by_layer[&a];
       if (std::any_of(heads.begin(), heads.end(), [&](const ClippedHead& h) { return h.observed.head == o.head; }))
         refuse("max scores: head {} of layer {} comes twice", o.head, o.layer);
@@ -174,7 +183,8 @@ std::vector<Observed> observed_in(const Audit& audit) {
   std::vector<Observed> out;
   for (const Layer& layer : audit.layers)
     for (const Head& head : layer.heads)
-      if (head.measured) out.push_back({layer.attention.kind, layer.attention.layer, head.head, head.measured->largest_raw});
+      if (head.measured)
+        out.push_back({layer.attention.kind, layer.attention.layer, head.head, head.measured->largest_raw});
   if (out.empty()) refuse("max scores: none were observed; the audit had no inputs");
   return out;
 }
@@ -196,7 +206,8 @@ std::vector<Observed> observed_from_json(std::string_view text, const Model& mod
       if (!one.is_object() || !one.contains("max_raw")) refuse("max scores: layers[{}] has no \"max_raw\"", o.layer);
       scores = &one["max_raw"];
       if (one.contains("layer")) {
-        if (!one["layer"].is_number_integer()) refuse("max scores: layers[{}].layer is {}", o.layer, in_short(one["layer"]));
+        if (!one["layer"].is_number_integer())
+          refuse("max scores: layers[{}].layer is {}", o.layer, in_short(one["layer"]));
         o.layer = one["layer"].get<std::int64_t>();
       }
       if (one.contains("kind")) {
@@ -211,7 +222,9 @@ std::vector<Observed> observed_from_json(std::string_view text, const Model& mod
       refuse("max scores: layer {} has {}, but {} numbers, one for each head, are wanted", o.layer,
              scores->is_array() ? fmt::format("{} elements", scores->size()) : in_short(*scores), a.heads_q);
     for (const Json& score : *scores) {
-      if (!score.is_number() && !score.is_null()) refuse("max scores: head {} of layer {} is {}, but a number or null is wanted", o.head, o.layer, in_short(score));
+      if (!score.is_number() && !score.is_null())
+        refuse("max scores: head {} of layer {} is {}, but a number or null is wanted", o.head, o.layer,
+               in_short(score));
       if (score.is_number()) {
         o.largest_raw = score.get<double>();
         out.push_back(o);

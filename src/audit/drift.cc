@@ -18,8 +18,8 @@ std::vector<HeadDrift> drift(const Audit& before, const Audit& after) {
       base::refuse("against: layer {} of the earlier checkpoint has {} heads of {} attention, but here {} of {}",
                    b.attention.layer, a.heads.size(), a.attention.kind, b.heads.size(), b.attention.kind);
     for (std::size_t h = 0; h < b.heads.size(); ++h)
-      out.push_back({b.attention.kind, b.attention.layer, b.heads[h].head, a.heads[h].sigma, b.heads[h].sigma, b.heads[h].sigma / a.heads[h].sigma,
-                     a.heads[h].judgement.verdict, b.heads[h].judgement.verdict});
+      out.push_back({b.attention.kind, b.attention.layer, b.heads[h].head, a.heads[h].sigma, b.heads[h].sigma,
+                     b.heads[h].sigma / a.heads[h].sigma, a.heads[h].judgement.verdict, b.heads[h].judgement.verdict});
   }
   // What cannot be compared (a σ of 0 or NaN) comes first: it is the largest news.
   const auto moved = [](const HeadDrift& d) {

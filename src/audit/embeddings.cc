@@ -9,11 +9,13 @@ namespace rootdk::audit {
 
 namespace {
 
-// For queries, and again for keys. What they tell is off by a few percent of itself then, and by more for what embeddings are not.
+// For queries, and again for keys. What they tell is off by a few percent of itself then, and by more for what
+// embeddings are not.
 constexpr std::int64_t kSample = 512;
 
 // y = (normalised x)·gain + bias, in place.
-void apply_norm(std::span<float> x, theory::Norm::Kind kind, const std::vector<double>* gain, double gain_offset, const std::vector<double>* bias) {
+void apply_norm(std::span<float> x, theory::Norm::Kind kind, const std::vector<double>* gain, double gain_offset,
+                const std::vector<double>* bias) {
   if (kind == theory::Norm::Kind::kNone) return;
   const auto width = static_cast<double>(x.size());
   double mean = 0, squares = 0;
@@ -29,7 +31,8 @@ void apply_norm(std::span<float> x, theory::Norm::Kind kind, const std::vector<d
 // Sums of what a token is made of, row by row of the sample.
 class Reader {
  public:
-  Reader(const checkpoint::Checkpoint& checkpoint, const Model& model) : checkpoint_(checkpoint), embedding_(model.embedding) {
+  Reader(const checkpoint::Checkpoint& checkpoint, const Model& model)
+      : checkpoint_(checkpoint), embedding_(model.embedding) {
     if (!embedding_.positions.empty()) {
       positions_ = checkpoint_.at(embedding_.positions).rows() - embedding_.first_position;
       for (const Attention& a : model.layers) positions_ = std::min(positions_, a.context);
@@ -37,7 +40,8 @@ class Reader {
     if (!embedding_.token_types.empty()) type_ = row_of(embedding_.token_types, 0);
   }
 
-  /// Token `index` of the vocabulary at a position that goes through all of them evenly (steps of the golden ratio), whatever order tokens are in.
+  /// Token `index` of the vocabulary at a position that goes through all of them evenly (steps of the golden ratio),
+  /// whatever order tokens are in.
   void read(std::int64_t index, std::span<float> into) {
     checkpoint_.read_f32(embedding_.tokens, index, 1, into);
     for (float& x : into) x *= static_cast<float>(embedding_.factor);
@@ -98,11 +102,14 @@ Embeddings::Embeddings(const checkpoint::Checkpoint& checkpoint, const Model& mo
   plain_ = EmbeddedInputs{std::move(*queries), std::move(*keys)};
   normed_ = plain_;
   if (own_norm_.kind == theory::Norm::Kind::kNone) return;
-  const auto read = [&](const std::string& tensor) { return tensor.empty() ? std::vector<double>() : checkpoint.read_f64(tensor); };
+  const auto read = [&](const std::string& tensor) {
+    return tensor.empty() ? std::vector<double>() : checkpoint.read_f64(tensor);
+  };
   const std::vector<double> gain = read(own_norm_.gain), bias = read(own_norm_.bias);
   for (Tokens* tokens : {&normed_->queries, &normed_->keys})
     for (std::int64_t t = 0; t < tokens->count; ++t)
-      apply_norm(tokens->row(t), own_norm_.kind, gain.empty() ? nullptr : &gain, own_norm_.gain_offset, bias.empty() ? nullptr : &bias);
+      apply_norm(tokens->row(t), own_norm_.kind, gain.empty() ? nullptr : &gain, own_norm_.gain_offset,
+                 bias.empty() ? nullptr : &bias);
 }
 
 Tokens Embeddings::normalised(const Tokens& tokens, const NormPlace& norm, const LayerWeights& weights) const {
@@ -114,7 +121,8 @@ Tokens Embeddings::normalised(const Tokens& tokens, const NormPlace& norm, const
 }
 
 std::optional<EmbeddedInputs> Embeddings::of(const LayerWeights& weights, const Attention& a) const {
-  if (!plain_ || a.kind == "cross" || a.q.size() != 1 || a.k.size() != 1 || a.q[0].norm.gain != a.k[0].norm.gain) return {};
+  if (!plain_ || a.kind == "cross" || a.q.size() != 1 || a.k.size() != 1 || a.q[0].norm.gain != a.k[0].norm.gain)
+    return {};
   if (a.q[0].width != plain_->queries.width || a.k[0].width != plain_->keys.width) return {};
   // In a post-norm model the first layer's norm is the embedding's own: it is applied once.
   const NormPlace& norm = a.q[0].norm;

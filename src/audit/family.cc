@@ -78,7 +78,8 @@ std::map<std::int64_t, double> by_layers_of(const std::string& where, const Json
   if (!value.is_object()) refuse_value(where, value, "an object");
   std::map<std::int64_t, double> out;
   for (const auto& [layers, number] : value.items()) {
-    if (layers.empty() || layers.size() > 4 || layers.find_first_not_of("0123456789") != layers.npos) refuse_value(where, layers, "a number of layers");
+    if (layers.empty() || layers.size() > 4 || layers.find_first_not_of("0123456789") != layers.npos)
+      refuse_value(where, layers, "a number of layers");
     out[std::stoll(layers)] = number_of(where, number);
   }
   return out;
@@ -141,7 +142,9 @@ const std::vector<Field>& fields() {
       setting_field("scale_divisor_square", &Pattern::scale_divisor_square),
       setting_field("scale_factor", &Pattern::scale_factor),
       {"scale_divisor_square_by_layers",
-       [](Pattern& p, const std::string& where, const Json& v) { p.scale_divisor_square_by_layers = by_layers_of(where, v); }},
+       [](Pattern& p, const std::string& where, const Json& v) {
+         p.scale_divisor_square_by_layers = by_layers_of(where, v);
+       }},
       text_field("scale_by_layer", &Pattern::scale_by_layer),
       setting_field("window", &Pattern::window),
       setting_field("full_every", &Pattern::full_every),
@@ -165,7 +168,8 @@ void check(const Pattern& p, const std::string& where) {
   const bool latent = !p.kv_latent.empty();
   if (latent ? p.kv.empty() || p.q.empty() : p.qkv.empty() && (p.q.empty() || p.k.empty()))
     refuse("{}: q and k, or qkv, or q, kv_latent and kv are wanted", where);
-  if (!p.qkv.empty() && (!p.q.empty() || !p.k.empty() || latent)) refuse("{}: qkv came with others that say the same", where);
+  if (!p.qkv.empty() && (!p.q.empty() || !p.k.empty() || latent))
+    refuse("{}: qkv came with others that say the same", where);
 }
 
 EmbeddingPattern embedding_of(const std::string& where, const Json& node) {
@@ -258,7 +262,8 @@ Family family_of(const Json& node, const std::string& where) {
     if (!one.is_object()) refuse_value(at + ".attention", one, "an object");
     Pattern pattern = common;
     for (const auto& [key, value] : one.items())
-      if (!set_field(pattern, at + ".attention", key, value)) refuse("{}.attention: the field {} is not known", at, in_quotes(key));
+      if (!set_field(pattern, at + ".attention", key, value))
+        refuse("{}.attention: the field {} is not known", at, in_quotes(key));
     check(pattern, at + ".attention");
     family.attention.push_back(std::move(pattern));
   }

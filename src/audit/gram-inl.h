@@ -1,5 +1,5 @@
-// Tiles of A·Bᵀ in registers: a few rows by a few rows, vectors along the inner axis. Both operands lie as they are needed, so nothing is
-// packed; a tile's lanes are added up once a block.
+// Tiles of A·Bᵀ in registers: a few rows by a few rows, vectors along the inner axis. Both operands lie as they are
+// needed, so nothing is packed; a tile's lanes are added up once a block.
 #if defined(ROOTDK_AUDIT_GRAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROOTDK_AUDIT_GRAM_INL_H_
 #undef ROOTDK_AUDIT_GRAM_INL_H_
@@ -25,7 +25,8 @@ constexpr int kTileRows = HWY_TARGET <= HWY_AVX3 ? 6 : 3;
 constexpr int kTileCols = 4;
 
 template <int kRows, int kCols>
-void add_tile(std::int64_t inner, std::int64_t stride, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, double* HWY_RESTRICT out, std::int64_t out_stride) {
+void add_tile(std::int64_t inner, std::int64_t stride, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+              double* HWY_RESTRICT out, std::int64_t out_stride) {
   const hn::CappedTag<float, kRowStep> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> sum[kRows][kCols];
@@ -46,7 +47,8 @@ void add_tile(std::int64_t inner, std::int64_t stride, const float* HWY_RESTRICT
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < kCols; ++c) out[r * out_stride + c] += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum[r][c])));
+    for (int c = 0; c < kCols; ++c)
+      out[r * out_stride + c] += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum[r][c])));
 }
 
 using Tile = void (*)(std::int64_t, std::int64_t, const float*, const float*, double*, std::int64_t);
@@ -54,7 +56,8 @@ using Tile = void (*)(std::int64_t, std::int64_t, const float*, const float*, do
 // The tile for what is left at the edges.
 template <int kRows>
 Tile tile_of_cols(std::int64_t cols) {
-  constexpr Tile kTiles[] = {&add_tile<kRows, 1>, &add_tile<kRows, 2>, &add_tile<kRows, 3>, &add_tile<kRows, kTileCols>};
+  constexpr Tile kTiles[] = {&add_tile<kRows, 1>, &add_tile<kRows, 2>, &add_tile<kRows, 3>,
+                             &add_tile<kRows, kTileCols>};
   return kTiles[cols - 1];
 }
 
@@ -79,7 +82,8 @@ void gram_of(std::int64_t rows, std::int64_t stride, const float* w, double* out
       const std::int64_t tall = std::min<std::int64_t>(kTileRows, rows - row);
       for (std::int64_t col = 0; col < std::min(row + tall, rows); col += kTileCols) {
         const std::int64_t wide = std::min<std::int64_t>(kTileCols, rows - col);
-        tile_of(tall, wide)(inner, stride, w + row * stride + begin, w + col * stride + begin, out + row * rows + col, rows);
+        tile_of(tall, wide)(inner, stride, w + row * stride + begin, w + col * stride + begin, out + row * rows + col,
+                            rows);
       }
     }
   }
@@ -88,7 +92,8 @@ void gram_of(std::int64_t rows, std::int64_t stride, const float* w, double* out
     for (std::int64_t col = 0; col < row; ++col) out[col * rows + row] = out[row * rows + col];
 }
 
-void product_of(std::int64_t rows, std::int64_t cols, std::int64_t stride, const float* a, const float* b, double* out) {
+void product_of(std::int64_t rows, std::int64_t cols, std::int64_t stride, const float* a, const float* b,
+                double* out) {
   std::fill_n(out, rows * cols, 0.0);
   for (std::int64_t begin = 0; begin < stride; begin += kGramBlock) {
     const std::int64_t inner = std::min(kGramBlock, stride - begin);
@@ -96,7 +101,8 @@ void product_of(std::int64_t rows, std::int64_t cols, std::int64_t stride, const
       const std::int64_t tall = std::min<std::int64_t>(kTileRows, rows - row);
       for (std::int64_t col = 0; col < cols; col += kTileCols) {
         const std::int64_t wide = std::min<std::int64_t>(kTileCols, cols - col);
-        tile_of(tall, wide)(inner, stride, a + row * stride + begin, b + col * stride + begin, out + row * cols + col, cols);
+        tile_of(tall, wide)(inner, stride, a + row * stride + begin, b + col * stride + begin, out + row * cols + col,
+                            cols);
       }
     }
   }

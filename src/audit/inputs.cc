@@ -39,7 +39,8 @@ Tokens read(const Checkpoint& file, std::int64_t first, std::int64_t count) {
 void check(const Checkpoint& file, std::int64_t tokens, std::int64_t width, std::int64_t wanted) {
   const std::string name = in_quotes(file.files().front().string());
   if (width != wanted) refuse("inputs: {} has {} numbers a token, but the projections take {}", name, width, wanted);
-  if (tokens < 2 || tokens > kMostTokens) refuse("inputs: {} has {} tokens, but 2 to {} are wanted", name, tokens, kMostTokens);
+  if (tokens < 2 || tokens > kMostTokens)
+    refuse("inputs: {} has {} tokens, but 2 to {} are wanted", name, tokens, kMostTokens);
 }
 
 }  // namespace
@@ -51,16 +52,20 @@ Inputs::Inputs(const std::filesystem::path& path, const Model& model) : path_(pa
   is_directory_ = std::filesystem::is_directory(path, error);
   if (is_directory_) {
     if (std::none_of(model.layers.begin(), model.layers.end(), [&](const Attention& a) { return of(a).has_value(); }))
-      refuse("inputs: {} has no {}.npy, nor those of other layers", in_quotes(path.string()), model.layers.front().layer);
+      refuse("inputs: {} has no {}.npy, nor those of other layers", in_quotes(path.string()),
+             model.layers.front().layer);
     return;
   }
   file_ = Checkpoint::open(path);
   const TensorInfo& array = array_in(*file_);
   if (array.shape.size() != 2 && array.shape.size() != 3)
-    refuse("inputs: {} is [{}], but [tokens, width] or [layers, tokens, width] is wanted", in_quotes(path.string()), fmt::join(array.shape, ", "));
-  const auto layers = std::count_if(model.layers.begin(), model.layers.end(), [&](const Attention& a) { return a.kind == kind_; });
+    refuse("inputs: {} is [{}], but [tokens, width] or [layers, tokens, width] is wanted", in_quotes(path.string()),
+           fmt::join(array.shape, ", "));
+  const auto layers =
+      std::count_if(model.layers.begin(), model.layers.end(), [&](const Attention& a) { return a.kind == kind_; });
   if (array.shape.size() == 3 && array.shape[0] != layers)
-    refuse("inputs: {} is [{}], but the model has {} layers", in_quotes(path.string()), fmt::join(array.shape, ", "), layers);
+    refuse("inputs: {} is [{}], but the model has {} layers", in_quotes(path.string()), fmt::join(array.shape, ", "),
+           layers);
 }
 
 std::optional<Tokens> Inputs::of(const Attention& a) const {

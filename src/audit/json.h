@@ -16,7 +16,8 @@ Json parse_json(std::string_view text, std::string_view name);
 /// For messages: 3.5, "abc", null, an array; long ones cut.
 std::string in_short(const Json& value);
 
-/// Text that nobody vouches for, fit for a message: in quotes, control characters and broken UTF-8 replaced, cut after 80 bytes.
+/// Text that nobody vouches for, fit for a message: in quotes, control characters and broken UTF-8 replaced, cut after
+/// 80 bytes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace rootdk::audit

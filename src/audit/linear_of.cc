@@ -20,13 +20,17 @@ constexpr std::int64_t kValuesTogether = 1 << 18;
 
 std::size_t at_index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Rows first … first + rows − 1 of a tensor [_, width], on all threads. What is compressed is read from its beginning every time.
-void read_rows(const Checkpoint& checkpoint, const TensorInfo& tensor, std::int64_t first, std::int64_t rows, std::span<float> out) {
+// Rows first … first + rows − 1 of a tensor [_, width], on all threads. What is compressed is read from its beginning
+// every time.
+void read_rows(const Checkpoint& checkpoint, const TensorInfo& tensor, std::int64_t first, std::int64_t rows,
+               std::span<float> out) {
   const std::int64_t width = tensor.width();
-  const std::int64_t chunk = tensor.compressed ? rows : std::clamp<std::int64_t>(kValuesTogether / std::max<std::int64_t>(width, 1), 1, rows);
+  const std::int64_t chunk =
+      tensor.compressed ? rows : std::clamp<std::int64_t>(kValuesTogether / std::max<std::int64_t>(width, 1), 1, rows);
   cpu::parallel_tasks((rows + chunk - 1) / chunk, omp_get_max_threads(), [&](std::int64_t task, int) {
     const std::int64_t begin = task * chunk, count = std::min(chunk, rows - begin);
-    checkpoint.read_f32(tensor.name, first + begin, count, out.subspan(at_index(begin * width), at_index(count * width)));
+    checkpoint.read_f32(tensor.name, first + begin, count,
+                        out.subspan(at_index(begin * width), at_index(count * width)));
   });
 }
 
@@ -55,11 +59,13 @@ nn::Linear linear_of(const Checkpoint& checkpoint, const Part& part, std::int64_
     if (together) read_rows(checkpoint, tensor, part.first, out.out, out.weight);
     else
       for (std::int64_t h = 0; h < heads; ++h)
-        read_rows(checkpoint, tensor, part.row_of(h), part.rows, std::span(out.weight).subspan(at_index(h * each), at_index(each)));
+        read_rows(checkpoint, tensor, part.row_of(h), part.rows,
+                  std::span(out.weight).subspan(at_index(h * each), at_index(each)));
   }
   if (!part.bias.empty()) {
     const std::vector<float> bias = checkpoint.read_f32(part.bias);
-    for (std::int64_t h = 0; h < heads; ++h) std::copy_n(bias.begin() + part.row_of(h), part.rows, out.bias.begin() + h * part.rows);
+    for (std::int64_t h = 0; h < heads; ++h)
+      std::copy_n(bias.begin() + part.row_of(h), part.rows, out.bias.begin() + h * part.rows);
   }
   return out;
 }
@@ -68,9 +74,11 @@ nn::Linear linear_of(const Checkpoint& checkpoint, const Dense& dense) {
   return linear_of(checkpoint, {dense.weight, dense.bias, dense.transposed, dense.out, dense.in, dense.first}, 1);
 }
 
-ReadNorm::ReadNorm(const Checkpoint& checkpoint, const NormPlace& place, double epsilon) : kind_(place.kind), epsilon_(epsilon) {
+ReadNorm::ReadNorm(const Checkpoint& checkpoint, const NormPlace& place, double epsilon)
+    : kind_(place.kind), epsilon_(epsilon) {
   if (!place.gain.empty())
-    for (const double gain : checkpoint.read_f64(place.gain)) gain_.push_back(static_cast<float>(gain + place.gain_offset));
+    for (const double gain : checkpoint.read_f64(place.gain))
+      gain_.push_back(static_cast<float>(gain + place.gain_offset));
   if (!place.bias.empty()) bias_ = checkpoint.read_f32(place.bias);
 }
 

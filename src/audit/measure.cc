@@ -16,11 +16,13 @@ void normalise(const LayerWeights& weights, const NormPlace& norm, std::vector<f
   const std::vector<double>* const gain = norm.gain.empty() ? nullptr : &weights.vector(norm.gain);
   for (std::size_t begin = 0; begin < rows.size(); begin += static_cast<std::size_t>(dim)) {
     double squares = 0;
-    for (std::int64_t i = 0; i < dim; ++i) squares += std::pow(static_cast<double>(rows[begin + static_cast<std::size_t>(i)]), 2);
+    for (std::int64_t i = 0; i < dim; ++i)
+      squares += std::pow(static_cast<double>(rows[begin + static_cast<std::size_t>(i)]), 2);
     const double factor = squares > 0 ? std::sqrt(static_cast<double>(dim) / squares) : 0;
     for (std::int64_t i = 0; i < dim; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      rows[begin + at] = static_cast<float>(rows[begin + at] * factor * (gain != nullptr ? (*gain)[at] + norm.gain_offset : 1));
+      rows[begin + at] =
+          static_cast<float>(rows[begin + at] * factor * (gain != nullptr ? (*gain)[at] + norm.gain_offset : 1));
     }
   }
 }
@@ -48,14 +50,16 @@ theory::Projected moments_of(const std::vector<float>& rows, std::int64_t dim) {
   theory::Projected out;
   out.dim = dim;
   out.mean.assign(static_cast<std::size_t>(dim), 0);
-  for (std::size_t i = 0; i < rows.size(); ++i) out.mean[i % static_cast<std::size_t>(dim)] += static_cast<double>(rows[i]);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    out.mean[i % static_cast<std::size_t>(dim)] += static_cast<double>(rows[i]);
   for (double& x : out.mean) x /= static_cast<double>(count);
   out.offset = out.mean;
-  std::vector<float> centred(static_cast<std::size_t>(dim * stride));  // [dim, count]: a component's values side by side
+  std::vector<float> centred(
+      static_cast<std::size_t>(dim * stride));  // [dim, count]: a component's values side by side
   for (std::int64_t t = 0; t < count; ++t)
     for (std::int64_t i = 0; i < dim; ++i)
-      centred[static_cast<std::size_t>(i * stride + t)] =
-          static_cast<float>(static_cast<double>(rows[static_cast<std::size_t>(t * dim + i)]) - out.mean[static_cast<std::size_t>(i)]);
+      centred[static_cast<std::size_t>(i * stride + t)] = static_cast<float>(
+          static_cast<double>(rows[static_cast<std::size_t>(t * dim + i)]) - out.mean[static_cast<std::size_t>(i)]);
   out.covariance.resize(static_cast<std::size_t>(dim * dim));
   gram(dim, stride, centred.data(), out.covariance.data());
   for (double& x : out.covariance) x /= static_cast<double>(count);
@@ -66,15 +70,19 @@ theory::Projected moments_of(const std::vector<float>& rows, std::int64_t dim) {
 LargestScores largest_scores(const Attention& a, std::vector<float> q, std::vector<float> k) {
   const std::int64_t tokens = static_cast<std::int64_t>(q.size()) / a.dim_qk;
   const Extents shape = {1, 1, tokens, a.dim_qk}, narrow = {1, 1, tokens, 1};
-  for (std::vector<float>* rows : {&q, &k}) turn({a.rotary.pairing, a.rotary.frequencies}, 1, tensor(rows->data(), shape));
+  for (std::vector<float>* rows : {&q, &k})
+    turn({a.rotary.pairing, a.rotary.frequencies}, 1, tensor(rows->data(), shape));
   std::vector<float> v(static_cast<std::size_t>(tokens)), o(v.size());
   Problem problem;
   problem.scale = Scale::constant(a.scale);
   problem.mask.causal = a.causal;
   problem.stats = StatsLevel::kFull;
-  const Stats stats = forward(problem, {.q = tensor(q.data(), shape), .k = tensor(k.data(), shape), .v = tensor(v.data(), narrow)}, {.o = tensor(o.data(), narrow)});
+  const Stats stats =
+      forward(problem, {.q = tensor(q.data(), shape), .k = tensor(k.data(), shape), .v = tensor(v.data(), narrow)},
+              {.o = tensor(o.data(), narrow)});
   const HeadStats& head = stats.at(0, 0);
-  return {std::max(std::fabs(static_cast<double>(head.raw.max)), std::fabs(static_cast<double>(head.raw.min))), static_cast<double>(head.raw.max)};
+  return {std::max(std::fabs(static_cast<double>(head.raw.max)), std::fabs(static_cast<double>(head.raw.min))),
+          static_cast<double>(head.raw.max)};
 }
 
 }  // namespace rootdk::audit

@@ -16,8 +16,10 @@ using checkpoint::Checkpoint;
 using checkpoint::TensorInfo;
 
 std::string filled(std::string pattern, std::int64_t layer) {
-  for (const auto& [mark, number] : {std::pair<std::string_view, std::int64_t>{"{layer}", layer}, {"{previous}", layer - 1}})
-    for (std::size_t at; (at = pattern.find(mark)) != pattern.npos;) pattern.replace(at, mark.size(), std::to_string(number));
+  for (const auto& [mark, number] :
+       {std::pair<std::string_view, std::int64_t>{"{layer}", layer}, {"{previous}", layer - 1}})
+    for (std::size_t at; (at = pattern.find(mark)) != pattern.npos;)
+      pattern.replace(at, mark.size(), std::to_string(number));
   return pattern;
 }
 
@@ -55,14 +57,15 @@ std::string NamedTensors::bias_of(const std::string& name, std::int64_t rows) co
   return {};
 }
 
-NormPlace NamedTensors::norm_at(const std::string& name, theory::Norm::Kind kind, double offset, std::int64_t width) const {
+NormPlace NamedTensors::norm_at(const std::string& name, theory::Norm::Kind kind, double offset,
+                                std::int64_t width) const {
   NormPlace norm;
   norm.kind = kind;
   if (kind == theory::Norm::Kind::kNone) return norm;
   const TensorInfo* gain = weight_in(file_, name);
   if (gain == nullptr)
-    refuse("{}: the checkpoint has no such tensor, which a {} model has; norm = none leaves it out", in_quotes(name + ".weight"),
-           family_name_);
+    refuse("{}: the checkpoint has no such tensor, which a {} model has; norm = none leaves it out",
+           in_quotes(name + ".weight"), family_name_);
   norm.gain = gain->name;
   norm.gain_offset = offset;
   check_vector(norm.gain, width);

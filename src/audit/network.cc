@@ -39,28 +39,32 @@ double epsilon_of(const Settings& settings, const BlockPattern& p) {
 void check_settings(const Settings& settings, const BlockPattern& p) {
   for (const auto& [name, wanted] : p.only_if.items())
     if (const Json* found = settings.find(name); found != nullptr && *found != wanted)
-      refuse("{}: {} is {}, and only models where it is {} are run", settings.name(), name, in_short(*found), in_short(wanted));
+      refuse("{}: {} is {}, and only models where it is {} are run", settings.name(), name, in_short(*found),
+             in_short(wanted));
 }
 
 void check_experts(const checkpoint::Checkpoint& file) {
   for (const TensorInfo& tensor : file.tensors())
     for (const char* mark : {".experts.", "_exps.", "block_sparse_moe"})
-      if (tensor.name.find(mark) != tensor.name.npos) refuse("a mixture of experts is not run ({})", in_quotes(tensor.name));
+      if (tensor.name.find(mark) != tensor.name.npos)
+        refuse("a mixture of experts is not run ({})", in_quotes(tensor.name));
 }
 
 // What the table names and the checkpoint has not.
 void check_embedding(const NamedTensors& tensors, const EmbeddingPattern& p, const Embedding& embedding) {
   if (!embedding.known()) return;
-  for (const auto& [pattern, found] : {std::pair{&p.positions, &embedding.positions}, {&p.token_types, &embedding.token_types},
+  for (const auto& [pattern, found] : {std::pair{&p.positions, &embedding.positions},
+                                       {&p.token_types, &embedding.token_types},
                                        {&p.norm, &embedding.norm.gain}})
     if (!pattern->empty() && found->empty())
-      refuse("{}: the checkpoint has no such tensor, which a {} model has", in_quotes(tensors.name(*pattern, 0) + ".weight"),
-             tensors.family_name());
+      refuse("{}: the checkpoint has no such tensor, which a {} model has",
+             in_quotes(tensors.name(*pattern, 0) + ".weight"), tensors.family_name());
 }
 
 class Builder {
  public:
-  Builder(const NamedTensors& tensors, const Pattern& attention, const BlockPattern& block, theory::Norm::Kind norm, std::int64_t width)
+  Builder(const NamedTensors& tensors, const Pattern& attention, const BlockPattern& block, theory::Norm::Kind norm,
+          std::int64_t width)
       : tensors_(tensors), attention_(attention), block_(block), norm_(norm), width_(width) {}
 
   NormPlace norm(const std::string& pattern, std::int64_t layer) const {
@@ -114,7 +118,8 @@ class Builder {
   void set_mlp(std::int64_t layer, Block& out) const {
     if (!block_.gate_up.empty()) {
       out.gate = out.up = dense(block_.gate_up, layer, width_, 0);
-      if (out.gate.out % 2 != 0) refuse("{}: {} rows, which are not two halves", in_quotes(out.gate.weight), out.gate.out);
+      if (out.gate.out % 2 != 0)
+        refuse("{}: {} rows, which are not two halves", in_quotes(out.gate.weight), out.gate.out);
       out.gate.out = out.up.out = out.up.first = out.gate.out / 2;
     } else {
       out.up = dense(block_.up, layer, width_, 0);
@@ -144,7 +149,8 @@ Network network_of(const NamedTensors& tensors, const Settings& settings, const 
   check_embedding(tensors, family.embedding, model.embedding);
   const std::int64_t width = model.layers.front().q.front().width;
   if (model.embedding.known() && model.embedding.width != width)
-    refuse("{}: its rows have {} numbers, but the layers take {}", in_quotes(model.embedding.tokens), model.embedding.width, width);
+    refuse("{}: its rows have {} numbers, but the layers take {}", in_quotes(model.embedding.tokens),
+           model.embedding.width, width);
 
   Network out;
   out.epsilon = epsilon_of(settings, block);
@@ -155,12 +161,13 @@ Network network_of(const NamedTensors& tensors, const Settings& settings, const 
     if (a.q.size() != 1 || a.k.size() != 1) refuse("heads of several parts are not run");
     for (const Part* part : {&a.q.front(), &a.k.front()})
       if (part->width != width)
-        refuse("{}: its rows have {} numbers, but those of the first layer {}", in_quotes(part->weight), part->width, width);
+        refuse("{}: its rows have {} numbers, but those of the first layer {}", in_quotes(part->weight), part->width,
+               width);
     if (!settings.is_gguf())
       for (const auto& [pattern, place] : {std::pair{&attention.q_norm, &a.q_norm}, {&attention.k_norm, &a.k_norm}})
         if (!pattern->empty() && place->kind == theory::Norm::Kind::kNone)
-          refuse("{}: the checkpoint has no such tensor, which a {} model has", in_quotes(tensors.name(*pattern, a.layer) + ".weight"),
-                 family.name);
+          refuse("{}: the checkpoint has no such tensor, which a {} model has",
+                 in_quotes(tensors.name(*pattern, a.layer) + ".weight"), family.name);
     Block next = builder.block_of(a, a.layer);
     next.activation = activation;
     next.parallel = parallel;

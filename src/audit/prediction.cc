@@ -12,8 +12,9 @@ namespace rootdk::audit {
 
 namespace {
 
-// Between nodes, a polynomial through eight of them. H, ln Σp² and ln p_max are smooth over ln σ, though they turn quickly where the head begins
-// to freeze: a step of 0.2 keeps them within 1e-3 of the quadrature (tests/audit_heads_test.cc).
+// Between nodes, a polynomial through eight of them. H, ln Σp² and ln p_max are smooth over ln σ, though they turn
+// quickly where the head begins to freeze: a step of 0.2 keeps them within 1e-3 of the quadrature
+// (tests/audit_heads_test.cc).
 constexpr double kTableStep = 0.2;
 constexpr std::int64_t kTablePoints = 8;
 // Beyond, nothing changes that anybody could see: all keys get the same, or one takes all.
@@ -26,8 +27,9 @@ Prediction node_at(double sigma, double keys) {
 
 }  // namespace
 
-// √(χ²_r/r) at a few places: midpoints in probability would need quantiles, so a lattice in y = ln(χ²/r), whose density is proportional to
-// e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can no longer matter.
+// √(χ²_r/r) at a few places: midpoints in probability would need quantiles, so a lattice in y = ln(χ²/r), whose density
+// is proportional to e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can
+// no longer matter.
 std::vector<RowSpread> spread_of_rows(double effective_rank) {
   const double half = std::max(effective_rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
   std::vector<RowSpread> nodes;
@@ -59,7 +61,8 @@ Prediction PredictionTable::of_row(double sigma) const {
   if (sigma < kLeast) return {std::log(keys_), 1 / keys_, 1 / keys_};
   const double x = std::log(std::min(sigma, kMost)) / kTableStep - static_cast<double>(first_);
   const auto size = static_cast<std::int64_t>(nodes_.size());
-  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kTablePoints / 2 + 1, std::int64_t{0}, std::max<std::int64_t>(0, size - kTablePoints));
+  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kTablePoints / 2 + 1,
+                                        std::int64_t{0}, std::max<std::int64_t>(0, size - kTablePoints));
   Prediction out;
   for (std::int64_t i = begin; i < std::min(begin + kTablePoints, size); ++i) {
     double weight = 1;
@@ -70,7 +73,8 @@ Prediction PredictionTable::of_row(double sigma) const {
     out.sum_p2 += weight * node.sum_p2;
     out.p_max += weight * node.p_max;
   }
-  return {std::clamp(out.entropy, 0.0, std::log(keys_)), std::clamp(std::exp(out.sum_p2), 1 / keys_, 1.0), std::clamp(std::exp(out.p_max), 1 / keys_, 1.0)};
+  return {std::clamp(out.entropy, 0.0, std::log(keys_)), std::clamp(std::exp(out.sum_p2), 1 / keys_, 1.0),
+          std::clamp(std::exp(out.p_max), 1 / keys_, 1.0)};
 }
 
 Prediction PredictionTable::at(double sigma, std::span<const RowSpread> rows) const {

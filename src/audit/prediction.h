@@ -19,7 +19,8 @@ struct RowSpread {
   double factor, weight;
 };
 
-/// Row i of a head has its own spread, ‖W_k·qᵢ‖: its square has mean σ² and the variance of σ²·χ²_r/r, where r is the head's effective rank.
+/// Row i of a head has its own spread, ‖W_k·qᵢ‖: its square has mean σ² and the variance of σ²·χ²_r/r, where r is the
+/// head's effective rank.
 std::vector<RowSpread> spread_of_rows(double effective_rank);
 
 /// For one number of keys, and rows of every spread from `least` to `most`.
@@ -35,8 +36,8 @@ class PredictionTable {
   Prediction of_row(double sigma) const;
 
   double keys_;
-  std::int64_t first_ = 0;            // nodes_[i] is at ln σ = (first_ + i)·step
-  std::vector<Prediction> nodes_;     // logarithms where that is smoother
+  std::int64_t first_ = 0;         // nodes_[i] is at ln σ = (first_ + i)·step
+  std::vector<Prediction> nodes_;  // logarithms where that is smoother
 };
 
 }  // namespace rootdk::audit

@@ -31,9 +31,13 @@ constexpr std::int64_t kMostLayers = 100'000, kMostHeads = 1 << 20, kMostDim = 1
 // All that stays the same from layer to layer of one pattern.
 class Recogniser : private NamedTensors {
  public:
-  Recogniser(const Checkpoint& file, const Settings& settings, const Hints& hints, const Family& family, std::string prefix,
-             std::vector<std::string>& notes)
-      : NamedTensors(file, family.name, std::move(prefix)), settings_(settings), hints_(hints), family_(family), notes_(notes) {}
+  Recogniser(const Checkpoint& file, const Settings& settings, const Hints& hints, const Family& family,
+             std::string prefix, std::vector<std::string>& notes)
+      : NamedTensors(file, family.name, std::move(prefix)),
+        settings_(settings),
+        hints_(hints),
+        family_(family),
+        notes_(notes) {}
 
   std::vector<Attention> layers_of(const Pattern& pattern);
   Embedding embedding_of(const EmbeddingPattern& pattern) const;
@@ -52,7 +56,8 @@ class Recogniser : private NamedTensors {
   void set_apart(const Pattern& p, std::int64_t layer, Attention& a) const;
   void set_packed(const Pattern& p, std::int64_t layer, Attention& a) const;
   void set_latent(const Pattern& p, std::int64_t layer, Attention& a) const;
-  void set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads, const std::string& tensor, std::int64_t layer, Attention& a) const;
+  void set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads, const std::string& tensor, std::int64_t layer,
+               Attention& a) const;
   void set_rest(const Pattern& p, std::int64_t layer, std::int64_t layers, Attention& a);
   void set_qk_norm(const Pattern& p, std::int64_t layer, Attention& a) const;
   void set_rotary(const Pattern& p, bool local, Attention& a);
@@ -69,12 +74,15 @@ class Recogniser : private NamedTensors {
 
 NormPlace Recogniser::input_norm(const Pattern& p, std::int64_t layer, std::int64_t width, bool keys) const {
   const theory::Norm::Kind kind = hints_.norm.value_or(p.norm_kind);
-  const std::string& pattern = keys && !p.keys_norm.empty() ? p.keys_norm : layer == 0 && !p.first_norm.empty() ? p.first_norm : p.norm;
+  const std::string& pattern = keys && !p.keys_norm.empty()          ? p.keys_norm
+                               : layer == 0 && !p.first_norm.empty() ? p.first_norm
+                                                                     : p.norm;
   if (pattern.empty()) return {kind, {}, {}, 0};
   return norm_at(name(pattern, layer), kind, p.gain_offset, width);
 }
 
-// Heads -----------------------------------------------------------------------------------------------------------------
+// Heads
+// -----------------------------------------------------------------------------------------------------------------
 
 std::int64_t Recogniser::count_layers(const Pattern& p) const {
   const std::string& pattern = !p.kv_latent.empty() ? p.kv_latent : p.qkv.empty() ? p.k : p.qkv;
@@ -83,7 +91,8 @@ std::int64_t Recogniser::count_layers(const Pattern& p) const {
   std::int64_t found = 0;
   while (found < kMostLayers && weight_in(file_, name(pattern, found)) != nullptr) ++found;
   if (found > 0 && found < said)
-    refuse("{}: the checkpoint has no such tensor, though {} says there are {} layers", in_quotes(name(pattern, found) + ".weight"), settings_.name(), said);
+    refuse("{}: the checkpoint has no such tensor, though {} says there are {} layers",
+           in_quotes(name(pattern, found) + ".weight"), settings_.name(), said);
   return said > 0 ? std::min(found, said) : found;
 }
 
@@ -97,7 +106,8 @@ void Recogniser::set_heads(const Pattern& p, std::int64_t layer, Attention& a) c
 }
 
 // d_k from the hints, the settings or what is left: `rows` rows for `heads` heads.
-void Recogniser::set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads, const std::string& tensor, std::int64_t layer, Attention& a) const {
+void Recogniser::set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads, const std::string& tensor,
+                         std::int64_t layer, Attention& a) const {
   a.dim_qk = hints_.head_dim ? *hints_.head_dim : whole(settings_, p.head_dim, 1, 0, layer);
   if (a.dim_qk == 0) {
     if (rows % heads != 0) refuse("{}: {} rows, which {} heads do not divide", in_quotes(tensor), rows, heads);
@@ -109,7 +119,8 @@ void Recogniser::set_dim(const Pattern& p, std::int64_t rows, std::int64_t heads
 }
 
 [[noreturn]] void refuse_heads(const Settings& settings) {
-  if (settings.empty()) refuse("heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
+  if (settings.empty())
+    refuse("heads: there is no config.json to say how many there are; give their number (--heads, heads=)");
   refuse("heads: {} does not say how many there are; give their number (--heads, heads=)", settings.name());
 }
 
@@ -125,7 +136,9 @@ void Recogniser::set_apart(const Pattern& p, std::int64_t layer, Attention& a) c
   if (a.heads_q == 0) {
     // A gain of QK-norm has the size of a head.
     const TensorInfo* gain = p.q_norm.empty() ? nullptr : weight_in(file_, name(p.q_norm, layer));
-    const std::int64_t dim = hints_.head_dim ? *hints_.head_dim : gain != nullptr ? gain->width() : whole(settings_, p.head_dim, 1, 0, layer);
+    const std::int64_t dim = hints_.head_dim   ? *hints_.head_dim
+                             : gain != nullptr ? gain->width()
+                                               : whole(settings_, p.head_dim, 1, 0, layer);
     if (dim < 1 || rows_q % dim != 0) refuse_heads(settings_);
     a.heads_q = rows_q / dim;
   }
@@ -133,10 +146,15 @@ void Recogniser::set_apart(const Pattern& p, std::int64_t layer, Attention& a) c
   if (a.heads_kv == 0) a.heads_kv = p.kv_heads.given() && rows_k % a.dim_qk == 0 ? rows_k / a.dim_qk : a.heads_q;
   check_groups(a);
   if (rows_k != a.heads_kv * a.dim_qk)
-    refuse("{}: {} rows, but {} key heads of {} would have {}", in_quotes(k.name), rows_k, a.heads_kv, a.dim_qk, a.heads_kv * a.dim_qk);
-  if (width_q != width_k && p.keys_norm.empty()) refuse("{}: its rows have {} numbers, but those of {} have {}", in_quotes(k.name), width_k, in_quotes(q.name), width_q);
-  a.q = {{q.name, bias_of(name(p.q, layer), rows_q), p.transposed, a.dim_qk, width_q, 0, 1, a.dim_qk, 0, input_norm(p, layer, width_q, false)}};
-  a.k = {{k.name, bias_of(name(p.k, layer), rows_k), p.transposed, a.dim_qk, width_k, 0, 1, a.dim_qk, 0, input_norm(p, layer, width_k, true)}};
+    refuse("{}: {} rows, but {} key heads of {} would have {}", in_quotes(k.name), rows_k, a.heads_kv, a.dim_qk,
+           a.heads_kv * a.dim_qk);
+  if (width_q != width_k && p.keys_norm.empty())
+    refuse("{}: its rows have {} numbers, but those of {} have {}", in_quotes(k.name), width_k, in_quotes(q.name),
+           width_q);
+  a.q = {{q.name, bias_of(name(p.q, layer), rows_q), p.transposed, a.dim_qk, width_q, 0, 1, a.dim_qk, 0,
+          input_norm(p, layer, width_q, false)}};
+  a.k = {{k.name, bias_of(name(p.k, layer), rows_k), p.transposed, a.dim_qk, width_k, 0, 1, a.dim_qk, 0,
+          input_norm(p, layer, width_k, true)}};
 }
 
 void Recogniser::set_packed(const Pattern& p, std::int64_t layer, Attention& a) const {
@@ -149,18 +167,20 @@ void Recogniser::set_packed(const Pattern& p, std::int64_t layer, Attention& a) 
   const std::string bias = bias_of(name(p.qkv, layer), rows);
   const NormPlace norm = input_norm(p, layer, width, false);
   const std::int64_t d = a.dim_qk, share = a.heads_q / a.heads_kv, block = (share + 2) * d;
-  if (p.order == Pattern::Order::kHeads && share != 1) refuse("{}: packed head by head, but {} heads share {} of keys", in_quotes(qkv.name), a.heads_q, a.heads_kv);
+  if (p.order == Pattern::Order::kHeads && share != 1)
+    refuse("{}: packed head by head, but {} heads share {} of keys", in_quotes(qkv.name), a.heads_q, a.heads_kv);
   const bool blocks = p.order == Pattern::Order::kBlocks;
   a.q = {{qkv.name, bias, p.transposed, d, width, 0, blocks ? 1 : share, blocks ? d : block, 0, norm}};
   a.k = {{qkv.name, bias, p.transposed, d, width, blocks ? a.heads_q * d : share * d, 1, blocks ? d : block, 0, norm}};
 }
 
-// DeepSeek. q = W_qb·norm(latent), or W_q·norm(x); a head's k is [W_kvb's first rows]·norm(latent), and rotary components from x that all
-// heads share. What turns comes first here.
+// DeepSeek. q = W_qb·norm(latent), or W_q·norm(x); a head's k is [W_kvb's first rows]·norm(latent), and rotary
+// components from x that all heads share. What turns comes first here.
 void Recogniser::set_latent(const Pattern& p, std::int64_t layer, Attention& a) const {
   if (a.heads_q == 0) refuse_heads(settings_);
   const std::int64_t turning = whole(settings_, p.rotary_dims, 2, 0);
-  if (turning < 2 || turning % 2 != 0) refuse("{}: {} rotary components, but an even number is wanted", settings_.name(), turning);
+  if (turning < 2 || turning % 2 != 0)
+    refuse("{}: {} rotary components, but an even number is wanted", settings_.name(), turning);
   const bool narrow = weight_in(file_, name(p.q_latent, layer)) != nullptr;
   const std::string q_name = name(narrow ? p.q_latent : p.q, layer);
   const TensorInfo& q = matrix(q_name);
@@ -171,9 +191,11 @@ void Recogniser::set_latent(const Pattern& p, std::int64_t layer, Attention& a) 
   const std::int64_t each = up.shape[0] / a.heads_q, values = whole(settings_, p.value_dim, 1, each - still);
   if (still < 1) refuse("{}: heads of {}, but {} components turn", in_quotes(q.name), a.dim_qk, turning);
   if (up.shape[0] != a.heads_q * (still + values))
-    refuse("{}: {} rows, but {} heads of {} and {} would have {}", in_quotes(up.name), up.shape[0], a.heads_q, still, values, a.heads_q * (still + values));
+    refuse("{}: {} rows, but {} heads of {} and {} would have {}", in_quotes(up.name), up.shape[0], a.heads_q, still,
+           values, a.heads_q * (still + values));
   if (down.shape[0] != latent + turning)
-    refuse("{}: {} rows, but {} and {} would be {}", in_quotes(down.name), down.shape[0], latent, turning, latent + turning);
+    refuse("{}: {} rows, but {} and {} would be {}", in_quotes(down.name), down.shape[0], latent, turning,
+           latent + turning);
   const NormPlace input = input_norm(p, layer, down.shape[1], true);
   const auto latent_norm = [&](const std::string& pattern, std::int64_t width) {
     return norm_at(name(pattern, layer), theory::Norm::Kind::kRms, 0, width);
@@ -181,11 +203,14 @@ void Recogniser::set_latent(const Pattern& p, std::int64_t layer, Attention& a) 
   const std::int64_t d = a.dim_qk, width = q.shape[1];
   a.q = {{q.name, bias_of(q_name, q.shape[0]), false, d, width, 0, 1, d, still,
           narrow ? latent_norm(p.q_latent_norm, width) : input_norm(p, layer, width, false)}};
-  a.k = {{down.name, bias_of(name(p.kv_latent, layer), down.shape[0]), false, turning, down.shape[1], latent, 1, 0, 0, input},
-         {up.name, bias_of(name(p.kv, layer), up.shape[0]), false, still, latent, 0, 1, still + values, 0, latent_norm(p.kv_latent_norm, latent)}};
+  a.k = {{down.name, bias_of(name(p.kv_latent, layer), down.shape[0]), false, turning, down.shape[1], latent, 1, 0, 0,
+          input},
+         {up.name, bias_of(name(p.kv, layer), up.shape[0]), false, still, latent, 0, 1, still + values, 0,
+          latent_norm(p.kv_latent_norm, latent)}};
 }
 
-// How q and k meet ------------------------------------------------------------------------------------------------------
+// How q and k meet
+// ------------------------------------------------------------------------------------------------------
 
 void Recogniser::set_qk_norm(const Pattern& p, std::int64_t layer, Attention& a) const {
   const auto place = [&](const std::string& pattern) -> NormPlace {
@@ -197,7 +222,8 @@ void Recogniser::set_qk_norm(const Pattern& p, std::int64_t layer, Attention& a)
 }
 
 bool Recogniser::is_local(const Pattern& p, std::int64_t layer) const {
-  if (const Json* types = settings_.find("layer_types"); types != nullptr && types->is_array() && layer < static_cast<std::int64_t>(types->size())) {
+  if (const Json* types = settings_.find("layer_types");
+      types != nullptr && types->is_array() && layer < static_cast<std::int64_t>(types->size())) {
     const auto* type = (*types)[static_cast<std::size_t>(layer)].get_ptr<const std::string*>();
     if (type != nullptr) return *type == "sliding_attention";
   }
@@ -209,15 +235,18 @@ bool Recogniser::is_local(const Pattern& p, std::int64_t layer) const {
 void Recogniser::set_rotary(const Pattern& p, bool local, Attention& a) {
   if (!p.rotary || hints_.rotary_base == 0.0) return;
   const bool has_local = local && p.local_rotary_base.given();
-  const double base = hints_.rotary_base.value_or(real(settings_, has_local ? p.local_rotary_base : p.rotary_base).value_or(10'000));
+  const double base =
+      hints_.rotary_base.value_or(real(settings_, has_local ? p.local_rotary_base : p.rotary_base).value_or(10'000));
   if (!(base > 0)) refuse("rotary base: {}, but a number above 0 is wanted", base);
   std::int64_t dims = whole(settings_, p.rotary_dims, 2, 0);
   if (dims == 0) {
     const double share = real(settings_, p.rotary_share).value_or(1);
-    if (!(share > 0 && share <= 1)) refuse("{}: a rotary share of {}, but a number above 0 and up to 1 is wanted", settings_.name(), share);
+    if (!(share > 0 && share <= 1))
+      refuse("{}: a rotary share of {}, but a number above 0 and up to 1 is wanted", settings_.name(), share);
     dims = static_cast<std::int64_t>(share * static_cast<double>(a.dim_qk));
   }
-  if (dims % 2 != 0 || dims < 2 || dims > a.dim_qk) refuse("{}: {} of {} components turn, but an even number up to that is wanted", settings_.name(), dims, a.dim_qk);
+  if (dims % 2 != 0 || dims < 2 || dims > a.dim_qk)
+    refuse("{}: {} of {} components turn, but an even number up to that is wanted", settings_.name(), dims, a.dim_qk);
   a.rotary.pairing = p.pairing;
   if (has_local) {
     a.rotary.frequencies = plain_frequencies(base, dims);
@@ -249,7 +278,8 @@ void Recogniser::set_scale(const Pattern& p, std::int64_t layers, Attention& a) 
     scale_rule_ = factor == 1 / std::sqrt(d) ? "sqrt_dk" : fmt::format("constant({})", factor);
   };
   if (hints_.scale) {
-    if (!std::isfinite(*hints_.scale) || *hints_.scale == 0) refuse("scale: {}, but a finite number other than 0 is wanted", *hints_.scale);
+    if (!std::isfinite(*hints_.scale) || *hints_.scale == 0)
+      refuse("scale: {}, but a finite number other than 0 is wanted", *hints_.scale);
     return constant(*hints_.scale);
   }
   const auto rule = [&](const std::string& text) {
@@ -268,7 +298,8 @@ void Recogniser::set_scale(const Pattern& p, std::int64_t layers, Attention& a) 
   if (const auto found = p.scale_divisor_square_by_layers.find(layers); found != p.scale_divisor_square_by_layers.end())
     return constant(1 / std::sqrt(found->second));
   if (const auto square = real(settings_, p.scale_divisor_square)) {
-    if (!(*square > 0)) refuse("{}: the scale's divisor squared is {}, but a number above 0 is wanted", settings_.name(), *square);
+    if (!(*square > 0))
+      refuse("{}: the scale's divisor squared is {}, but a number above 0 is wanted", settings_.name(), *square);
     return constant(1 / std::sqrt(*square));
   }
   if (const auto factor = real(settings_, p.scale_factor)) {
@@ -285,12 +316,14 @@ void Recogniser::set_rest(const Pattern& p, std::int64_t layer, std::int64_t lay
   a.causal = p.causal;
   const std::optional<std::int64_t> said = settings_.whole(p.context.settings, 1, 0);
   a.context = said.value_or(static_cast<std::int64_t>(p.context.otherwise.value_or(4096)));
-  if (const std::int64_t image = whole(settings_, p.image, 1, 0), patch = whole(settings_, p.patch, 1, 0); image > 0 && patch > 0)
+  if (const std::int64_t image = whole(settings_, p.image, 1, 0), patch = whole(settings_, p.patch, 1, 0);
+      image > 0 && patch > 0)
     a.context = std::min<std::int64_t>(image / patch, 1 << 15) * std::min<std::int64_t>(image / patch, 1 << 15) + 1;
   else if (!said && !hints_.context)
     note(fmt::format("no configuration says how long its context is: {} was assumed", a.context));
   if (hints_.context) a.context = *hints_.context;
-  if (a.context < 2 || a.context > (std::int64_t{1} << 40)) refuse("context: {}, but a number from 2 to 2^40 is wanted", a.context);
+  if (a.context < 2 || a.context > (std::int64_t{1} << 40))
+    refuse("context: {}, but a number from 2 to 2^40 is wanted", a.context);
   const bool local = p.window.given() && is_local(p, layer);
   const bool off = !p.window_switch.empty() && settings_.boolean({p.window_switch}) == false;
   if (const std::int64_t window = local && !off ? whole(settings_, p.window, 1, 0) : 0; window > 1) a.window = window;
@@ -300,7 +333,8 @@ void Recogniser::set_rest(const Pattern& p, std::int64_t layer, std::int64_t lay
   }
   set_qk_norm(p, layer, a);
   set_scale(p, layers, a);
-  if (!p.scale_by_layer.empty() && settings_.boolean({p.scale_by_layer}).value_or(false)) a.scale /= static_cast<double>(layer + 1);
+  if (!p.scale_by_layer.empty() && settings_.boolean({p.scale_by_layer}).value_or(false))
+    a.scale /= static_cast<double>(layer + 1);
   set_rotary(p, local, a);
 }
 
@@ -341,7 +375,8 @@ Embedding Recogniser::embedding_of(const EmbeddingPattern& p) const {
   out.positions = table(p.positions);
   out.token_types = table(p.token_types);
   const std::vector<std::string>& types = p.padding_types;
-  if (p.padding.given() && (types.empty() || std::find(types.begin(), types.end(), settings_.model_type()) != types.end())) {
+  if (p.padding.given() &&
+      (types.empty() || std::find(types.begin(), types.end(), settings_.model_type()) != types.end())) {
     out.padding = whole(settings_, p.padding, 0, 0);
     out.first_position = *out.padding + 1;
   }
@@ -353,13 +388,16 @@ Embedding Recogniser::embedding_of(const EmbeddingPattern& p) const {
 
 Network Recogniser::network_of(const Model& model) const {
   const std::vector<std::string>& types = family_.model_types;
-  if (hints_.family.empty() && hints_.family_json.empty() && std::find(types.begin(), types.end(), settings_.model_type()) == types.end())
-    refuse("its tensors are called as those of {}, but nothing says that it computes as one (--family {}, family=)", family_.name, family_.name);
+  if (hints_.family.empty() && hints_.family_json.empty() &&
+      std::find(types.begin(), types.end(), settings_.model_type()) == types.end())
+    refuse("its tensors are called as those of {}, but nothing says that it computes as one (--family {}, family=)",
+           family_.name, family_.name);
   if (!why_not_run_.empty()) refuse("{}", why_not_run_);
   return audit::network_of(*this, settings_, family_, hints_.norm, model);
 }
 
-// Which family ----------------------------------------------------------------------------------------------------------
+// Which family
+// ----------------------------------------------------------------------------------------------------------
 
 struct Match {
   const Family* family = nullptr;
@@ -377,7 +415,8 @@ std::optional<std::string> prefix_in(const Checkpoint& file, const Family& famil
 
 class Choice {
  public:
-  Choice(const Checkpoint& file, const Settings& settings, const Hints& hints) : file_(file), settings_(settings), hints_(hints) {
+  Choice(const Checkpoint& file, const Settings& settings, const Hints& hints)
+      : file_(file), settings_(settings), hints_(hints) {
     if (!hints.family_json.empty()) own_ = parse_families(hints.family_json, "family file");
   }
 
@@ -388,14 +427,18 @@ class Choice {
     if (!own_.empty()) refuse("family file: the checkpoint has no {}{}", example(own_.front()), suspects_in(file_));
     const std::string& type = settings_.model_type();
     for (const Family& family : built_in_families())
-      if (family.gguf == settings_.is_gguf() && std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
+      if (family.gguf == settings_.is_gguf() &&
+          std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
         if (const auto prefix = prefix_in(file_, family)) return {&family, *prefix};
     for (const Family& family : built_in_families()) {
       if (family.gguf != settings_.is_gguf()) continue;
       const auto prefix = prefix_in(file_, family);
       if (!prefix) continue;
-      notes.push_back(type.empty() ? fmt::format("no configuration says what model this is; its tensors are called as those of {}, so it was taken for one", family.name)
-                                   : fmt::format("{} is not a model type that is known; its tensors are called as those of {}, so it was taken for one",
+      notes.push_back(type.empty() ? fmt::format("no configuration says what model this is; its tensors are called as "
+                                                 "those of {}, so it was taken for one",
+                                                 family.name)
+                                   : fmt::format("{} is not a model type that is known; its tensors are called as "
+                                                 "those of {}, so it was taken for one",
                                                  in_quotes(type), family.name));
       return {&family, *prefix};
     }
@@ -405,7 +448,12 @@ class Choice {
  private:
   static std::string example(const Family& family) {
     const Pattern& p = family.attention.front();
-    return in_quotes(family.prefixes.front() + filled(!p.kv_latent.empty() ? p.kv_latent : p.qkv.empty() ? p.k : p.qkv, 0) + ".weight");
+    return in_quotes(family.prefixes.front() +
+                     filled(!p.kv_latent.empty() ? p.kv_latent
+                            : p.qkv.empty()      ? p.k
+                                                 : p.qkv,
+                            0) +
+                     ".weight");
   }
 
   Match named() const {
@@ -436,13 +484,15 @@ Model recognise(const Checkpoint& checkpoint, const Hints& hints) {
     model.family = match.family->name;
     const std::filesystem::path& file = checkpoint.files().front();
     model.name = file.filename().string();
-    if (const std::string folder = std::filesystem::absolute(file).parent_path().filename().string(); model.name.starts_with("model") && !folder.empty())
+    if (const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
+        model.name.starts_with("model") && !folder.empty())
       model.name = folder;
     Recogniser recogniser(checkpoint, settings, hints, *match.family, match.prefix, model.notes);
     for (const Pattern& pattern : match.family->attention) {
       std::vector<Attention> layers = recogniser.layers_of(pattern);
       if (layers.empty()) model.notes.push_back(fmt::format("it has no {} attention", pattern.kind));
-      model.layers.insert(model.layers.end(), std::make_move_iterator(layers.begin()), std::make_move_iterator(layers.end()));
+      model.layers.insert(model.layers.end(), std::make_move_iterator(layers.begin()),
+                          std::make_move_iterator(layers.end()));
     }
     model.scale_rule = recogniser.scale_rule();
     model.embedding = recogniser.embedding_of(match.family->embedding);

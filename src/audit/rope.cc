@@ -30,7 +30,8 @@ double wanted(const Settings& s, const std::string& name) {
 
 double original_context(const Settings& s, std::int64_t context) {
   const auto value = value_of(s, "original_max_position_embeddings");
-  const double n = value ? *value : s.number({"original_max_position_embeddings"}).value_or(static_cast<double>(context));
+  const double n =
+      value ? *value : s.number({"original_max_position_embeddings"}).value_or(static_cast<double>(context));
   if (!(n > 1)) refuse("{}: original_max_position_embeddings is {}, but at least 2 is wanted", s.name(), n);
   return n;
 }
@@ -39,7 +40,8 @@ double original_context(const Settings& s, std::int64_t context) {
 void stretch_llama3(const Settings& s, std::int64_t context, std::vector<double>& frequencies) {
   const double factor = wanted(s, "factor"), low = wanted(s, "low_freq_factor"), high = wanted(s, "high_freq_factor");
   const double original = original_context(s, context);
-  if (!(high > low)) refuse("{}: rope_scaling.high_freq_factor is {}, but above low_freq_factor = {} is wanted", s.name(), high, low);
+  if (!(high > low))
+    refuse("{}: rope_scaling.high_freq_factor is {}, but above low_freq_factor = {} is wanted", s.name(), high, low);
   for (double& f : frequencies) {
     const double turns = original * f / (2 * std::numbers::pi);
     const double keep = std::clamp((turns - low) / (high - low), 0.0, 1.0);
@@ -53,7 +55,9 @@ void stretch_yarn(const Settings& s, double base, std::int64_t context, Stretche
   const double factor = wanted(s, "factor"), original = original_context(s, context);
   const auto dims = static_cast<double>(2 * out.frequencies.size());
   // Where a pair turns so many times in the original context.
-  const auto pair_with = [&](double turns) { return dims * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base)); };
+  const auto pair_with = [&](double turns) {
+    return dims * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
+  };
   const double low = std::max(std::floor(pair_with(value_of(s, "beta_fast").value_or(32))), 0.0);
   double high = std::min(std::ceil(pair_with(value_of(s, "beta_slow").value_or(1))), dims - 1);
   if (high <= low) high = low + 0.001;
@@ -69,7 +73,8 @@ void stretch_yarn(const Settings& s, double base, std::int64_t context, Stretche
   } else {
     out.magnitude = yarn_magnitude(factor, 1);
   }
-  if (all_dims != 0 && s.model_type().starts_with("deepseek")) out.scale_factor = std::pow(yarn_magnitude(factor, all_dims), 2);
+  if (all_dims != 0 && s.model_type().starts_with("deepseek"))
+    out.scale_factor = std::pow(yarn_magnitude(factor, all_dims), 2);
 }
 
 // The base frequencies, each over its factor.
@@ -103,16 +108,17 @@ void stretch_longrope(const Settings& s, std::int64_t context, Stretched& out) {
 
 std::vector<double> plain_frequencies(double base, std::int64_t dims) {
   std::vector<double> out;
-  for (std::int64_t i = 0; i < dims / 2; ++i) out.push_back(std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(dims)));
+  for (std::int64_t i = 0; i < dims / 2; ++i)
+    out.push_back(std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(dims)));
   return out;
 }
 
 Stretched frequencies_of(const Settings& s, double base, std::int64_t dims, std::int64_t context) {
   Stretched out;
   out.frequencies = plain_frequencies(base, dims);
-  const std::string type =
-      s.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type",
-              "rope_parameters.full_attention.rope_type", "rope.scaling.type"}).value_or("default");
+  const std::string type = s.text({"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type",
+                                   "rope_parameters.full_attention.rope_type", "rope.scaling.type"})
+                               .value_or("default");
   if (type == "default" || type == "none" || type == "mrope") return out;
   if (type == "linear") {
     const double factor = wanted(s, "factor");
@@ -123,13 +129,16 @@ Stretched frequencies_of(const Settings& s, double base, std::int64_t dims, std:
     stretch_yarn(s, base, context, out);
   } else if (type == "longrope" || type == "su") {
     out.exact = !s.is_gguf();
-    if (s.is_gguf()) out.note = "GGUF keeps the factors of longrope in tensors, which were not applied: the rotary curve is that of the base frequencies";
+    if (s.is_gguf())
+      out.note = "GGUF keeps the factors of longrope in tensors, which were not applied: the rotary curve is that of "
+                 "the base frequencies";
     else stretch_longrope(s, context, out);
   } else if (type == "dynamic") {
     out.note = "rope_scaling is dynamic: the rotary curve is that of the original context";
   } else {
     out.exact = false;
-    out.note = fmt::format("rope_scaling {} is not known: the rotary curve is that of the base frequencies", in_quotes(type));
+    out.note =
+        fmt::format("rope_scaling {} is not known: the rotary curve is that of the base frequencies", in_quotes(type));
   }
   return out;
 }

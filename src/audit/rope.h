@@ -12,12 +12,12 @@ namespace rootdk::audit {
 
 struct Stretched {
   std::vector<double> frequencies;
-  double magnitude = 1;      ///< what turns is multiplied by this, on both sides
-  double scale_factor = 1;   ///< the scale is multiplied by this (DeepSeek's mscale_all_dim)
+  double magnitude = 1;                   ///< what turns is multiplied by this, on both sides
+  double scale_factor = 1;                ///< the scale is multiplied by this (DeepSeek's mscale_all_dim)
   std::vector<double> short_frequencies;  ///< as Rotary has them
   std::int64_t short_length = 0;
-  std::string note;          ///< what was not understood
-  bool exact = true;         ///< false: the model turns otherwise
+  std::string note;   ///< what was not understood
+  bool exact = true;  ///< false: the model turns otherwise
 };
 
 /// base^(−2i/dims), i < dims/2.

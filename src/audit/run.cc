@@ -22,7 +22,8 @@ namespace {
 
 // Rows that go through an MLP together: what is between its halves is held for these only.
 constexpr std::int64_t kMlpRows = 512;
-// Heads × sequences that one call of the engine keeps statistics of, apart until they are merged: each takes some kilobytes.
+// Heads × sequences that one call of the engine keeps statistics of, apart until they are merged: each takes some
+// kilobytes.
 constexpr std::int64_t kHeadsTogether = 4096;
 constexpr std::int64_t kValuesOfTask = 1 << 14;
 
@@ -30,7 +31,8 @@ constexpr std::int64_t kValuesOfTask = 1 << 14;
 template <class Call>
 void in_pieces(std::int64_t count, const Call& call) {
   cpu::parallel_tasks((count + kValuesOfTask - 1) / kValuesOfTask, omp_get_max_threads(), [&](std::int64_t task, int) {
-    call(static_cast<std::size_t>(task * kValuesOfTask), static_cast<std::size_t>(std::min(count, (task + 1) * kValuesOfTask)));
+    call(static_cast<std::size_t>(task * kValuesOfTask),
+         static_cast<std::size_t>(std::min(count, (task + 1) * kValuesOfTask)));
   });
 }
 
@@ -57,8 +59,13 @@ void add(std::span<float> to, std::span<const float> what) {
 class Runner {
  public:
   Runner(const checkpoint::Checkpoint& file, const Model& model, const RunInput& input, const RunOptions& options)
-      : file_(file), model_(model), network_(*model.network), input_(input), options_(options),
-        width_(model.layers.front().q.front().width), tokens_(input.sequences * input.length) {}
+      : file_(file),
+        model_(model),
+        network_(*model.network),
+        input_(input),
+        options_(options),
+        width_(model.layers.front().q.front().width),
+        tokens_(input.sequences * input.length) {}
 
   Run run() {
     Run out;
@@ -100,7 +107,8 @@ class Runner {
 
   // [sequences, heads, length, dim] of rows that hold all heads.
   Tensor heads_of(std::vector<float>& rows, std::int64_t heads, std::int64_t dim) const {
-    return tensor(rows.data(), {input_.sequences, heads, input_.length, dim}, {input_.length * heads * dim, dim, heads * dim, 1});
+    return tensor(rows.data(), {input_.sequences, heads, input_.length, dim},
+                  {input_.length * heads * dim, dim, heads * dim, 1});
   }
 
   const checkpoint::Checkpoint& file_;
@@ -134,11 +142,13 @@ std::vector<float> Runner::embedded() const {
   const std::vector<std::int64_t> places = position_rows();
   const auto factor = static_cast<float>(e.factor);
   cpu::parallel_tasks(tokens_, omp_get_max_threads(), [&](std::int64_t i, int) {
-    const std::span<float> row = std::span(out).subspan(static_cast<std::size_t>(i * width_), static_cast<std::size_t>(width_));
+    const std::span<float> row =
+        std::span(out).subspan(static_cast<std::size_t>(i * width_), static_cast<std::size_t>(width_));
     const std::int64_t id = input_.ids[static_cast<std::size_t>(i)];
     if (all.empty()) file_.read_f32(e.tokens, id, 1, row);
     else std::copy_n(all.begin() + id * width_, width_, row.begin());
-    const float* const position = positions.empty() ? nullptr : positions.data() + places[static_cast<std::size_t>(i)] * width_;
+    const float* const position =
+        positions.empty() ? nullptr : positions.data() + places[static_cast<std::size_t>(i)] * width_;
     for (std::size_t c = 0; c < row.size(); ++c) {
       row[c] *= factor;
       if (!type.empty()) row[c] += type[c];
@@ -168,7 +178,8 @@ std::vector<HeadStats> Runner::attend(const Attention& a, const Block& block, st
     nn::apply<float>(linear_of(file_, part, heads), x, rows);
     return rows;
   };
-  std::vector<float> q = project(a.q.front(), a.heads_q), k = project(a.k.front(), a.heads_kv), v = project(block.v, a.heads_kv);
+  std::vector<float> q = project(a.q.front(), a.heads_q), k = project(a.k.front(), a.heads_kv),
+                     v = project(block.v, a.heads_kv);
   norm(a.q_norm).apply(heads_of(q, a.heads_q, dim));
   norm(a.k_norm).apply(heads_of(k, a.heads_kv, dim));
   const bool is_short = !a.rotary.short_frequencies.empty() && input_.length <= a.rotary.short_length;
@@ -197,7 +208,8 @@ std::vector<HeadStats> Runner::attend(const Attention& a, const Block& block, st
 
 bool Runner::apply_mlp(const Block& block, std::span<const float> x, double done) {
   const bool gated = block.gate.known();
-  const nn::Linear gate = gated ? linear_of(file_, block.gate) : nn::Linear(), up = linear_of(file_, block.up), down = linear_of(file_, block.down);
+  const nn::Linear gate = gated ? linear_of(file_, block.gate) : nn::Linear(), up = linear_of(file_, block.up),
+                   down = linear_of(file_, block.down);
   std::vector<float> hidden, gates;
   for (std::int64_t first = 0; first < tokens_; first += kMlpRows) {
     if (stopped()) return false;
@@ -242,29 +254,36 @@ bool Runner::run_layer(std::size_t layer, std::vector<std::vector<HeadStats>>& s
 
 }  // namespace
 
-// Half by half: what run_layer, attend and apply_mlp hold at once. What is stored transposed is read whole before it is turned round.
+// Half by half: what run_layer, attend and apply_mlp hold at once. What is stored transposed is read whole before it is
+// turned round.
 std::int64_t bytes_to_run(const Model& model, const RunInput& input) {
   const auto tokens = static_cast<double>(input.sequences) * static_cast<double>(input.length);
-  const auto values = [](std::int64_t rows, std::int64_t columns) { return static_cast<double>(rows) * static_cast<double>(columns); };
+  const auto values = [](std::int64_t rows, std::int64_t columns) {
+    return static_cast<double>(rows) * static_cast<double>(columns);
+  };
   double most = 0;
   const double width = static_cast<double>(model.layers.front().q.front().width);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const Attention& a = model.layers[i];
     const Block& block = model.network->blocks[i];
     const double copies = a.q.front().transposed ? 2 : 1;
-    const std::int64_t rows_q = a.heads_q * a.dim_qk, rows_k = a.heads_kv * a.dim_qk, rows_v = a.heads_kv * block.v.rows;
+    const std::int64_t rows_q = a.heads_q * a.dim_qk, rows_k = a.heads_kv * a.dim_qk,
+                       rows_v = a.heads_kv * block.v.rows;
     const std::int64_t out = a.heads_q * block.v.rows;
     const double weight = values(std::max({rows_q, rows_k, rows_v, out}), a.q.front().width);
     const double rows = static_cast<double>(rows_q + rows_k + rows_v + out);
     most = std::max(most, copies * weight + tokens * rows);
-    const double mlp = (block.gate.known() ? 3 : 2) * values(block.up.in, block.up.out) + (copies - 1) * values(block.up.in, block.up.out);
-    most = std::max(most, mlp + 2 * std::min(tokens, static_cast<double>(kMlpRows)) * static_cast<double>(block.up.out));
+    const double mlp = (block.gate.known() ? 3 : 2) * values(block.up.in, block.up.out) +
+                       (copies - 1) * values(block.up.in, block.up.out);
+    most =
+        std::max(most, mlp + 2 * std::min(tokens, static_cast<double>(kMlpRows)) * static_cast<double>(block.up.out));
   }
   most += 3 * tokens * width;  // the stream, its normed copy, the branch
   return static_cast<std::int64_t>(std::min(most * sizeof(float), 0x1p62));
 }
 
-Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input, const RunOptions& options) {
+Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input,
+        const RunOptions& options) {
   return base::with_memory_errors([&] {
     check_run(checkpoint, model, input);
     return Runner(checkpoint, model, input, options).run();

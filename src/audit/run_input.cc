@@ -29,7 +29,8 @@ bool is_whole(Encoding encoding) { return encoding >= Encoding::kI64 && encoding
 // The only array of an .npy; `name` is what messages call the argument.
 std::pair<Checkpoint, TensorInfo> array_at(const char* name, const std::filesystem::path& path) {
   Checkpoint file = Checkpoint::open(path);
-  if (file.format() != checkpoint::Format::kNpy || file.tensors().size() != 1) refuse("{}: {} is not an .npy", name, in_quotes(path.string()));
+  if (file.format() != checkpoint::Format::kNpy || file.tensors().size() != 1)
+    refuse("{}: {} is not an .npy", name, in_quotes(path.string()));
   TensorInfo array = file.tensors().front();
   return {std::move(file), std::move(array)};
 }
@@ -48,9 +49,11 @@ RunInput read_tokens(const std::filesystem::path& path) {
     const auto [file, array] = array_at("tokens", path);
     const std::size_t axes = array.shape.size();
     if (axes != 1 && axes != 2)
-      refuse("tokens: {} is [{}], but [tokens] or [sequences, tokens] is wanted", in_quotes(path.string()), fmt::join(array.shape, ", "));
+      refuse("tokens: {} is [{}], but [tokens] or [sequences, tokens] is wanted", in_quotes(path.string()),
+             fmt::join(array.shape, ", "));
     if (!is_whole(array.encoding))
-      refuse("tokens: {} has {} numbers, but ids are whole numbers", in_quotes(path.string()), checkpoint::traits(array.encoding).name);
+      refuse("tokens: {} has {} numbers, but ids are whole numbers", in_quotes(path.string()),
+             checkpoint::traits(array.encoding).name);
     RunInput out;
     out.sequences = axes == 2 ? array.shape[0] : 1;
     out.length = array.shape.back();
@@ -64,7 +67,8 @@ RunInput read_tokens(const std::filesystem::path& path) {
 RunInput random_tokens(const Model& model, std::int64_t sequences, std::int64_t length) {
   return base::with_memory_errors([&] {
     if (!model.embedding.known())
-      refuse("tokens: {} has no embedding of tokens; give what enters its first block (--embeddings, embeddings=)", in_quotes(model.name));
+      refuse("tokens: {} has no embedding of tokens; give what enters its first block (--embeddings, embeddings=)",
+             in_quotes(model.name));
     RunInput out;
     out.sequences = sequences;
     out.length = length;
@@ -85,8 +89,8 @@ RunInput read_embeddings(const std::filesystem::path& path) {
     const auto [file, array] = array_at("embeddings", path);
     const std::size_t axes = array.shape.size();
     if (axes != 2 && axes != 3)
-      refuse("embeddings: {} is [{}], but [tokens, width] or [sequences, tokens, width] is wanted", in_quotes(path.string()),
-             fmt::join(array.shape, ", "));
+      refuse("embeddings: {} is [{}], but [tokens, width] or [sequences, tokens, width] is wanted",
+             in_quotes(path.string()), fmt::join(array.shape, ", "));
     RunInput out;
     out.sequences = axes == 3 ? array.shape[0] : 1;
     out.length = array.shape[axes - 2];
@@ -110,7 +114,8 @@ void check_run(const Checkpoint& checkpoint, const Model& model, const RunInput&
     refuse("{}: {} in a sequence, but the model's context is {} (--context, context=)", name, input.length, context);
   if (!ids) {
     if (!input.ids.empty()) refuse("embeddings: ids came with them, but one of both is wanted");
-    if (input.width != width) refuse("embeddings: rows of {} numbers, but the first block takes {}", input.width, width);
+    if (input.width != width)
+      refuse("embeddings: rows of {} numbers, but the first block takes {}", input.width, width);
     if (static_cast<std::int64_t>(input.embeddings.size()) != tokens * width)
       refuse("embeddings: {} numbers, but {} rows of {} are wanted", input.embeddings.size(), tokens, width);
     if (!std::all_of(input.embeddings.begin(), input.embeddings.end(), [](float x) { return std::isfinite(x); }))
@@ -119,8 +124,10 @@ void check_run(const Checkpoint& checkpoint, const Model& model, const RunInput&
   }
   const Embedding& e = model.embedding;
   if (!e.known())
-    refuse("tokens: {} has no embedding of tokens; give what enters its first block (--embeddings, embeddings=)", in_quotes(model.name));
-  if (static_cast<std::int64_t>(input.ids.size()) != tokens) refuse("tokens: {} ids, but {} are wanted", input.ids.size(), tokens);
+    refuse("tokens: {} has no embedding of tokens; give what enters its first block (--embeddings, embeddings=)",
+           in_quotes(model.name));
+  if (static_cast<std::int64_t>(input.ids.size()) != tokens)
+    refuse("tokens: {} ids, but {} are wanted", input.ids.size(), tokens);
   for (const std::int64_t id : input.ids)
     if (id < 0 || id >= e.vocabulary) refuse("tokens: the id {}, but the vocabulary has 0 to {}", id, e.vocabulary - 1);
   if (!e.positions.empty())

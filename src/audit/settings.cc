@@ -24,7 +24,8 @@ Json json_of(const MetadataValue& value) {
   const auto* array = value.array();
   if (array == nullptr || array->size() > kMostElements) return nullptr;
   Json out = Json::array();
-  for (const MetadataValue& element : array->values()) out.push_back(element.array() != nullptr ? Json(nullptr) : json_of(element));
+  for (const MetadataValue& element : array->values())
+    out.push_back(element.array() != nullptr ? Json(nullptr) : json_of(element));
   return out;
 }
 
@@ -62,7 +63,8 @@ Settings::Settings(const checkpoint::Checkpoint& checkpoint) {
   if (is_gguf_) {
     is_flat_ = true;
     name_ = "the metadata";
-    if (const MetadataValue* value = checkpoint.find_metadata("general.architecture"); value != nullptr && value->text() != nullptr)
+    if (const MetadataValue* value = checkpoint.find_metadata("general.architecture");
+        value != nullptr && value->text() != nullptr)
       model_type_ = *value->text();
     const std::string prefix = model_type_ + ".";
     for (const MetadataEntry& entry : checkpoint.metadata()) {
@@ -75,7 +77,8 @@ Settings::Settings(const checkpoint::Checkpoint& checkpoint) {
     is_flat_ = true;
     name_ = "the metadata";
     for (const MetadataEntry& entry : checkpoint.metadata())
-      if (const std::string* text = entry.value.text()) tree_[entry.key] = entry.key == "scale" ? Json(*text) : number_or_text(*text);
+      if (const std::string* text = entry.value.text())
+        tree_[entry.key] = entry.key == "scale" ? Json(*text) : number_or_text(*text);
   } else if (const auto config = checkpoint.config()) {
     tree_ = parse_json(*config, name_);
     if (!tree_.is_object()) refuse("{}: {}, but an object is wanted", name_, in_short(tree_));
@@ -123,7 +126,8 @@ std::optional<bool> Settings::boolean(const std::vector<std::string>& paths) con
   return {};
 }
 
-std::optional<std::int64_t> Settings::whole(const std::vector<std::string>& paths, std::int64_t least, std::int64_t layer) const {
+std::optional<std::int64_t> Settings::whole(const std::vector<std::string>& paths, std::int64_t least,
+                                            std::int64_t layer) const {
   for (const std::string& path : paths) {
     const Json* found = find(path);
     if (found == nullptr) continue;
@@ -132,7 +136,9 @@ std::optional<std::int64_t> Settings::whole(const std::vector<std::string>& path
         refuse("{}: {} has {} elements, but one for layer {} is wanted", name_, path, found->size(), layer);
       found = &(*found)[static_cast<std::size_t>(layer)];
     }
-    const bool is_whole = found->is_number_integer() && (!found->is_number_unsigned() || found->get<std::uint64_t>() <= static_cast<std::uint64_t>(kMostWhole));
+    const bool is_whole =
+        found->is_number_integer() &&
+        (!found->is_number_unsigned() || found->get<std::uint64_t>() <= static_cast<std::uint64_t>(kMostWhole));
     if (!is_whole || found->get<std::int64_t>() < least || found->get<std::int64_t>() > kMostWhole)
       refuse("{}: {} is {}, but a whole number from {} to 2^31 is wanted", name_, path, in_short(*found), least);
     return found->get<std::int64_t>();

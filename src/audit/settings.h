@@ -21,8 +21,8 @@ class Settings {
   bool is_gguf() const { return is_gguf_; }
   bool empty() const { return tree_.empty(); }
 
-  /// A value by its path: "rope_scaling.factor". Models of text and something else keep theirs in "text_config", which is looked into,
-  /// too. Null where there is none, or where it is null.
+  /// A value by its path: "rope_scaling.factor". Models of text and something else keep theirs in "text_config", which
+  /// is looked into, too. Null where there is none, or where it is null.
   const Json* find(std::string_view path) const;
 
   // The first of `paths` that is there. Refuses what has another type, or what is not finite.
@@ -30,7 +30,8 @@ class Settings {
   std::optional<std::string> text(const std::vector<std::string>& paths) const;
   std::optional<bool> boolean(const std::vector<std::string>& paths) const;
   /// At least `least`. An array holds one for each layer.
-  std::optional<std::int64_t> whole(const std::vector<std::string>& paths, std::int64_t least, std::int64_t layer = 0) const;
+  std::optional<std::int64_t> whole(const std::vector<std::string>& paths, std::int64_t least,
+                                    std::int64_t layer = 0) const;
 
   /// For messages: "config.json", "the metadata".
   const std::string& name() const { return name_; }

@@ -8,8 +8,8 @@
 
 namespace rootdk::audit {
 
-/// Turns the leading components of x [batch, heads, length, dim] f32 by their position, 0 … length − 1, and multiplies them by
-/// `magnitude`.
+/// Turns the leading components of x [batch, heads, length, dim] f32 by their position, 0 … length − 1, and multiplies
+/// them by `magnitude`.
 void turn(const theory::Rotation& rotation, double magnitude, const Tensor& x);
 
 }  // namespace rootdk::audit

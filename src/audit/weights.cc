@@ -15,7 +15,8 @@ namespace {
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 std::int64_t count_not_finite(const std::vector<float>& values) {
-  constexpr std::uint32_t kExponent = 0x7f800000;  // all of it set; compared as an integer, since then it is vectors that are compared
+  constexpr std::uint32_t kExponent =
+      0x7f800000;  // all of it set; compared as an integer, since then it is vectors that are compared
   std::int32_t bad = 0;
   for (const float x : values) bad += (std::bit_cast<std::uint32_t>(x) & kExponent) == kExponent;
   return bad;
@@ -24,8 +25,8 @@ std::int64_t count_not_finite(const std::vector<double>& values) {
   return std::count_if(values.begin(), values.end(), [](double x) { return !std::isfinite(x); });
 }
 
-// y = W(γ∘z + β) + b: the bias first, with the weights as they came; then the gain; then, for LayerNorm, the mean direction goes.
-// Returns what G is to be multiplied by.
+// y = W(γ∘z + β) + b: the bias first, with the weights as they came; then the gain; then, for LayerNorm, the mean
+// direction goes. Returns what G is to be multiplied by.
 double fold(HeadRows& head, const NormPlace& norm, const std::vector<double>* gain, const std::vector<double>* bias) {
   const auto width = static_cast<double>(head.width);
   std::vector<float> factors;
@@ -35,7 +36,8 @@ double fold(HeadRows& head, const NormPlace& norm, const std::vector<double>* ga
     float* const row = head.weight.data() + r * head.stride;
     if (bias != nullptr) {
       double sum = 0;
-      for (std::int64_t i = 0; i < head.width; ++i) sum += static_cast<double>(row[i]) * (*bias)[static_cast<std::size_t>(i)];
+      for (std::int64_t i = 0; i < head.width; ++i)
+        sum += static_cast<double>(row[i]) * (*bias)[static_cast<std::size_t>(i)];
       head.bias[static_cast<std::size_t>(r)] += sum;
     }
     for (std::size_t i = 0; i < factors.size(); ++i) row[i] *= factors[i];
@@ -118,8 +120,8 @@ std::vector<double> normalised_moment(const std::vector<double>& covariance, std
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(Eigen::Map<const Matrix>(covariance.data(), dim, dim));
   Eigen::VectorXd values = solver.eigenvalues().cwiseMax(0);
   values *= static_cast<double>(dim) / values.sum();
-  // The integrand over ln t falls exponentially on both sides and is analytic in a strip of half-width π, so the trapezoidal rule's error is
-  // e^{−2π²/h}.
+  // The integrand over ln t falls exponentially on both sides and is analytic in a strip of half-width π, so the
+  // trapezoidal rule's error is e^{−2π²/h}.
   constexpr double kStep = 0.5, kBegin = -40, kEnd = 90;
   Eigen::VectorXd shares = Eigen::VectorXd::Zero(dim);
   for (double y = kBegin; y < kEnd; y += kStep) {
@@ -134,11 +136,13 @@ std::vector<double> normalised_moment(const std::vector<double>& covariance, std
   return {moment.data(), moment.data() + moment.size()};
 }
 
-LayerWeights::LayerWeights(const checkpoint::Checkpoint& checkpoint, const Attention& attention) : checkpoint_(checkpoint), attention_(attention) {
+LayerWeights::LayerWeights(const checkpoint::Checkpoint& checkpoint, const Attention& attention)
+    : checkpoint_(checkpoint), attention_(attention) {
   for (const Which which : {Which::kQueries, Which::kKeys}) {
     for (const Part& part : parts(which)) {
       for (const std::string& tensor : {part.bias, part.norm.gain, part.norm.bias}) keep(tensor);
-      if (part.transposed && !transposed_.contains(part.weight)) transposed_[part.weight] = checkpoint_.read_f32(part.weight);
+      if (part.transposed && !transposed_.contains(part.weight))
+        transposed_[part.weight] = checkpoint_.read_f32(part.weight);
     }
     keep(qk_norm(which).gain);
     keep(qk_norm(which).bias);
@@ -157,23 +161,28 @@ HeadRows LayerWeights::rows_of(const Part& part, std::int64_t head) const {
   out.weight.assign(static_cast<std::size_t>(out.rows * out.stride), 0);
   out.bias.assign(static_cast<std::size_t>(out.rows), 0);
   const std::int64_t first = part.row_of(head);
-  const auto place = [&](std::int64_t row) { return (row - part.turn + part.rows) % part.rows; };  // of a stored row, here
+  const auto place = [&](std::int64_t row) {
+    return (row - part.turn + part.rows) % part.rows;
+  };  // of a stored row, here
   if (part.transposed) {
     const std::vector<float>& all = transposed_.at(part.weight);
     const std::int64_t columns = static_cast<std::int64_t>(all.size()) / part.width;
     for (std::int64_t i = 0; i < part.width; ++i)
       for (std::int64_t r = 0; r < part.rows; ++r)
-        out.weight[static_cast<std::size_t>(place(r) * out.stride + i)] = all[static_cast<std::size_t>(i * columns + first + r)];
+        out.weight[static_cast<std::size_t>(place(r) * out.stride + i)] =
+            all[static_cast<std::size_t>(i * columns + first + r)];
   } else if (out.stride == out.width && part.turn == 0) {
     checkpoint_.read_f32(part.weight, first, part.rows, out.weight);
   } else {
     std::vector<float> packed(static_cast<std::size_t>(part.rows * part.width));
     checkpoint_.read_f32(part.weight, first, part.rows, packed);
-    for (std::int64_t r = 0; r < part.rows; ++r) std::copy_n(packed.data() + r * part.width, part.width, out.weight.data() + place(r) * out.stride);
+    for (std::int64_t r = 0; r < part.rows; ++r)
+      std::copy_n(packed.data() + r * part.width, part.width, out.weight.data() + place(r) * out.stride);
   }
   if (!part.bias.empty()) {
     const std::vector<double>& all = vectors_.at(part.bias);
-    for (std::int64_t r = 0; r < part.rows; ++r) out.bias[static_cast<std::size_t>(place(r))] = all[static_cast<std::size_t>(first + r)];
+    for (std::int64_t r = 0; r < part.rows; ++r)
+      out.bias[static_cast<std::size_t>(place(r))] = all[static_cast<std::size_t>(first + r)];
   }
   return out;
 }
@@ -195,7 +204,8 @@ theory::Projected LayerWeights::projected(const Part& part, std::int64_t head, s
   out.covariance = out.gram;
   out.mean = out.offset = std::move(rows.bias);
   // A folded LayerNorm's input has length √(D − 1): theory/projection.cc.
-  if (part.norm.kind != theory::Norm::Kind::kNone) out.input_bound = std::sqrt(static_cast<double>(part.width) / factor);
+  if (part.norm.kind != theory::Norm::Kind::kNone)
+    out.input_bound = std::sqrt(static_cast<double>(part.width) / factor);
   return out;
 }
 
@@ -220,7 +230,9 @@ Side LayerWeights::side(Which which, std::int64_t head) const {
     if (out.not_finite == 0) out.projected = qk_normalised(out.projected, norm);
   }
   if (!out.finite()) out.projected = {};
-  else scale_leading(out.projected, static_cast<std::int64_t>(2 * attention_.rotary.frequencies.size()), attention_.rotary.magnitude);
+  else
+    scale_leading(out.projected, static_cast<std::int64_t>(2 * attention_.rotary.frequencies.size()),
+                  attention_.rotary.magnitude);
   return out;
 }
 

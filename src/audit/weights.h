@@ -30,8 +30,8 @@ struct Side {
 
 enum class Which : std::uint8_t { kQueries, kKeys };
 
-/// Threads share one of these. Small tensors (norms, biases) are read here, and those that are stored transposed; rows of the others
-/// when they are asked for.
+/// Threads share one of these. Small tensors (norms, biases) are read here, and those that are stored transposed; rows
+/// of the others when they are asked for.
 class LayerWeights {
  public:
   LayerWeights(const checkpoint::Checkpoint& checkpoint, const Attention& attention);
@@ -43,7 +43,9 @@ class LayerWeights {
   /// A tensor that was read before: a norm's gain or bias.
   const std::vector<double>& vector(const std::string& tensor) const { return vectors_.at(tensor); }
   const std::vector<Part>& parts(Which which) const { return which == Which::kQueries ? attention_.q : attention_.k; }
-  const NormPlace& qk_norm(Which which) const { return which == Which::kQueries ? attention_.q_norm : attention_.k_norm; }
+  const NormPlace& qk_norm(Which which) const {
+    return which == Which::kQueries ? attention_.q_norm : attention_.k_norm;
+  }
   const Rotary& rotary() const { return attention_.rotary; }
 
  private:
@@ -56,8 +58,8 @@ class LayerWeights {
   std::map<std::string, std::vector<float>> transposed_;  // whole tensors [in, out]
 };
 
-/// The second moment of √d·q/‖q‖ for q ~ N(0, G): what QK-norm makes of a head, before its gain. Exact: E[qqᵀ/‖q‖²] has G's
-/// eigenvectors, and λᵢ∫(1+2tλᵢ)⁻¹ Π(1+2tλⱼ)^(−½) dt for eigenvalues.
+/// The second moment of √d·q/‖q‖ for q ~ N(0, G): what QK-norm makes of a head, before its gain. Exact: E[qqᵀ/‖q‖²] has
+/// G's eigenvectors, and λᵢ∫(1+2tλᵢ)⁻¹ Π(1+2tλⱼ)^(−½) dt for eigenvalues.
 std::vector<double> normalised_moment(const std::vector<double>& covariance, std::int64_t dim);
 
 }  // namespace rootdk::audit

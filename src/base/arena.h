@@ -1,5 +1,5 @@
-// A bump allocator over a workspace. Laid out twice by the same code: once over nothing, to learn the size, and once over
-// the memory itself, so that size and use cannot disagree.
+// A bump allocator over a workspace. Laid out twice by the same code: once over nothing, to learn the size, and once
+// over the memory itself, so that size and use cannot disagree.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Rows by the block of 64 queries: what a GPU makes of those that nobody looks at one by one, so that they need not travel.
+// Rows by the block of 64 queries: what a GPU makes of those that nobody looks at one by one, so that they need not
+// travel.
 #pragma once
 
 #include <cmath>
@@ -47,7 +48,9 @@ inline std::int64_t block_count(const StatsOptions& options, std::int64_t len_q)
   return (options.first_query % kSampleBlock + len_q + kSampleBlock - 1) / kSampleBlock;
 }
 
-/// What reduce_rows gives, up to rounding, from the blocks of one head; rows and full records are read where they were sampled.
-HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const RowRecord> rows, std::span<const FullRecord> full, const StatsOptions& options);
+/// What reduce_rows gives, up to rounding, from the blocks of one head; rows and full records are read where they were
+/// sampled.
+HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const RowRecord> rows,
+                        std::span<const FullRecord> full, const StatsOptions& options);
 
 }  // namespace rootdk::base

@@ -1,5 +1,6 @@
 // Which probabilities dropout keeps. Four neighbouring keys of one query share a Philox call:
-// counter = (key / 4, query, head, batch), key = seed; key j keeps its probability iff word j % 4 is below the threshold.
+// counter = (key / 4, query, head, batch), key = seed; key j keeps its probability iff word j % 4 is below the
+// threshold.
 #pragma once
 
 #include <cmath>
@@ -20,9 +21,10 @@ inline std::uint32_t keep_threshold(const Dropout& dropout) {
 inline double keep_gain(const Dropout& dropout) { return 1.0 / (1.0 - static_cast<double>(dropout.p)); }
 
 inline bool keeps(const Dropout& dropout, std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) {
-  const auto words = philox4x32({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(query),
-                                 static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(batch)},
-                                static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32));
+  const auto words =
+      philox4x32({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(query),
+                  static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(batch)},
+                 static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32));
   return words[static_cast<std::size_t>(key % 4)] < keep_threshold(dropout);
 }
 

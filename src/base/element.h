@@ -1,5 +1,5 @@
-// Reading and writing single tensor elements in double, whatever their dtype. For the reference and for edges of tensors;
-// kernels convert whole blocks.
+// Reading and writing single tensor elements in double, whatever their dtype. For the reference and for edges of
+// tensors; kernels convert whole blocks.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace rootdk::base {
 
 /// Element index of [b, h, l, d]; an axis of size 1 is broadcast.
 template <class Void>
-inline std::int64_t offset_of(const BasicTensor<Void>& t, std::int64_t b, std::int64_t h, std::int64_t l, std::int64_t d) {
+inline std::int64_t offset_of(const BasicTensor<Void>& t, std::int64_t b, std::int64_t h, std::int64_t l,
+                              std::int64_t d) {
   return (t.shape[0] == 1 ? 0 : b * t.strides[0]) + (t.shape[1] == 1 ? 0 : h * t.strides[1]) +
          (t.shape[2] == 1 ? 0 : l * t.strides[2]) + (t.shape[3] == 1 ? 0 : d * t.strides[3]);
 }

@@ -9,7 +9,8 @@
 
 namespace rootdk::base {
 
-inline constexpr int kGapShift = 23 - std::countr_zero(static_cast<unsigned>(GapHistogram::kPerOctave));  ///< exponent and 4 bits remain
+inline constexpr int kGapShift =
+    23 - std::countr_zero(static_cast<unsigned>(GapHistogram::kPerOctave));  ///< exponent and 4 bits remain
 inline constexpr std::int32_t kFirstGapBits = (127 + GapHistogram::kLowest) * GapHistogram::kPerOctave;
 
 /// Negative distances (a score rounded in another order) count as 0.

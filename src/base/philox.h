@@ -13,7 +13,8 @@ inline constexpr std::uint32_t kPhiloxWeyl0 = 0x9E3779B9;
 inline constexpr std::uint32_t kPhiloxWeyl1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
-inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::uint32_t key0, std::uint32_t key1) {
+inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::uint32_t key0,
+                                               std::uint32_t key1) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const std::uint64_t product0 = static_cast<std::uint64_t>(kPhiloxMultiplier0) * counter[0];
     const std::uint64_t product1 = static_cast<std::uint64_t>(kPhiloxMultiplier1) * counter[2];

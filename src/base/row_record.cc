@@ -66,7 +66,8 @@ class HeadReducer {
     head_.rows_not_finite += block.not_finite;
     head_.rows_counted += block.counted;
     if (block.raw_max > head_.raw.max) head_.raw.max = block.raw_max, head_.raw.max_query = head_.raw.max_key = -1;
-    if (block.score_max > head_.score.max) head_.score.max = block.score_max, head_.score.max_query = head_.score.max_key = -1;
+    if (block.score_max > head_.score.max)
+      head_.score.max = block.score_max, head_.score.max_query = head_.score.max_key = -1;
     p_max_ += block.p_max;
     lse_ += block.lse;
   }
@@ -78,7 +79,8 @@ class HeadReducer {
     head_.score_max = static_cast<float>(head_.score.max);
     head_.mean_p_max = counted > 0 ? p_max_ / counted : kNan;
     head_.mean_lse = counted > 0 ? lse_ / counted : kNan;
-    for (std::size_t i = 0; i < means_.size(); ++i) head_.softmax.*SoftmaxMeans::all()[i] = sampled > 0 ? means_[i] / sampled : kNan;
+    for (std::size_t i = 0; i < means_.size(); ++i)
+      head_.softmax.*SoftmaxMeans::all()[i] = sampled > 0 ? means_[i] / sampled : kNan;
     for (Spread* spread : {&head_.raw, &head_.score}) {
       if (spread->pairs == 0) spread->mean = spread->min = kNan;
       if (!full || spread->max == -kInfinity) spread->max = kNan, spread->max_query = spread->max_key = -1;
@@ -115,7 +117,8 @@ class HeadReducer {
 
   /// Maxima are exact whatever is sampled.
   static void observe_max(Spread& spread, double max, const RowRecord& row, std::int64_t query, std::int32_t argmax) {
-    if (row.visible > 0 && max > spread.max) spread.max = max, spread.max_query = argmax < 0 ? -1 : query, spread.max_key = argmax;
+    if (row.visible > 0 && max > spread.max)
+      spread.max = max, spread.max_query = argmax < 0 ? -1 : query, spread.max_key = argmax;
   }
 
   static void observe(Spread& spread, const RowRecord& row, const RowMoments& moments) {
@@ -172,7 +175,9 @@ class HeadReducer {
   double log_visible_ = 0;
 };
 
-std::int64_t bucket_of(std::int32_t visible) { return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint32_t>(visible))); }
+std::int64_t bucket_of(std::int32_t visible) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint32_t>(visible)));
+}
 
 }  // namespace
 
@@ -190,7 +195,8 @@ HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecor
   return head;
 }
 
-HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const RowRecord> rows, std::span<const FullRecord> full, const StatsOptions& options) {
+HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const RowRecord> rows,
+                        std::span<const FullRecord> full, const StatsOptions& options) {
   HeadReducer whole;
   const auto len_q = static_cast<std::int64_t>(rows.size());
   std::size_t block = 0;
@@ -201,7 +207,8 @@ HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const Row
       continue;
     }
     for (std::int64_t row = i; row < end; ++row)
-      whole.observe(options.first_query + row, rows[static_cast<std::size_t>(row)], &full[static_cast<std::size_t>(row)]);
+      whole.observe(options.first_query + row, rows[static_cast<std::size_t>(row)],
+                    &full[static_cast<std::size_t>(row)]);
   }
   return whole.finish(!full.empty());
 }

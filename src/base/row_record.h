@@ -1,5 +1,5 @@
-// What a kernel leaves behind for every row, and how rows become per-head statistics. Kernels write records in any order;
-// the reduction runs over rows in order, so its bits do not depend on threads.
+// What a kernel leaves behind for every row, and how rows become per-head statistics. Kernels write records in any
+// order; the reduction runs over rows in order, so its bits do not depend on threads.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ struct RowRecord {
 /// Moments of a row's visible scores.
 struct RowMoments {
   double mean = 0, m2 = 0, min = 0;
-  std::int32_t argmax = -1;  ///< first key with the row's maximum; may be left out where another row of the head has a larger one
+  std::int32_t argmax =
+      -1;  ///< first key with the row's maximum; may be left out where another row of the head has a larger one
 
   double variance(std::int32_t visible) const { return visible > 1 ? m2 / (visible - 1) : 0; }
 };

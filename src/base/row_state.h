@@ -13,9 +13,9 @@ template <class T>
 struct RowState {
   static constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
-  T max = kNothing;      ///< m: largest score so far
-  T sum = 0;             ///< L = Σ e^{s−m}
-  T raw_max = kNothing;  ///< largest c·q·k so far
+  T max = kNothing;          ///< m: largest score so far
+  T sum = 0;                 ///< L = Σ e^{s−m}
+  T raw_max = kNothing;      ///< largest c·q·k so far
   std::int64_t visible = 0;  ///< keys seen
 
   /// By how much sums relative to this row's maximum shrink when the maximum becomes `new_max`: e^{m − new_max}.
@@ -32,7 +32,8 @@ struct RowState {
   /// Natural log of Σ e^s; −inf for a row that has seen nothing.
   T lse() const { return sum > 0 || std::isnan(sum) ? max + std::log(sum) : kNothing; }
 
-  /// Largest probability: e^{s_max − lse} = 1/L, less what a sink takes. (Through lse it would lose every digit of large scores.)
+  /// Largest probability: e^{s_max − lse} = 1/L, less what a sink takes. (Through lse it would lose every digit of
+  /// large scores.)
   T p_max(T share_of_keys = 1) const { return sum == 0 ? T(0) : share_of_keys / sum; }
 
   friend RowState merge(const RowState& a, const RowState& b) {

@@ -18,8 +18,15 @@ std::vector<double> weighted(const std::vector<Count>& counts, double weight) {
 
 template <class Count>
 SpreadOf<double> weighted(const SpreadOf<Count>& s, double weight) {
-  return {weight * static_cast<double>(s.pairs), s.mean,  weight * s.m2,  weight * s.within_m2, weight * static_cast<double>(s.within_degrees),
-          s.min,                                 s.max,   s.max_query,    s.max_key};
+  return {weight * static_cast<double>(s.pairs),
+          s.mean,
+          weight * s.m2,
+          weight * s.within_m2,
+          weight * static_cast<double>(s.within_degrees),
+          s.min,
+          s.max,
+          s.max_query,
+          s.max_key};
 }
 
 BlockSums weighted(const BlockSums& s, double weight) { return {weight * s.xx, weight * s.xn, weight * s.nn}; }
@@ -51,11 +58,13 @@ DecayedHeadStats weighted(const HeadStatsOf<Count>& head, double weight) {
   out.causes.weight *= weight;
   out.blocks.all = count(head.blocks.all);
   out.blocks.seen = count(head.blocks.seen);
-  for (std::size_t i = 0; i < out.blocks.means.size(); ++i) out.blocks.means[i] = weighted(head.blocks.means[i], weight);
+  for (std::size_t i = 0; i < out.blocks.means.size(); ++i)
+    out.blocks.means[i] = weighted(head.blocks.means[i], weight);
   out.blocks.raw_variance = weighted(head.blocks.raw_variance, weight);
   out.blocks.score_variance = weighted(head.blocks.score_variance, weight);
   out.gaps.counts = weighted(head.gaps.counts, weight);
-  for (const KeyBucketOf<Count>& bucket : head.by_keys) out.by_keys.push_back({bucket.from, weighted(bucket.stats, weight)});
+  for (const KeyBucketOf<Count>& bucket : head.by_keys)
+    out.by_keys.push_back({bucket.from, weighted(bucket.stats, weight)});
   return out;
 }
 

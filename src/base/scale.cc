@@ -57,11 +57,13 @@ std::string describe_rule(const Scale& scale) {
 std::string describe_log_n(const Scale& scale) {
   const std::string gain = scale.head_gains.empty() ? fmt::format("{:g}", scale.log_n_gain) : "a per head";
   if (!scale.head_offsets.empty()) return fmt::format("{} * ln n + b per head", gain);
-  return scale.log_n_offset == 0 ? fmt::format("{} * ln n", gain) : fmt::format("{} * ln n + {:g}", gain, scale.log_n_offset);
+  return scale.log_n_offset == 0 ? fmt::format("{} * ln n", gain)
+                                 : fmt::format("{} * ln n + {:g}", gain, scale.log_n_offset);
 }
 
 Scale with_length(const Scale& scale, Scale::Length length) {
-  if (scale.by_row()) refuse("scale: \"{}\" has a length rule already, and two would correct for the length twice", scale.name());
+  if (scale.by_row())
+    refuse("scale: \"{}\" has a length rule already, and two would correct for the length twice", scale.name());
   Scale out = scale;
   out.length = length;
   return out;
@@ -77,7 +79,8 @@ double Scale::factor(std::int64_t head, std::int64_t dim_qk) const {
 double Scale::length_factor(std::int64_t head, const ScaleRow& row) const {
   switch (length) {
     case Length::kNone: return 1;
-    case Length::kLogN: return one_of(head_gains, log_n_gain, head) * log_n(row) + one_of(head_offsets, log_n_offset, head);
+    case Length::kLogN:
+      return one_of(head_gains, log_n_gain, head) * log_n(row) + one_of(head_offsets, log_n_offset, head);
     case Length::kEntropyInvariant: return log_n(row) / std::log(kEntropyInvariantKeys);
     case Length::kLlama4: {
       const auto place = static_cast<double>(std::max<std::int64_t>(row.position, 0) + 1);

@@ -1,5 +1,5 @@
-// The registry of scale rules: names for the command line, Python and configuration files. One table; parse, name and the list of
-// names all read it.
+// The registry of scale rules: names for the command line, Python and configuration files. One table; parse, name and
+// the list of names all read it.
 #include <fmt/format.h>
 
 #include <array>
@@ -34,22 +34,49 @@ Scale with_rule(const Scale& before, const Scale& rule) {
 using Numbers = std::vector<double>;
 
 constexpr std::array kEntries = {
-    Entry{{"none", "", "c = 1"}, 0, 0, true, [](const Scale& s, const Numbers&) { return with_rule(s, Scale::none()); }},
-    Entry{{"sqrt_dk", "", "c = 1/sqrt(d_k)"}, 0, 0, true,
+    Entry{
+        {"none", "", "c = 1"}, 0, 0, true, [](const Scale& s, const Numbers&) { return with_rule(s, Scale::none()); }},
+    Entry{{"sqrt_dk", "", "c = 1/sqrt(d_k)"},
+          0,
+          0,
+          true,
           [](const Scale& s, const Numbers&) { return with_rule(s, Scale::inv_sqrt_dk()); }},
-    Entry{{"dk", "([alpha])", "c = alpha/d_k; alpha is 1 if not given"}, 0, 1, true,
-          [](const Scale& s, const Numbers& x) { return with_rule(s, x.empty() ? Scale::inv_dk() : Scale::alpha_over_dk(x[0])); }},
-    Entry{{"constant", "(c)", "c as given"}, 1, 1, true,
+    Entry{{"dk", "([alpha])", "c = alpha/d_k; alpha is 1 if not given"},
+          0,
+          1,
+          true,
+          [](const Scale& s, const Numbers& x) {
+            return with_rule(s, x.empty() ? Scale::inv_dk() : Scale::alpha_over_dk(x[0]));
+          }},
+    Entry{{"constant", "(c)", "c as given"},
+          1,
+          1,
+          true,
           [](const Scale& s, const Numbers& x) { return with_rule(s, Scale::constant(x[0])); }},
-    Entry{{"unit_variance", "(sigma_q, sigma_k)", "c = 1/(sqrt(d_k)*sigma_q*sigma_k): unit variance at initialisation"}, 2, 2, true,
+    Entry{{"unit_variance", "(sigma_q, sigma_k)", "c = 1/(sqrt(d_k)*sigma_q*sigma_k): unit variance at initialisation"},
+          2,
+          2,
+          true,
           [](const Scale& s, const Numbers& x) { return with_rule(s, Scale::unit_variance(x[0], x[1])); }},
-    Entry{{"yarn", "(f)", "times (0.1*ln f + 1)^2, for a context extended f times"}, 1, 1, false,
+    Entry{{"yarn", "(f)", "times (0.1*ln f + 1)^2, for a context extended f times"},
+          1,
+          1,
+          false,
           [](const Scale& s, const Numbers& x) { return s.with_yarn(x[0]); }},
-    Entry{{"ssmax", "(a[, b])", "times a*ln n + b, n keys visible to the query"}, 1, 2, false,
+    Entry{{"ssmax", "(a[, b])", "times a*ln n + b, n keys visible to the query"},
+          1,
+          2,
+          false,
           [](const Scale& s, const Numbers& x) { return s.with_ssmax(x[0], x.size() > 1 ? x[1] : 0); }},
-    Entry{{"entropy_invariant", "", "times ln n/ln 512, n keys visible to the query"}, 0, 0, false,
+    Entry{{"entropy_invariant", "", "times ln n/ln 512, n keys visible to the query"},
+          0,
+          0,
+          false,
           [](const Scale& s, const Numbers&) { return s.with_entropy_invariance(); }},
-    Entry{{"llama4", "", "times 1 + 0.1*ln(1 + floor((position + 1)/8192))"}, 0, 0, false,
+    Entry{{"llama4", "", "times 1 + 0.1*ln(1 + floor((position + 1)/8192))"},
+          0,
+          0,
+          false,
           [](const Scale& s, const Numbers&) { return s.with_llama4_temperature(); }},
 };
 
@@ -92,7 +119,8 @@ Part parse_part(std::string_view part) {
   if (out.entry == nullptr) {
     if (name == "per_head") refuse("scale: per_head is a number for each head; give those instead of the name");
     std::string known;
-    for (const Entry& entry : kEntries) known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.text.name, entry.text.parameters);
+    for (const Entry& entry : kEntries)
+      known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.text.name, entry.text.parameters);
     refuse("scale: \"{}\" is not known; known are {}", name, known);
   }
   if (open != part.npos) {
@@ -130,8 +158,11 @@ std::string length_name(const Scale& scale) {
     case Scale::Length::kLlama4: return "*llama4";
     case Scale::Length::kLogN: break;
   }
-  const auto one = [](std::span<const float> heads, double value) { return heads.empty() ? fmt::format("{}", value) : "per_head"; };
-  return fmt::format("*ssmax({}, {})", one(scale.head_gains, scale.log_n_gain), one(scale.head_offsets, scale.log_n_offset));
+  const auto one = [](std::span<const float> heads, double value) {
+    return heads.empty() ? fmt::format("{}", value) : "per_head";
+  };
+  return fmt::format("*ssmax({}, {})", one(scale.head_gains, scale.log_n_gain),
+                     one(scale.head_offsets, scale.log_n_offset));
 }
 
 }  // namespace
@@ -142,7 +173,8 @@ Scale Scale::parse(std::string_view text) {
   for (const std::string_view part : split(text, '*')) {
     const Part parsed = parse_part(part);
     if (parsed.entry->is_rule) {
-      if (!rule.empty()) refuse("scale: \"{}\": {} and {} both say what c is; one is wanted", text, rule, parsed.entry->text.name);
+      if (!rule.empty())
+        refuse("scale: \"{}\": {} and {} both say what c is; one is wanted", text, rule, parsed.entry->text.name);
       rule = parsed.entry->text.name;
     }
     scale = parsed.entry->apply(scale, parsed.numbers);

@@ -39,7 +39,9 @@ double total(const std::vector<Count>& counts) {
 template <class Count>
 SpreadOf<Count> merged(const SpreadOf<Count>& a, const SpreadOf<Count>& b) {
   // Whose maximum it is: of equal ones the lowest query's that is known, then the lowest key's; NaN is none.
-  const auto place = [](const SpreadOf<Count>& s) { return std::pair{static_cast<std::uint64_t>(s.max_query), s.max_key}; };
+  const auto place = [](const SpreadOf<Count>& s) {
+    return std::pair{static_cast<std::uint64_t>(s.max_query), s.max_key};
+  };
   const bool of_b = std::isnan(a.max) || b.max > a.max || (b.max == a.max && place(b) < place(a));
   SpreadOf<Count> out = of_b ? b : a;
   const auto n = static_cast<double>(a.pairs), m = static_cast<double>(b.pairs);
@@ -65,13 +67,18 @@ BlockSums merged(const BlockSums& a, const BlockSums& b) { return {a.xx + b.xx, 
 
 template <class Count>
 SampledBlocksOf<Count> merged(const SampledBlocksOf<Count>& a, const SampledBlocksOf<Count>& b) {
-  SampledBlocksOf<Count> out = {a.all + b.all, a.seen + b.seen, {}, merged(a.raw_variance, b.raw_variance), merged(a.score_variance, b.score_variance)};
+  SampledBlocksOf<Count> out = {a.all + b.all,
+                                a.seen + b.seen,
+                                {},
+                                merged(a.raw_variance, b.raw_variance),
+                                merged(a.score_variance, b.score_variance)};
   for (std::size_t i = 0; i < out.means.size(); ++i) out.means[i] = merged(a.means[i], b.means[i]);
   return out;
 }
 
 template <class Count>
-std::vector<KeyBucketOf<Count>> merged(const std::vector<KeyBucketOf<Count>>& a, const std::vector<KeyBucketOf<Count>>& b) {
+std::vector<KeyBucketOf<Count>> merged(const std::vector<KeyBucketOf<Count>>& a,
+                                       const std::vector<KeyBucketOf<Count>>& b) {
   std::vector<KeyBucketOf<Count>> out;
   auto x = a.begin(), y = b.begin();
   while (x != a.end() || y != b.end()) {
@@ -103,7 +110,8 @@ double HistogramOf<Count>::quantile(double q) const {
   double below = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto n = static_cast<double>(counts[i]);
-    if (n > 0 && below + n >= wanted) return low + (high - low) * (static_cast<double>(i) + (wanted - below) / n) / kBins;
+    if (n > 0 && below + n >= wanted)
+      return low + (high - low) * (static_cast<double>(i) + (wanted - below) / n) / kBins;
     below += n;
   }
   return high;
@@ -135,11 +143,14 @@ template <class Count>
 HeadStatsOf<Count> merge(const HeadStatsOf<Count>& a, const HeadStatsOf<Count>& b) {
   using Head = HeadStatsOf<Count>;
   Head out;
-  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite, &Head::rows_counted, &Head::rows_sampled})
+  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite,
+                             &Head::rows_counted, &Head::rows_sampled})
     out.*count = a.*count + b.*count;
   out.raw_max = std::max(a.raw_max, b.raw_max);
   out.score_max = std::max(a.score_max, b.score_max);
-  const auto mean = [](double x, Count n, double y, Count m) { return merged_mean(x, static_cast<double>(n), y, static_cast<double>(m)); };
+  const auto mean = [](double x, Count n, double y, Count m) {
+    return merged_mean(x, static_cast<double>(n), y, static_cast<double>(m));
+  };
   out.mean_p_max = mean(a.mean_p_max, a.rows_counted, b.mean_p_max, b.rows_counted);
   out.mean_lse = mean(a.mean_lse, a.rows_counted, b.mean_lse, b.rows_counted);
   out.raw = merged(a.raw, b.raw);
@@ -165,8 +176,9 @@ StatsOf<Count> merge(const StatsOf<Count>& a, const StatsOf<Count>& b) {
   if (a.per_head.empty() || b.per_head.empty()) return a.per_head.empty() ? b : a;
   if (a.level != b.level) base::refuse("merge: one has full statistics and the other has not");
   if (a.batch != b.batch || a.heads != b.heads)
-    base::refuse("merge: {} batch items of {} heads and {} of {}, but the same are wanted (over_batch() makes one item of all)", a.batch, a.heads,
-                 b.batch, b.heads);
+    base::refuse(
+        "merge: {} batch items of {} heads and {} of {}, but the same are wanted (over_batch() makes one item of all)",
+        a.batch, a.heads, b.batch, b.heads);
   StatsOf<Count> out = a;
   for (std::size_t i = 0; i < out.per_head.size(); ++i) out.per_head[i] = merge(a.per_head[i], b.per_head[i]);
   return out;
@@ -185,8 +197,8 @@ StatsOf<Count> over_batch(const StatsOf<Count>& stats) {
 StandardErrors standard_errors(const HeadStats& head) {
   const auto& blocks = head.blocks;
   const auto all = static_cast<double>(blocks.all), seen = static_cast<double>(blocks.seen);
-  // Blocks are clusters of unequal weight n, the mean is Σx/Σn: a ratio estimate (Cochran, Sampling Techniques, 6.4) of a
-  // finite population.
+  // Blocks are clusters of unequal weight n, the mean is Σx/Σn: a ratio estimate (Cochran, Sampling Techniques, 6.4) of
+  // a finite population.
   const auto error = [&](const BlockSums& sums, double mean, double weight) {
     if (blocks.seen == blocks.all) return 0.0;
     if (blocks.seen < 2 || !(weight > 0)) return kNan;
@@ -198,28 +210,32 @@ StandardErrors standard_errors(const HeadStats& head) {
     double SoftmaxMeans::*member = SoftmaxMeans::all()[i];
     errors.*member = error(blocks.means[i], head.softmax.*member, static_cast<double>(head.rows_sampled));
   }
-  errors.raw_variance = error(blocks.raw_variance, head.raw.within_row_variance(), static_cast<double>(head.raw.within_degrees));
-  errors.score_variance = error(blocks.score_variance, head.score.within_row_variance(), static_cast<double>(head.score.within_degrees));
+  errors.raw_variance =
+      error(blocks.raw_variance, head.raw.within_row_variance(), static_cast<double>(head.raw.within_degrees));
+  errors.score_variance =
+      error(blocks.score_variance, head.score.within_row_variance(), static_cast<double>(head.score.within_degrees));
   return errors;
 }
 
 GradientStats merge(const GradientStats& a, const GradientStats& b) {
   if (a.per_head.empty() || b.per_head.empty()) return a.per_head.empty() ? b : a;
   if (a.batch != b.batch || a.heads != b.heads)
-    base::refuse("merge: {} batch items of {} heads and {} of {}, but the same are wanted", a.batch, a.heads, b.batch, b.heads);
+    base::refuse("merge: {} batch items of {} heads and {} of {}, but the same are wanted", a.batch, a.heads, b.batch,
+                 b.heads);
   GradientStats out = a;
   for (std::size_t i = 0; i < out.per_head.size(); ++i)
-    for (double HeadGradients::*sum : {&HeadGradients::d_scores, &HeadGradients::d_log_scale, &HeadGradients::d_q, &HeadGradients::d_k, &HeadGradients::d_v})
+    for (double HeadGradients::*sum : {&HeadGradients::d_scores, &HeadGradients::d_log_scale, &HeadGradients::d_q,
+                                       &HeadGradients::d_k, &HeadGradients::d_v})
       out.per_head[i].*sum += b.per_head[i].*sum;
   return out;
 }
 
-#define ROOTDK_INSTANTIATE(Count)                                                                           \
-  template struct HistogramOf<Count>;                                                                       \
-  template struct GapHistogramOf<Count>;                                                                    \
-  template struct HeadStatsOf<Count>;                                                                       \
-  template ROOTDK_API HeadStatsOf<Count> merge(const HeadStatsOf<Count>&, const HeadStatsOf<Count>&);        \
-  template ROOTDK_API StatsOf<Count> merge(const StatsOf<Count>&, const StatsOf<Count>&);                    \
+#define ROOTDK_INSTANTIATE(Count)                                                                     \
+  template struct HistogramOf<Count>;                                                                 \
+  template struct GapHistogramOf<Count>;                                                              \
+  template struct HeadStatsOf<Count>;                                                                 \
+  template ROOTDK_API HeadStatsOf<Count> merge(const HeadStatsOf<Count>&, const HeadStatsOf<Count>&); \
+  template ROOTDK_API StatsOf<Count> merge(const StatsOf<Count>&, const StatsOf<Count>&);             \
   template ROOTDK_API StatsOf<Count> over_batch(const StatsOf<Count>&)
 ROOTDK_INSTANTIATE(std::int64_t);
 ROOTDK_INSTANTIATE(double);

@@ -31,10 +31,11 @@ void check_reach(std::string_view name, const ConstTensor& t) {
     if (size == 0) return;
   for (std::size_t axis = 0; axis < 4; ++axis) {
     std::int64_t reach = 0, bytes = 0;
-    const bool overflow = __builtin_mul_overflow(count, t.shape[axis], &count) ||
-                          __builtin_mul_overflow(t.shape[axis] - 1, t.strides[axis], &reach) ||
-                          __builtin_mul_overflow(reach, size_of(t.dtype), &bytes) ||
-                          (bytes < 0 ? __builtin_add_overflow(low, bytes, &low) : __builtin_add_overflow(high, bytes, &high));
+    const bool overflow =
+        __builtin_mul_overflow(count, t.shape[axis], &count) ||
+        __builtin_mul_overflow(t.shape[axis] - 1, t.strides[axis], &reach) ||
+        __builtin_mul_overflow(reach, size_of(t.dtype), &bytes) ||
+        (bytes < 0 ? __builtin_add_overflow(low, bytes, &low) : __builtin_add_overflow(high, bytes, &high));
     constexpr std::int64_t kAddressable = std::int64_t{1} << 62;
     if (overflow || high > kAddressable || low < -kAddressable)
       refuse("{}: shape {} with strides {} reaches beyond any address", name, show(t.shape), show(t.strides));
@@ -44,14 +45,16 @@ void check_reach(std::string_view name, const ConstTensor& t) {
 void check_memory(std::string_view name, const ConstTensor& t, Device device = Device::kCpu) {
   check_reach(name, t);
   if (t.count() == 0) return;
-  if (t.device != device && device == Device::kCpu) refuse("{}: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)", name);
+  if (t.device != device && device == Device::kCpu)
+    refuse("{}: lies on a GPU, but the CPU is to compute it (rootdk/cuda.h is for GPUs)", name);
   if (t.device != device) refuse("{}: lies on the CPU, but the plan is for a GPU", name);
   if (!t.present()) refuse("{}: data is null, but its shape is {}", name, show(t.shape));
   if (reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(size_of(t.dtype)) != 0)
     refuse("{}: data is not aligned to its {} elements", name, name_of(t.dtype));
 }
 
-void check_tensor(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape, Device device = Device::kCpu) {
+void check_tensor(std::string_view name, const ConstTensor& t, DType dtype, const Extents& shape,
+                  Device device = Device::kCpu) {
   if (t.dtype != dtype) refuse("{}: dtype is {}, but {} is wanted", name, name_of(t.dtype), name_of(dtype));
   if (t.shape != shape) refuse("{}: shape is {}, but {} is wanted", name, show(t.shape), show(shape));
   check_memory(name, t, device);
@@ -117,13 +120,16 @@ void check_positive(const char* name, double value) {
   if (!(value > 0 && std::isfinite(value))) refuse("{}: {}, but a finite positive number is wanted", name, value);
 }
 
-// What a length rule counts must be known before the scores are: causal masks, windows, key lengths and documents leave a run
-// of keys, anything else would have to be read key by key first.
+// What a length rule counts must be known before the scores are: causal masks, windows, key lengths and documents leave
+// a run of keys, anything else would have to be read key by key first.
 void check_key_counts(const Scale& scale, const Mask& mask) {
   if (!scale.counts_keys()) return;
   const char* rule = scale.length == Scale::Length::kLogN ? "ssmax" : "entropy_invariant";
-  for (const auto& [name, hides] : {std::pair{"a boolean mask", mask.allowed.present()}, {"a bias", mask.bias.present()}})
-    if (hides) refuse("scale: {} counts the keys a query sees, but {} may hide keys that it cannot count beforehand", rule, name);
+  for (const auto& [name, hides] :
+       {std::pair{"a boolean mask", mask.allowed.present()}, {"a bias", mask.bias.present()}})
+    if (hides)
+      refuse("scale: {} counts the keys a query sees, but {} may hide keys that it cannot count beforehand", rule,
+             name);
 }
 
 void check_scale(const Scale& scale, const Shape& s) {
@@ -143,7 +149,8 @@ void check_scale(const Scale& scale, const Shape& s) {
     if (!scale.head_offsets.empty()) check_per_head("scale.head_offsets", scale.head_offsets, s.heads_q);
   }
   // Linear in ln n, so largest at one of its ends; and as far along as positions go.
-  for (std::int64_t h = 0; h < s.heads_q && (scale.by_row() || scale.yarn != 1 || scale.rule == Rule::kUnitVariance); ++h)
+  for (std::int64_t h = 0; h < s.heads_q && (scale.by_row() || scale.yarn != 1 || scale.rule == Rule::kUnitVariance);
+       ++h)
     for (const std::int64_t keys : {std::int64_t{1}, s.len_kv})
       check_number("scale", scale.factor(h, s.dim_qk, {keys, kMaxLength + kMaxOffset}));
 }
@@ -166,8 +173,7 @@ void check_mask(const Mask& mask, const Shape& s, Device device) {
     check_starts("documents of q", mask.documents->q_starts, s.len_q, "len_q");
     check_starts("documents of k", mask.documents->kv_starts, s.len_kv, "len_kv");
     if (mask.documents->q_starts.size() != mask.documents->kv_starts.size())
-      refuse("documents: q has {} entries and k {}", mask.documents->q_starts.size(),
-             mask.documents->kv_starts.size());
+      refuse("documents: q has {} entries and k {}", mask.documents->q_starts.size(), mask.documents->kv_starts.size());
   }
   if (mask.allowed.present()) {
     if (mask.allowed.dtype != DType::kBool)
@@ -199,8 +205,10 @@ void check_stats(const Problem& problem) {
   check_stats_options(options);
   if (options.sample > 1 && problem.stats != StatsLevel::kFull)
     refuse("stats.sample: {}, but only full statistics are sampled", options.sample);
-  for (const auto& [name, wanted] : {std::pair{"by_keys", options.by_keys}, {"gaps", options.gaps}, {"key_mass", options.key_mass}})
-    if (wanted && problem.stats == StatsLevel::kNone) refuse("stats.{}: wanted, but the problem asks for no statistics", name);
+  for (const auto& [name, wanted] :
+       {std::pair{"by_keys", options.by_keys}, {"gaps", options.gaps}, {"key_mass", options.key_mass}})
+    if (wanted && problem.stats == StatsLevel::kNone)
+      refuse("stats.{}: wanted, but the problem asks for no statistics", name);
 }
 
 void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
@@ -212,16 +220,17 @@ void check_pages(const PagedKv& paged, const Shape& s, const ConstTensor& k) {
            paged.pages_per_item);
   const std::int64_t used = s.len_kv / page_size + (s.len_kv % page_size != 0);
   if (paged.pages_per_item < used)
-    refuse("paged.pages_per_item: {} pages of {} keys cannot hold len_kv = {}", paged.pages_per_item, page_size, s.len_kv);
+    refuse("paged.pages_per_item: {} pages of {} keys cannot hold len_kv = {}", paged.pages_per_item, page_size,
+           s.len_kv);
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t p = 0; p < used; ++p) {
       const std::int32_t page = paged.table[static_cast<std::size_t>(b * paged.pages_per_item + p)];
-      if (page < 0 || page >= pages)
-        refuse("paged.table: entry [{}, {}] is {}, but k has {} pages", b, p, page, pages);
+      if (page < 0 || page >= pages) refuse("paged.table: entry [{}, {}] is {}, but k has {} pages", b, p, page, pages);
     }
 }
 
-void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, Device device) {
+void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, const ConstTensor& k,
+                  const ConstTensor& v, Device device) {
   check_tensor("q", q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, device);
   if (problem.paged) {
     check_tensor("k", k, s.dtype, {k.shape[0], s.heads_kv, k.shape[2], s.dim_qk}, device);
@@ -285,7 +294,8 @@ void check_numbers(std::string_view name, const ConstTensor& t, const Extents& s
 
 void check_output(std::string_view name, const Tensor& out, std::string_view input_name, const ConstTensor& input) {
   if (overlaps_itself(out)) refuse("{}: strides {} make it overlap itself", name, show(out.strides));
-  const bool same = out.data == input.data && out.dtype == input.dtype && out.strides == input.strides && out.shape == input.shape;
+  const bool same =
+      out.data == input.data && out.dtype == input.dtype && out.strides == input.strides && out.shape == input.shape;
   if (!same && overlaps(out, input)) refuse("{}: overlaps {} without being the same", name, input_name);
 }
 
@@ -302,7 +312,8 @@ void check_problem(const Problem& problem, const Shape& s, Device device) {
   if (problem.dropout.device_seed && device != Device::kCuda)
     refuse("dropout.device_seed: memory of a GPU, but the CPU was called; put the seed into dropout.seed");
   const ScoreTransform& f = problem.transform;
-  if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) && !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
+  if ((f.apply_f32 || f.apply_f64 || f.chain_f32 || f.chain_f64) &&
+      !(f.apply_f32 && f.apply_f64 && f.chain_f32 && f.chain_f64))
     refuse("transform: some of its functions are null, but all are wanted");
   check_stats(problem);
   if (problem.paged && problem.paged->len_kv != s.len_kv)
@@ -319,22 +330,26 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   check_tensor("o", out.o, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, device);
   check_optional("lse", out.lse, row_dtype(s), rows, device);
   const RowTensors& r = out.rows;
-  for (const BasicRowTensor& row : kBasicRowTensors) check_optional(row.name, r.*row.tensor, row_dtype(s), rows, device);
+  for (const BasicRowTensor& row : kBasicRowTensors)
+    check_optional(row.name, r.*row.tensor, row_dtype(s), rows, device);
   for (const FullRowTensor& row : kFullRowTensors) {
-    if ((r.*row.tensor).present() && problem.stats != StatsLevel::kFull) refuse("{}: wanted, but the problem's stats are not full", row.name);
+    if ((r.*row.tensor).present() && problem.stats != StatsLevel::kFull)
+      refuse("{}: wanted, but the problem's stats are not full", row.name);
     check_optional(row.name, r.*row.tensor, row_dtype(s), rows, device);
   }
   const bool key_mass = problem.stats_options.key_mass;
   if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1}, device);
   else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats.key_mass is off");
-  std::vector<Named> inputs = problem_arrays(problem), outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
+  std::vector<Named> inputs = problem_arrays(problem),
+                     outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
   inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
   for (const BasicRowTensor& row : kBasicRowTensors) outputs.push_back({row.name, r.*row.tensor});
   for (const FullRowTensor& row : kFullRowTensors) outputs.push_back({row.name, r.*row.tensor});
   check_overlap(inputs, outputs);
 }
 
-void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad, Device device) {
+void check_backward(const Problem& problem, const Shape& s, const BackwardInputs& in, const Gradients& grad,
+                    Device device) {
   check_inputs(problem, s, in.q, in.k, in.v, device);
   const Extents rows = {s.batch, s.heads_q, s.len_q, 1};
   const Extents output = {s.batch, s.heads_q, s.len_q, s.dim_v};
@@ -345,13 +360,16 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
   check_optional("d_q", grad.d_q, s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, device);
   check_optional("d_k", grad.d_k, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, device);
   check_optional("d_v", grad.d_v, s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, device);
-  for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale}, {"d_sink", grad.d_sink},
-                                     {"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
+  for (const auto& [name, values] : {std::pair{"d_scale", grad.d_scale},
+                                     {"d_sink", grad.d_sink},
+                                     {"d_log_n_gain", grad.d_log_n_gain},
+                                     {"d_log_n_offset", grad.d_log_n_offset}})
     if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
       refuse("{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
   if (!grad.d_sink.empty() && problem.sink.empty()) refuse("d_sink: wanted, but the problem has no sink");
   if (problem.scale.length != Scale::Length::kLogN)
-    for (const auto& [name, values] : {std::pair{"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
+    for (const auto& [name, values] :
+         {std::pair{"d_log_n_gain", grad.d_log_n_gain}, {"d_log_n_offset", grad.d_log_n_offset}})
       if (!values.empty()) refuse("{}: wanted, but the scale has no log-n part (ssmax)", name);
   if (grad.d_bias.present()) {
     const ConstTensor& bias = problem.mask.bias;
@@ -361,8 +379,9 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
     check_tensor("d_bias", grad.d_bias, grad.d_bias.dtype, bias.shape, device);
   }
   std::vector<Named> inputs = problem_arrays(problem);
-  inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", in.o}, {"lse", in.lse}, {"d_o", in.d_o},
-                               {"d_lse", in.d_lse}});
+  inputs.insert(
+      inputs.end(),
+      {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", in.o}, {"lse", in.lse}, {"d_o", in.d_o}, {"d_lse", in.d_lse}});
   check_overlap(inputs, {{"d_q", grad.d_q},
                          {"d_k", grad.d_k},
                          {"d_v", grad.d_v},

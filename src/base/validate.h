@@ -1,4 +1,5 @@
-// All checking of what a caller passes, in one place, before anything is computed or written. Below this nothing checks again.
+// All checking of what a caller passes, in one place, before anything is computed or written. Below this nothing checks
+// again.
 #pragma once
 
 #include <string_view>
@@ -15,8 +16,10 @@ inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 40;  ///< batch × h
 
 /// `device` is where tensors must lie.
 void check_problem(const Problem& problem, const Shape& shape, Device device = Device::kCpu);
-void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs, Device device = Device::kCpu);
-void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs, const Gradients& gradients, Device device = Device::kCpu);
+void check_forward(const Problem& problem, const Shape& shape, const Inputs& inputs, const Outputs& outputs,
+                   Device device = Device::kCpu);
+void check_backward(const Problem& problem, const Shape& shape, const BackwardInputs& inputs,
+                    const Gradients& gradients, Device device = Device::kCpu);
 /// q and k alone.
 void check_keys(const Problem& problem, const Shape& shape, const ConstTensor& q, const ConstTensor& k);
 void check_stats_options(const StatsOptions& options);

@@ -42,8 +42,8 @@ std::int64_t diagonal_offset(const Mask& mask, const Document& document, const S
 }  // namespace
 
 KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
-  const Document document = mask.documents ? document_of(*mask.documents, query)
-                                           : Document{{0, shape.len_q}, {0, shape.len_kv}};
+  const Document document =
+      mask.documents ? document_of(*mask.documents, query) : Document{{0, shape.len_q}, {0, shape.len_kv}};
   if (document.queries.begin == document.queries.end) return {};
 
   KeyRange range;
@@ -66,7 +66,8 @@ bool sees_everything(const Mask& mask) {
   return !mask.causal && !mask.window && mask.key_lengths.empty() && !mask.documents;
 }
 
-void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head, std::uint8_t* seen) {
+void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head,
+                    std::uint8_t* seen) {
   std::fill_n(seen, shape.len_kv, std::uint8_t{0});
   const bool dense = mask.allowed.present() || mask.bias.present();
   const auto lets_see = [&](std::int64_t h, std::int64_t i, std::int64_t j) {
@@ -74,13 +75,15 @@ void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, st
            (!mask.bias.present() || read(mask.bias, batch, h, i, j) != -std::numeric_limits<double>::infinity());
   };
   std::int64_t unseen = shape.len_kv;
-  const std::int64_t first = kv_head * shape.group(), heads = dense ? shape.group() : 1;  // structural masks are the same for all
+  const std::int64_t first = kv_head * shape.group(),
+                     heads = dense ? shape.group() : 1;  // structural masks are the same for all
   for (std::int64_t h = first; h < first + heads; ++h) {
     KeyRange after;
     for (std::int64_t i = shape.len_q - 1; i >= 0 && unseen > 0; --i) {  // the last see most, where masks are causal
       const KeyRange range = visible_keys(mask, shape, batch, i);
       std::int64_t end = range.end;
-      if (!dense && !after.empty() && range.end <= after.end) end = std::clamp(after.begin, range.begin, range.end);  // the rest is marked already
+      if (!dense && !after.empty() && range.end <= after.end)
+        end = std::clamp(after.begin, range.begin, range.end);  // the rest is marked already
       for (std::int64_t j = range.begin; j < end; ++j)
         if (!seen[j] && (!dense || lets_see(h, i, j))) seen[j] = 1, --unseen;
       after = range;

@@ -9,8 +9,8 @@
 namespace rootdk::base {
 
 struct KeyRange {
-  std::int64_t begin = 0;  ///< first key that may be seen
-  std::int64_t end = 0;    ///< one past the last; begin == end means none
+  std::int64_t begin = 0;     ///< first key that may be seen
+  std::int64_t end = 0;       ///< one past the last; begin == end means none
   std::int64_t position = 0;  ///< where the query stands among the keys: ALiBi measures from here
   std::int64_t origin = 0;    ///< first key of the query's document: positions count from there
 
@@ -28,8 +28,8 @@ inline std::int64_t key_length(const Mask& mask, const Shape& shape, std::int64_
 /// True if every query sees every key, as far as structural masks go.
 bool sees_everything(const Mask& mask);
 
-/// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and biases: 1, and 0 for the
-/// others. `seen` is [len_kv].
+/// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and
+/// biases: 1, and 0 for the others. `seen` is [len_kv].
 void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head, std::uint8_t* seen);
 
 }  // namespace rootdk::base

@@ -40,7 +40,8 @@ double norm(const std::vector<double>& x) {
     largest = std::max(largest, std::fabs(v));
   }
   if (largest == 0) return 0;
-  for (const double v : x) sum += (v / largest) * (v / largest);  // weights near the ends of double must not overflow or vanish
+  for (const double v : x)
+    sum += (v / largest) * (v / largest);  // weights near the ends of double must not overflow or vanish
   return largest * std::sqrt(sum);
 }
 
@@ -53,7 +54,8 @@ struct Dense {
   std::size_t rows, columns;
   std::vector<double> at;  // row-major
 
-  explicit Dense(const ConstTensor& t) : rows(static_cast<std::size_t>(t.shape[2])), columns(static_cast<std::size_t>(t.shape[3])) {
+  explicit Dense(const ConstTensor& t)
+      : rows(static_cast<std::size_t>(t.shape[2])), columns(static_cast<std::size_t>(t.shape[3])) {
     at.reserve(rows * columns);
     for (std::int64_t r = 0; r < t.shape[2]; ++r)
       for (std::int64_t c = 0; c < t.shape[3]; ++c) at.push_back(base::read(t, 0, 0, r, c));
@@ -91,7 +93,8 @@ void check_matrix(const char* name, const ConstTensor& w) {
 SingularTriple iterate(const Dense& w, const PowerIteration& options, std::span<const double> start) {
   if (!(options.tolerance > 0)) refuse("tolerance: {}, but a positive number is wanted", options.tolerance);
   if (options.most_steps < 1) refuse("most_steps: {}, but at least 1 is wanted", options.most_steps);
-  if (!start.empty() && start.size() != w.columns) refuse("start: {} values, but w has {} columns", start.size(), w.columns);
+  if (!start.empty() && start.size() != w.columns)
+    refuse("start: {} values, but w has {} columns", start.size(), w.columns);
   SingularTriple out;
   out.v = start.empty() ? first_guess(w.columns) : std::vector<double>(start.begin(), start.end());
   if (const double length = norm(out.v); length > 0 && std::isfinite(length)) divide(out.v, length);
@@ -103,7 +106,8 @@ SingularTriple iterate(const Dense& w, const PowerIteration& options, std::span<
     if (out.sigma == 0) {  // W·v = 0: begin with a row of W instead, which W·v cannot lose
       const auto found = std::find_if(w.at.begin(), w.at.end(), [](double x) { return x != 0; });
       if (found == w.at.end() || out.steps >= options.most_steps) return out;
-      const auto row = w.at.begin() + (found - w.at.begin()) / static_cast<std::ptrdiff_t>(w.columns) * static_cast<std::ptrdiff_t>(w.columns);
+      const auto row = w.at.begin() + (found - w.at.begin()) / static_cast<std::ptrdiff_t>(w.columns) *
+                                          static_cast<std::ptrdiff_t>(w.columns);
       out.v.assign(row, row + static_cast<std::ptrdiff_t>(w.columns));
       divide(out.v, norm(out.v));
       continue;
@@ -128,12 +132,14 @@ double inner(const ConstTensor& a, const ConstTensor& b) {
 
 }  // namespace
 
-std::vector<double> qk_clip(const QkClip& clip, std::span<const float> max_raw, std::int64_t heads_kv, const QkWeights& weights) {
+std::vector<double> qk_clip(const QkClip& clip, std::span<const float> max_raw, std::int64_t heads_kv,
+                            const QkWeights& weights) {
   const auto heads_q = static_cast<std::int64_t>(max_raw.size());
   if (!(clip.threshold > 0 && std::isfinite(clip.threshold)))
     refuse("threshold: {}, but a finite positive number is wanted", clip.threshold);
   if (!(clip.alpha >= 0 && clip.alpha <= 1)) refuse("alpha: {}, but 0 to 1 is wanted", clip.alpha);
-  if (heads_kv < 1 || heads_q % heads_kv != 0) refuse("heads_kv: {}, which does not divide the {} heads of max_raw", heads_kv, heads_q);
+  if (heads_kv < 1 || heads_q % heads_kv != 0)
+    refuse("heads_kv: {}, which does not divide the {} heads of max_raw", heads_kv, heads_q);
   for (std::size_t h = 0; h < max_raw.size(); ++h)  // −inf is a head that saw nothing
     if (std::isnan(max_raw[h]) || max_raw[h] == std::numeric_limits<float>::infinity())
       refuse("max_raw: value {} of head {} cannot be clipped to a finite one", max_raw[h], h);
@@ -164,7 +170,8 @@ std::vector<float> max_raw_of(const Stats& stats) {
   return out;
 }
 
-SingularTriple largest_singular_value(const ConstTensor& w, const PowerIteration& options, std::span<const double> start) {
+SingularTriple largest_singular_value(const ConstTensor& w, const PowerIteration& options,
+                                      std::span<const double> start) {
   check_matrix("w", w);
   return base::with_memory_errors([&] { return iterate(Dense(w), options, start); });
 }
@@ -178,8 +185,7 @@ SingularTriple sigma_reparam(const ConstTensor& w, double gain, const Tensor& ou
   if (triple.sigma == 0) refuse("w: is all zero, so there is no singular value to divide by");
   const double by = gain / triple.sigma;
   for (std::int64_t r = 0; r < w.shape[2]; ++r)
-    for (std::int64_t c = 0; c < w.shape[3]; ++c)
-      base::write(out, 0, 0, r, c, by * base::read(w, 0, 0, r, c));
+    for (std::int64_t c = 0; c < w.shape[3]; ++c) base::write(out, 0, 0, r, c, by * base::read(w, 0, 0, r, c));
   return triple;
 }
 
@@ -187,10 +193,10 @@ double sigma_reparam_backward(const ConstTensor& w, double gain, const SingularT
                               const Tensor& d_w) {
   check_matrix("w", w);
   base::check_numbers("d_out", d_out, w.shape);
-  if (static_cast<std::int64_t>(triple.u.size()) != w.shape[2] || static_cast<std::int64_t>(triple.v.size()) != w.shape[3] ||
-      !(triple.sigma > 0))
-    refuse("triple: {} by {} with sigma {}, but it must be what sigma_reparam returned for w", triple.u.size(), triple.v.size(),
-           triple.sigma);
+  if (static_cast<std::int64_t>(triple.u.size()) != w.shape[2] ||
+      static_cast<std::int64_t>(triple.v.size()) != w.shape[3] || !(triple.sigma > 0))
+    refuse("triple: {} by {} with sigma {}, but it must be what sigma_reparam returned for w", triple.u.size(),
+           triple.v.size(), triple.sigma);
   const double d_gain = inner(d_out, w) / triple.sigma;
   if (!d_w.present()) return d_gain;
   base::check_numbers("d_w", d_w, w.shape);

@@ -60,8 +60,8 @@ void AtomicFile::commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   ::close(file_);
   file_ = -1;
-  // The new name is in place, and nothing that fails from here on can take it back: so that it outlives a power cut, the
-  // directory is brought to the disk as well where it can be.
+  // The new name is in place, and nothing that fails from here on can take it back: so that it outlives a power cut,
+  // the directory is brought to the disk as well where it can be.
   const int directory = ::open(directory_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return;
   ::fsync(directory);

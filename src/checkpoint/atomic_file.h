@@ -1,4 +1,5 @@
-// A file that appears whole or not at all: written under another name in the same directory, brought to the disk, renamed.
+// A file that appears whole or not at all: written under another name in the same directory, brought to the disk,
+// renamed.
 #pragma once
 
 #include <cstddef>

@@ -69,17 +69,20 @@ static void read_checked(const Data& data, const TensorInfo& tensor, bool readab
   base::with_memory_errors([&] { read_rows(*data.sources[tensor.file], tensor, data.packing(tensor), rows, out); });
 }
 
-void Checkpoint::read_f32(std::string_view tensor, std::int64_t first_row, std::int64_t rows, std::span<float> out) const {
+void Checkpoint::read_f32(std::string_view tensor, std::int64_t first_row, std::int64_t rows,
+                          std::span<float> out) const {
   const TensorInfo& info = at(tensor);
   read_checked(*data_, info, traits(info.encoding).readable, {first_row, rows}, out);
 }
 
-void Checkpoint::read_f64(std::string_view tensor, std::int64_t first_row, std::int64_t rows, std::span<double> out) const {
+void Checkpoint::read_f64(std::string_view tensor, std::int64_t first_row, std::int64_t rows,
+                          std::span<double> out) const {
   const TensorInfo& info = at(tensor);
   read_checked(*data_, info, traits(info.encoding).readable, {first_row, rows}, out);
 }
 
-void Checkpoint::read_i64(std::string_view tensor, std::int64_t first_row, std::int64_t rows, std::span<std::int64_t> out) const {
+void Checkpoint::read_i64(std::string_view tensor, std::int64_t first_row, std::int64_t rows,
+                          std::span<std::int64_t> out) const {
   const TensorInfo& info = at(tensor);
   read_checked(*data_, info, is_whole(info.encoding), {first_row, rows}, out);
 }
@@ -108,7 +111,8 @@ std::span<const std::byte> Checkpoint::bytes(std::string_view tensor) const& {
   return data_->sources[info.file]->bytes().subspan(info.offset, info.bytes);
 }
 
-std::span<const std::byte> Checkpoint::bytes_of(std::string_view tensor, Encoding encoding, std::size_t alignment) const {
+std::span<const std::byte> Checkpoint::bytes_of(std::string_view tensor, Encoding encoding,
+                                                std::size_t alignment) const {
   const TensorInfo& info = at(tensor);
   if (info.encoding != encoding)
     refuse("tensor {}: {}, but {} is asked for", in_quotes(tensor), traits(info.encoding).name, traits(encoding).name);
@@ -116,10 +120,10 @@ std::span<const std::byte> Checkpoint::bytes_of(std::string_view tensor, Encodin
     refuse("tensor {}: big-endian, so its numbers cannot be looked at in place; read them", in_quotes(tensor));
   const std::span<const std::byte> data = bytes(tensor);
   if (info.offset % alignment != 0 && !data.empty())
-    refuse(
-        "tensor {}: at byte {} of its file, which is not a multiple of {}, so its numbers cannot be looked at in place; read "
-        "them",
-        in_quotes(tensor), info.offset, alignment);
+    refuse("tensor {}: at byte {} of its file, which is not a multiple of {}, so its numbers cannot be looked at in "
+           "place; read "
+           "them",
+           in_quotes(tensor), info.offset, alignment);
   return data;
 }
 

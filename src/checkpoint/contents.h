@@ -1,4 +1,5 @@
-// What one file holds, as its format's reader found it. Each reader checks everything and refuses the whole file otherwise.
+// What one file holds, as its format's reader found it. Each reader checks everything and refuses the whole file
+// otherwise.
 #pragma once
 
 #include <cstdint>

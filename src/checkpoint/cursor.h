@@ -24,7 +24,8 @@ class Cursor {
 
   /// Refuses unless this many bytes are left; `what` they belong to goes into the message.
   void want(std::uint64_t bytes, const char* what) const {
-    if (bytes > left()) source_.refuse_at(position_, "{} in {}: {} bytes are wanted, {} are left", ends_, what, bytes, left());
+    if (bytes > left())
+      source_.refuse_at(position_, "{} in {}: {} bytes are wanted, {} are left", ends_, what, bytes, left());
   }
   template <class T>
   T number(const char* what) {

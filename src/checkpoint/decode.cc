@@ -39,13 +39,16 @@ void each(ByteOrder order, const std::byte* in, std::int64_t count, Out* out, co
 
 struct Same {
   template <class T>
-  T operator()(T value) const { return value; }
+  T operator()(T value) const {
+    return value;
+  }
 };
 
 void decode_blocks(Encoding encoding, const std::byte* in, std::int64_t count, float* out) {
   const EncodingTraits& t = traits(encoding);
   const auto dequantise = dequantiser_of(encoding);
-  for (std::int64_t i = 0; i < count / t.block_values; ++i) dequantise(in + i * t.block_bytes, out + i * t.block_values);
+  for (std::int64_t i = 0; i < count / t.block_values; ++i)
+    dequantise(in + i * t.block_bytes, out + i * t.block_values);
 }
 
 // GGUF dequantises to f32; wider is the same number.
@@ -76,7 +79,8 @@ void decode_to(Encoding encoding, ByteOrder order, const std::byte* in, std::int
     case Encoding::kU32: return each<std::uint32_t>(order, in, count, out, Same());
     case Encoding::kU16: return each<std::uint16_t>(order, in, count, out, Same());
     case Encoding::kU8: return each<std::uint8_t>(order, in, count, out, Same());
-    case Encoding::kBool: return each<std::uint8_t>(order, in, count, out, [](std::uint8_t byte) { return byte != 0 ? 1 : 0; });
+    case Encoding::kBool:
+      return each<std::uint8_t>(order, in, count, out, [](std::uint8_t byte) { return byte != 0 ? 1 : 0; });
     default: break;
   }
   if constexpr (std::floating_point<Out>) decode_blocks(encoding, in, count, out);
@@ -92,7 +96,8 @@ void decode(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_
   decode_to(encoding, order, in, count, out);
 }
 
-std::int64_t decode_whole(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count, std::int64_t* out) {
+std::int64_t decode_whole(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count,
+                          std::int64_t* out) {
   decode_to(encoding, order, in, count, out);
   if (encoding != Encoding::kU64) return count;
   return std::find_if(out, out + count, [](std::int64_t value) { return value < 0; }) - out;  // the top bit was set

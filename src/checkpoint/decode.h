@@ -9,8 +9,8 @@
 
 namespace rootdk::checkpoint {
 
-/// Exact. Without subnormal f32 on the way, so it also holds where the machine flushes those to zero; without a branch, so that
-/// loops over it become vectors.
+/// Exact. Without subnormal f32 on the way, so it also holds where the machine flushes those to zero; without a branch,
+/// so that loops over it become vectors.
 inline float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
   const std::int32_t magnitude = half & 0x7fff;
@@ -23,14 +23,17 @@ inline float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | (small & subnormal) | (~small & normal));
 }
 
-inline float bfloat_to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+inline float bfloat_to_float(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 /// `count` values, whole blocks of a readable encoding, rounded to nearest.
 void decode(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count, float* out);
 void decode(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count, double* out);
 
 /// Whole numbers and booleans. Stops at a value beyond int64 and gives its index; otherwise `count`.
-std::int64_t decode_whole(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count, std::int64_t* out);
+std::int64_t decode_whole(Encoding encoding, ByteOrder order, const std::byte* in, std::int64_t count,
+                          std::int64_t* out);
 
 constexpr bool is_whole(Encoding encoding) { return encoding >= Encoding::kI64 && encoding <= Encoding::kBool; }
 

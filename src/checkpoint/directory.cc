@@ -34,7 +34,8 @@ std::optional<Shard> shard_of(std::string_view name, std::string_view ending) {
     return result.ptr == digits.data() + digits.size() ? value : -1;
   };
   Shard shard = {std::string(name.substr(0, name.size() - kTail)), number(1), number(1 + kDigits + 4)};
-  if (tail[0] != '-' || tail.substr(1 + kDigits, 4) != "-of-" || shard.number < 1 || shard.total < shard.number) return {};
+  if (tail[0] != '-' || tail.substr(1 + kDigits, 4) != "-of-" || shard.number < 1 || shard.total < shard.number)
+    return {};
   return shard;
 }
 
@@ -54,7 +55,8 @@ std::vector<std::string> ending_with(const std::set<std::string>& names, std::st
 }
 
 // The only one, or all of one set of shards.
-std::vector<std::string> one_or_shards(const fs::path& directory, const std::set<std::string>& names, std::string_view ending) {
+std::vector<std::string> one_or_shards(const fs::path& directory, const std::set<std::string>& names,
+                                       std::string_view ending) {
   std::vector<std::string> found = ending_with(names, ending);
   if (found.empty()) return {};
   const auto first = shard_of(found.front(), ending);
@@ -66,7 +68,8 @@ std::vector<std::string> one_or_shards(const fs::path& directory, const std::set
   for (int i = 1; i <= first->total; ++i) {
     shards.push_back(fmt::format("{}-{:05}-of-{:05}{}", first->stem, i, first->total, ending));
     if (!names.contains(shards.back()))
-      refuse("{}: missing, though {} is there", printable((directory / shards.back()).native()), printable(found.front()));
+      refuse("{}: missing, though {} is there", printable((directory / shards.back()).native()),
+             printable(found.front()));
   }
   if (found.size() != shards.size()) refuse_several(directory, found);
   return shards;
@@ -99,8 +102,8 @@ Choice choose_files(const fs::path& directory) {
   if (names.contains(kWhole)) return {{}, {kWhole}};
   for (const char* ending : {".safetensors", ".gguf", ".npz"})
     if (auto files = one_or_shards(directory, names, ending); !files.empty()) return {{}, std::move(files)};
-  const auto pickle = std::find_if(names.begin(), names.end(),
-                                   [](const std::string& name) { return is_pickle_name(name); });
+  const auto pickle =
+      std::find_if(names.begin(), names.end(), [](const std::string& name) { return is_pickle_name(name); });
   if (pickle != names.end())
     refuse("{}: no .safetensors, .gguf or .npz is in it, but {}, {}", printable(directory.native()), printable(*pickle),
            how_to_convert(directory / *pickle));
@@ -115,7 +118,8 @@ std::shared_ptr<const Source> open_in(const fs::path& directory, const std::stri
   const fs::path real = fs::canonical(path, error), home = error ? fs::path() : fs::canonical(directory, error);
   if (error) refuse("{}: cannot be opened: {}", printable(path.native()), error.message());
   if (!stays_in(home, real))
-    refuse("{}: a symbolic link that leads out of its directory, to {}", printable(path.native()), printable(real.native()));
+    refuse("{}: a symbolic link that leads out of its directory, to {}", printable(path.native()),
+           printable(real.native()));
   return Source::open_real(path, real);
 }
 

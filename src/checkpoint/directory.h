@@ -21,8 +21,8 @@ struct Choice {
 /// As Checkpoint::open says.
 Choice choose_files(const std::filesystem::path& directory);
 
-/// A file of this directory. A symbolic link may lead out of it only if the options say so, or into the blobs of a Hugging Face
-/// cache, where …/snapshots/REVISION/NAME leads to …/blobs/HASH.
+/// A file of this directory. A symbolic link may lead out of it only if the options say so, or into the blobs of a
+/// Hugging Face cache, where …/snapshots/REVISION/NAME leads to …/blobs/HASH.
 std::shared_ptr<const Source> open_in(const std::filesystem::path& directory, const std::string& name,
                                       const OpenOptions& options);
 

@@ -1,5 +1,5 @@
-// GGUF, versions 2 and 3: "GGUF", version (u32), number of tensors and of metadata pairs (u64 each), the pairs, the tensors'
-// names, shapes, types and offsets, then their bytes, aligned. Extents come innermost first.
+// GGUF, versions 2 and 3: "GGUF", version (u32), number of tensors and of metadata pairs (u64 each), the pairs, the
+// tensors' names, shapes, types and offsets, then their bytes, aligned. Extents come innermost first.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -16,8 +16,8 @@ namespace rootdk::checkpoint {
 
 namespace {
 
-constexpr std::uint64_t kMaxKeyBytes = 65535;   // the format's limit for keys; tensors' names get as much
-constexpr std::uint32_t kMaxGgufAxes = 4;       // the format's limit
+constexpr std::uint64_t kMaxKeyBytes = 65535;  // the format's limit for keys; tensors' names get as much
+constexpr std::uint32_t kMaxGgufAxes = 4;      // the format's limit
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kSmallestPair = 8 + 1 + 4 + 1;        // length and text of a key, type, a value of one byte
 constexpr std::uint64_t kSmallestTensor = 8 + 1 + 4 + 4 + 8;  // length and text of a name, axes, type, offset
@@ -63,9 +63,11 @@ std::optional<Encoding> gguf_encoding(std::uint32_t type) {
 std::string name_here(const Source& source, Cursor& cursor, const char* what) {
   const std::uint64_t at = cursor.position();
   const auto length = cursor.number<std::uint64_t>(what);
-  if (length > kMaxKeyBytes) source.refuse_at(at, "{} has {} bytes, but at most {} are taken", what, length, kMaxKeyBytes);
+  if (length > kMaxKeyBytes)
+    source.refuse_at(at, "{} has {} bytes, but at most {} are taken", what, length, kMaxKeyBytes);
   const std::string_view text = cursor.text(length, what);
-  if (!is_name(text)) source.refuse_at(at + 8, "{} is {}: empty, not UTF-8 or with control characters", what, in_quotes(text));
+  if (!is_name(text))
+    source.refuse_at(at + 8, "{} is {}: empty, not UTF-8 or with control characters", what, in_quotes(text));
   return std::string(text);
 }
 
@@ -73,8 +75,8 @@ std::uint64_t count_here(const Source& source, Cursor& cursor, const char* what,
   const std::uint64_t at = cursor.position();
   const auto count = cursor.number<std::uint64_t>(what);
   if (count > cursor.left() / smallest)
-    source.refuse_at(at, "{} {} are claimed, but the {} bytes that follow have room for {} at most", count, what, cursor.left(),
-                     cursor.left() / smallest);
+    source.refuse_at(at, "{} {} are claimed, but the {} bytes that follow have room for {} at most", count, what,
+                     cursor.left(), cursor.left() / smallest);
   return count;
 }
 
@@ -98,11 +100,13 @@ Described tensor_here(const Source& source, Cursor& cursor) {
   info.name = name_here(source, cursor, "a tensor's name");
   const auto axes = cursor.number<std::uint32_t>("a tensor's number of axes");
   if (axes > kMaxGgufAxes)
-    source.refuse_at(tensor.at, "tensor {}: {} axes, but at most {} are taken", in_quotes(info.name), axes, kMaxGgufAxes);
+    source.refuse_at(tensor.at, "tensor {}: {} axes, but at most {} are taken", in_quotes(info.name), axes,
+                     kMaxGgufAxes);
   for (std::uint32_t axis = 0; axis < axes; ++axis) {
     const auto extent = cursor.number<std::uint64_t>("a tensor's shape");
     if (extent > static_cast<std::uint64_t>(INT64_MAX))
-      source.refuse_at(tensor.at, "tensor {}: an extent of {}, but at most {} is taken", in_quotes(info.name), extent, INT64_MAX);
+      source.refuse_at(tensor.at, "tensor {}: an extent of {}, but at most {} is taken", in_quotes(info.name), extent,
+                       INT64_MAX);
     info.shape.push_back(static_cast<std::int64_t>(extent));
   }
   std::reverse(info.shape.begin(), info.shape.end());
@@ -111,10 +115,11 @@ Described tensor_here(const Source& source, Cursor& cursor) {
   if (!encoding) source.refuse_at(tensor.at, "tensor {}: type {} is not known", in_quotes(info.name), type);
   info.encoding = *encoding;
   const auto count = count_of(info.shape);
-  const auto bytes = count && info.width() % traits(*encoding).block_values == 0 ? bytes_of(*encoding, *count) : std::nullopt;
+  const auto bytes =
+      count && info.width() % traits(*encoding).block_values == 0 ? bytes_of(*encoding, *count) : std::nullopt;
   if (!bytes)
-    source.refuse_at(tensor.at, "tensor {}: no tensor of {} can have the shape {}", in_quotes(info.name), traits(*encoding).name,
-                     show(info.shape));
+    source.refuse_at(tensor.at, "tensor {}: no tensor of {} can have the shape {}", in_quotes(info.name),
+                     traits(*encoding).name, show(info.shape));
   info.bytes = *bytes;
   info.offset = cursor.number<std::uint64_t>("a tensor's offset");
   return tensor;
@@ -124,11 +129,11 @@ void place(const Source& source, Described& tensor, std::uint64_t data_begin, st
   TensorInfo& info = tensor.info;
   const std::uint64_t data_bytes = source.size() - data_begin;
   if (info.offset % alignment != 0)
-    source.refuse_at(tensor.at, "tensor {}: offset {} is not a multiple of the alignment, {}", in_quotes(info.name), info.offset,
-                     alignment);
+    source.refuse_at(tensor.at, "tensor {}: offset {} is not a multiple of the alignment, {}", in_quotes(info.name),
+                     info.offset, alignment);
   if (info.offset > data_bytes || info.bytes > data_bytes - info.offset)
-    source.refuse_at(tensor.at, "tensor {}: {} bytes at offset {}, but the data have {} bytes", in_quotes(info.name), info.bytes,
-                     info.offset, data_bytes);
+    source.refuse_at(tensor.at, "tensor {}: {} bytes at offset {}, but the data have {} bytes", in_quotes(info.name),
+                     info.bytes, info.offset, data_bytes);
   info.offset += data_begin;
 }
 
@@ -139,7 +144,8 @@ Contents read_gguf(const std::shared_ptr<const Source>& shared) {
   Cursor cursor = gguf_cursor(source, 0);
   if (cursor.text(4, "the first four bytes") != "GGUF") source.refuse_at(0, "a GGUF file begins with \"GGUF\"");
   const auto version = cursor.number<std::uint32_t>("the version");
-  if ((version & 0xffff) == 0 && version != 0) source.refuse_at(4, "a big-endian GGUF file: only little-endian ones are read");
+  if ((version & 0xffff) == 0 && version != 0)
+    source.refuse_at(4, "a big-endian GGUF file: only little-endian ones are read");
   if (version != 2 && version != 3) source.refuse_at(4, "GGUF version {}: only 2 and 3 are read", version);
   const std::uint64_t tensors = count_here(source, cursor, "tensors", kSmallestTensor);
   const std::uint64_t pairs = count_here(source, cursor, "metadata pairs", kSmallestPair);

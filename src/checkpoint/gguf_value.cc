@@ -54,10 +54,12 @@ ArrayHead array_head(const Source& source, Cursor& cursor) {
   const std::uint64_t at = cursor.position();
   const auto size = cursor.number<std::uint64_t>("an array's length");
   // An array in an array begins with type and length, a string with its length.
-  const std::uint64_t smallest = element == ValueType::kArray ? 12 : element == ValueType::kString ? 8 : size_of(element);
+  const std::uint64_t smallest = element == ValueType::kArray    ? 12
+                                 : element == ValueType::kString ? 8
+                                                                 : size_of(element);
   if (size > cursor.left() / smallest)
-    source.refuse_at(at, "an array claims {} values, but the {} bytes that follow have room for {} at most", size, cursor.left(),
-                     cursor.left() / smallest);
+    source.refuse_at(at, "an array claims {} values, but the {} bytes that follow have room for {} at most", size,
+                     cursor.left(), cursor.left() / smallest);
   return {element, size};
 }
 
@@ -65,10 +67,12 @@ void skip_elements(const Source& source, Cursor& cursor, ArrayHead head, int dep
   if (depth > kMaxArrayDepth) source.refuse_at(cursor.position(), "arrays are nested deeper than {}", kMaxArrayDepth);
   switch (head.element) {
     case ValueType::kArray:
-      for (std::uint64_t i = 0; i < head.size; ++i) skip_elements(source, cursor, array_head(source, cursor), depth + 1);
+      for (std::uint64_t i = 0; i < head.size; ++i)
+        skip_elements(source, cursor, array_head(source, cursor), depth + 1);
       break;
     case ValueType::kString:
-      for (std::uint64_t i = 0; i < head.size; ++i) cursor.skip(cursor.number<std::uint64_t>("a text's length"), "a text");
+      for (std::uint64_t i = 0; i < head.size; ++i)
+        cursor.skip(cursor.number<std::uint64_t>("a text's length"), "a text");
       break;
     case ValueType::kBool:
       for (std::uint64_t i = 0; i < head.size; ++i) boolean_here(source, cursor);
@@ -129,7 +133,8 @@ MetadataArray::MetadataArray(std::shared_ptr<const Source> source, ValueType ele
 
 // The file may have been changed since it was checked, so everything is checked again.
 std::vector<MetadataValue> MetadataArray::values(std::uint64_t first, std::uint64_t count) const {
-  if (first > size_ || count > size_ - first) refuse("values: {} from {} on, but the array has {}", count, first, size_);
+  if (first > size_ || count > size_ - first)
+    refuse("values: {} from {} on, but the array has {}", count, first, size_);
   Cursor cursor = gguf_cursor(*source_, offset_);
   skip_elements(*source_, cursor, {element_type_, first}, 1);
   std::vector<MetadataValue> values;

@@ -10,8 +10,8 @@
 
 namespace rootdk::checkpoint {
 
-/// Everything before the data must lie within the first GiB. Real files need some ten MB; a file with holes can claim terabytes
-/// that would all have to be walked.
+/// Everything before the data must lie within the first GiB. Real files need some ten MB; a file with holes can claim
+/// terabytes that would all have to be walked.
 Cursor gguf_cursor(const Source& source, std::uint64_t position);
 
 /// A value and the type before it. An array's elements are walked and checked, but not kept.

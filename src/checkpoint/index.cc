@@ -71,7 +71,8 @@ class IndexVisitor final : public JsonVisitor {
 
 std::vector<IndexEntry> read_index(const Source& source) {
   if (source.size() > kMaxHeaderBytes)
-    source.refuse_at(kMaxHeaderBytes, "the index has {} bytes, but at most {} is taken", source.size(), kMaxHeaderBytes);
+    source.refuse_at(kMaxHeaderBytes, "the index has {} bytes, but at most {} is taken", source.size(),
+                     kMaxHeaderBytes);
   IndexVisitor visitor(source);
   walk_json(source, 0, source.size(), "the index", visitor);
   visitor.finish();

@@ -16,7 +16,8 @@ struct IndexEntry {
   std::uint64_t at = 0;  ///< where the index says so
 };
 
-/// In the index's order. Refuses names of files that are not in the index's own directory; links are not looked at here.
+/// In the index's order. Refuses names of files that are not in the index's own directory; links are not looked at
+/// here.
 std::vector<IndexEntry> read_index(const Source& source);
 
 }  // namespace rootdk::checkpoint

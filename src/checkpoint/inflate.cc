@@ -25,11 +25,12 @@ class InflatingReader final : public ByteReader {
   void read(std::uint64_t position, std::span<std::byte> out) override {
     position += deflated_.header_bytes;
     std::array<std::byte, 4096> unwanted;
-    while (done_ < position) unpack(std::span(unwanted).first(std::min<std::uint64_t>(unwanted.size(), position - done_)));
+    while (done_ < position)
+      unpack(std::span(unwanted).first(std::min<std::uint64_t>(unwanted.size(), position - done_)));
     unpack(out);
     if (done_ == total_ && crc_ != deflated_.crc)
-      source_.refuse_at(info_.offset, "{} is damaged: its checksum is {:08x}, but {:08x} is wanted", in_quotes(info_.name), crc_,
-                        deflated_.crc);
+      source_.refuse_at(info_.offset, "{} is damaged: its checksum is {:08x}, but {:08x} is wanted",
+                        in_quotes(info_.name), crc_, deflated_.crc);
   }
 
  private:
@@ -41,7 +42,8 @@ class InflatingReader final : public ByteReader {
       stream_.avail_out = room;
       const int status = ::inflate(&stream_, Z_NO_FLUSH);
       const std::size_t got = room - stream_.avail_out;
-      crc_ = static_cast<std::uint32_t>(::crc32(crc_, reinterpret_cast<const Bytef*>(out.data()), static_cast<uInt>(got)));
+      crc_ =
+          static_cast<std::uint32_t>(::crc32(crc_, reinterpret_cast<const Bytef*>(out.data()), static_cast<uInt>(got)));
       done_ += got;
       out = out.subspan(got);
       if (status == Z_STREAM_END && out.empty()) return;
@@ -62,9 +64,9 @@ class InflatingReader final : public ByteReader {
   const Source& source_;
   const TensorInfo& info_;
   const Deflated deflated_;
-  const std::uint64_t total_;      // bytes, unpacked
-  std::uint64_t done_ = 0;         // of those
-  std::uint64_t taken_ = 0;        // packed bytes read so far
+  const std::uint64_t total_;  // bytes, unpacked
+  std::uint64_t done_ = 0;     // of those
+  std::uint64_t taken_ = 0;    // packed bytes read so far
   std::uint32_t crc_ = 0;
   z_stream stream_ = {};
   std::array<Bytef, 16384> buffer_;

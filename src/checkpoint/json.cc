@@ -37,7 +37,9 @@ struct CountingIterator {
   bool operator==(const CountingIterator& other) const { return place == other.place; }
 };
 
-bool belongs_to_number(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
+bool belongs_to_number(char c) {
+  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
 
 // nlohmann's SAX interface, turned into a JsonVisitor's.
 class Events {
@@ -53,7 +55,9 @@ class Events {
   bool number_float(double value, const std::string&) { return scalar(number(), value); }
   bool string(std::string& value) { return scalar(opening_quote(), std::move(value)); }
   template <class Binary>
-  bool binary(Binary&) { return false; }  // not in JSON text
+  bool binary(Binary&) {
+    return false;
+  }  // not in JSON text
 
   bool start_object(std::size_t) {
     deeper();
@@ -62,7 +66,8 @@ class Events {
     return true;
   }
   bool key(std::string& name) {
-    if (!keys_.back().insert(name).second) source_.refuse_at(opening_quote(), "{} has the key {} twice", what_, in_quotes(name));
+    if (!keys_.back().insert(name).second)
+      source_.refuse_at(opening_quote(), "{} has the key {} twice", what_, in_quotes(name));
     visitor_.key(opening_quote(), std::move(name));
     return true;
   }
@@ -143,7 +148,8 @@ std::string show(const JsonScalar& value) {
   return std::visit(Show(), value);
 }
 
-void walk_json(const Source& source, std::uint64_t begin, std::uint64_t length, const char* what, JsonVisitor& visitor) {
+void walk_json(const Source& source, std::uint64_t begin, std::uint64_t length, const char* what,
+               JsonVisitor& visitor) {
   const std::string_view text = source.text(begin, length);
   if (const std::size_t wrong = first_not_utf8(text); wrong != std::string_view::npos)
     source.refuse_at(begin + wrong, "{} is not UTF-8 here", what);
@@ -152,7 +158,8 @@ void walk_json(const Source& source, std::uint64_t begin, std::uint64_t length, 
     source.refuse_at(begin + nul, "{} is not JSON here", what);
   const char* taken = text.data();
   Events events(source, begin, what, text.data(), taken, visitor);
-  nlohmann::json::sax_parse(CountingIterator{text.data(), &taken}, CountingIterator{text.data() + text.size(), &taken}, &events);
+  nlohmann::json::sax_parse(CountingIterator{text.data(), &taken}, CountingIterator{text.data() + text.size(), &taken},
+                            &events);
 }
 
 }  // namespace rootdk::checkpoint

@@ -30,7 +30,8 @@ NpyArray<T> read_npy(const std::filesystem::path& path) {
 }
 
 template <class T>
-void write(const std::filesystem::path& path, const char* descr, std::span<const std::int64_t> shape, std::span<const T> values) {
+void write(const std::filesystem::path& path, const char* descr, std::span<const std::int64_t> shape,
+           std::span<const T> values) {
   if (shape.size() > kMaxAxes) refuse("shape: {} axes, but at most {} are taken", shape.size(), kMaxAxes);
   const auto count = count_of(shape);
   if (!count) refuse("shape: {} is no array's", show(shape));
@@ -56,7 +57,8 @@ void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> 
 void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape, std::span<const double> values) {
   write(path, "<f8", shape, values);
 }
-void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape, std::span<const std::int64_t> values) {
+void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape,
+               std::span<const std::int64_t> values) {
   write(path, "<i8", shape, values);
 }
 

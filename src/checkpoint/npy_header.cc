@@ -20,10 +20,18 @@ struct Kind {
   std::string_view code;
   Encoding encoding;
 };
-constexpr std::array<Kind, 12> kKinds = {{{"f8", Encoding::kF64}, {"f4", Encoding::kF32}, {"f2", Encoding::kF16},
-                                          {"i8", Encoding::kI64}, {"i4", Encoding::kI32}, {"i2", Encoding::kI16},
-                                          {"i1", Encoding::kI8}, {"u8", Encoding::kU64}, {"u4", Encoding::kU32},
-                                          {"u2", Encoding::kU16}, {"u1", Encoding::kU8}, {"b1", Encoding::kBool}}};
+constexpr std::array<Kind, 12> kKinds = {{{"f8", Encoding::kF64},
+                                          {"f4", Encoding::kF32},
+                                          {"f2", Encoding::kF16},
+                                          {"i8", Encoding::kI64},
+                                          {"i4", Encoding::kI32},
+                                          {"i2", Encoding::kI16},
+                                          {"i1", Encoding::kI8},
+                                          {"u8", Encoding::kU64},
+                                          {"u4", Encoding::kU32},
+                                          {"u2", Encoding::kU16},
+                                          {"u1", Encoding::kU8},
+                                          {"b1", Encoding::kBool}}};
 
 // Just enough Python for the dictionary.
 class Dictionary {
@@ -47,7 +55,8 @@ class Dictionary {
         once(2, at, key);
         shape(info);
       } else {
-        source_.refuse_at(at, "the header has the key {}, which is none of descr, fortran_order and shape", in_quotes(key));
+        source_.refuse_at(at, "the header has the key {}, which is none of descr, fortran_order and shape",
+                          in_quotes(key));
       }
       if (!accept(',')) {
         expect('}', "a comma or the dictionary's end");
@@ -120,7 +129,8 @@ class Dictionary {
         return;
       }
     }
-    source_.refuse_at(at, "descr {} is not known: f2 to f8, i1 to i8, u1 to u8 and b1 are, behind <, > or |", in_quotes(code));
+    source_.refuse_at(at, "descr {} is not known: f2 to f8, i1 to i8, u1 to u8 and b1 are, behind <, > or |",
+                      in_quotes(code));
   }
 
   void shape(TensorInfo& info) {
@@ -184,7 +194,8 @@ NpyHeader parse_npy_header(const Source& source, std::uint64_t offset, std::stri
   const auto count = count_of(info.shape);
   const auto bytes = count ? bytes_of(info.encoding, *count) : std::nullopt;
   if (!bytes)
-    source.refuse_at(offset + prelude, "no array of {} can have the shape {}", traits(info.encoding).name, show(info.shape));
+    source.refuse_at(offset + prelude, "no array of {} can have the shape {}", traits(info.encoding).name,
+                     show(info.shape));
   info.bytes = *bytes;
   if (total - header.header_bytes != *bytes)
     source.refuse_at(offset + header.header_bytes, "{} bytes follow the header, but {} of shape {} has {}",

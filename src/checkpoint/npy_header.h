@@ -19,13 +19,13 @@ inline constexpr std::uint64_t kMaxNpyHeaderBytes = 65535;
 inline constexpr std::uint64_t kNpyPreludeBytes = 12;
 
 struct NpyHeader {
-  TensorInfo info;                ///< without name, file and offset
-  std::uint64_t header_bytes = 0; ///< where the numbers begin
+  TensorInfo info;                 ///< without name, file and offset
+  std::uint64_t header_bytes = 0;  ///< where the numbers begin
 };
 
-/// `begin` is the first bytes of the .npy, at least kNpyPreludeBytes + kMaxNpyHeaderBytes unless it is shorter as a whole;
-/// they stand at byte `offset` of the source, or are unpacked from there. `total` is how many bytes the .npy has: no more, no
-/// less than header and numbers.
+/// `begin` is the first bytes of the .npy, at least kNpyPreludeBytes + kMaxNpyHeaderBytes unless it is shorter as a
+/// whole; they stand at byte `offset` of the source, or are unpacked from there. `total` is how many bytes the .npy
+/// has: no more, no less than header and numbers.
 NpyHeader parse_npy_header(const Source& source, std::uint64_t offset, std::string_view begin, std::uint64_t total);
 
 /// A whole header of version 1.0 for row-major numbers. `descr` is "<f4" or the like.

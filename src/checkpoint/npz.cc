@@ -28,7 +28,8 @@ StoredTensor tensor_of(const Source& source, const ZipEntry& entry) {
     const auto reader = inflating_reader(source, packed, {.packed_bytes = entry.packed_bytes, .crc = entry.crc});
     std::vector<std::byte> bytes(begin);
     reader->read(0, bytes);
-    header = parse_npy_header(source, entry.offset, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, entry.bytes);
+    header = parse_npy_header(source, entry.offset, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                              entry.bytes);
     tensor.deflated = Deflated{entry.packed_bytes, header.header_bytes, entry.crc};
   } else {
     header = parse_npy_header(source, entry.offset, source.text(entry.offset, begin), entry.bytes);

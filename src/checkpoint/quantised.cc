@@ -1,7 +1,8 @@
 // Q4_0 to Q8_0: 32 values with one f16 scale d, and a minimum m in the _1 kinds.
 // Q4_K and Q5_K: 256 values in 8 groups of 32 with 6-bit scales and minima, which d and dmin (f16) scale.
 // Q6_K: 256 values in 16 groups of 16 with 8-bit scales, which d scales.
-// Quants of 4 bits share a byte with those 16 (or, in the K kinds, 32) places further on; fifth and sixth bits lie apart.
+// Quants of 4 bits share a byte with those 16 (or, in the K kinds, 32) places further on; fifth and sixth bits lie
+// apart.
 #include "checkpoint/quantised.h"
 
 #include <cstdint>
@@ -83,8 +84,8 @@ void q5_1(const std::byte* in, float* out) {
   }
 }
 
-// The 12 bytes of scales and minima of the 8 groups. The first four of each have 6 bits of a byte of their own; the others have
-// their low 4 bits in the last four bytes, and the upper 2 in the bits that the first four leave.
+// The 12 bytes of scales and minima of the 8 groups. The first four of each have 6 bits of a byte of their own; the
+// others have their low 4 bits in the last four bytes, and the upper 2 in the bits that the first four leave.
 struct GroupScale {
   std::uint32_t scale, minimum;
 };
@@ -114,8 +115,9 @@ void q45_k(const std::byte* in, float* out) {
   }
 }
 
-// Low 4 bits [128], upper 2 bits [64], scales [16 × i8], d [f16]. Each half of the block is four runs of 32 values: runs 0 and 2
-// are the low and high nibbles of the first 32 bytes, runs 1 and 3 of the next; run r has bits 2r and 2r + 1 of the upper bytes.
+// Low 4 bits [128], upper 2 bits [64], scales [16 × i8], d [f16]. Each half of the block is four runs of 32 values:
+// runs 0 and 2 are the low and high nibbles of the first 32 bytes, runs 1 and 3 of the next; run r has bits 2r and 2r +
+// 1 of the upper bytes.
 void q6_k(const std::byte* in, float* out) {
   const float d = half_at(in + 208);
   for (int half = 0; half < 2; ++half)
@@ -126,7 +128,8 @@ void q6_k(const std::byte* in, float* out) {
       for (int group = 0; group < 2; ++group) {
         const float scale = d * static_cast<float>(static_cast<std::int8_t>(scales[group]));
         for (int i = 16 * group; i < 16 * group + 16; ++i) {
-          const std::uint32_t quant = (byte_at(low, i) >> (4 * (run / 2)) & 15) | (byte_at(high, i) >> (2 * run) & 3) << 4;
+          const std::uint32_t quant = (byte_at(low, i) >> (4 * (run / 2)) & 15) | (byte_at(high, i) >> (2 * run) & 3)
+                                                                                      << 4;
           out[128 * half + 32 * run + i] = scale * static_cast<float>(static_cast<std::int32_t>(quant) - 32);
         }
       }

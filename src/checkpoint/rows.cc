@@ -18,8 +18,8 @@ constexpr std::int64_t kPieceBytes = 32768;
 
 // Values [begin, begin + count) as the file orders them, begin and count being whole blocks.
 template <class Out>
-void read_values(const Source& source, const TensorInfo& info, ByteReader& reader, std::int64_t begin, std::int64_t count,
-                 Out* out) {
+void read_values(const Source& source, const TensorInfo& info, ByteReader& reader, std::int64_t begin,
+                 std::int64_t count, Out* out) {
   const EncodingTraits& t = traits(info.encoding);
   const std::int64_t piece = kPieceBytes / t.block_bytes * t.block_values;
   std::array<std::byte, kPieceBytes> bytes;
@@ -41,7 +41,8 @@ void read_values(const Source& source, const TensorInfo& info, ByteReader& reade
 }  // namespace
 
 template <class Out>
-void read_rows(const Source& source, const TensorInfo& info, const Deflated* deflated, Rows wanted, std::span<Out> out) {
+void read_rows(const Source& source, const TensorInfo& info, const Deflated* deflated, Rows wanted,
+               std::span<Out> out) {
   if (out.empty()) return;
   const auto reader = reader_of(source, info, deflated);
   const std::int64_t width = info.width(), first = wanted.first, rows = wanted.count;
@@ -50,8 +51,8 @@ void read_rows(const Source& source, const TensorInfo& info, const Deflated* def
     return;
   }
 
-  // Column-major: fibres along axis 0 are contiguous, and they come in ascending order when the last axis changes slowest. Of
-  // each, the part that can belong to the rows is read; rows are numbered with axis 0 slowest.
+  // Column-major: fibres along axis 0 are contiguous, and they come in ascending order when the last axis changes
+  // slowest. Of each, the part that can belong to the rows is read; rows are numbered with axis 0 slowest.
   const std::size_t axes = info.shape.size();
   const std::int64_t height = info.shape[0], inner = info.rows() / height;  // rows that share an index of axis 0
   const std::int64_t from = first / inner, to = (first + rows - 1) / inner + 1;
@@ -69,7 +70,8 @@ void read_rows(const Source& source, const TensorInfo& info, const Deflated* def
     const std::int64_t column = rest;
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t at = i * inner + row - first;
-      if (at >= 0 && at < rows) out[static_cast<std::size_t>(at * width + column)] = fibre[static_cast<std::size_t>(i - from)];
+      if (at >= 0 && at < rows)
+        out[static_cast<std::size_t>(at * width + column)] = fibre[static_cast<std::size_t>(i - from)];
     }
   }
 }

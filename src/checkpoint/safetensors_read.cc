@@ -67,7 +67,8 @@ class HeaderVisitor final : public JsonVisitor {
     } else if (place_ == Place::kTensor && field_ == Field::kDtype && text != nullptr) {
       set_encoding(at, *text);
     } else if (place_ == Place::kShape && number != nullptr && *number <= static_cast<std::uint64_t>(INT64_MAX)) {
-      if (info_.shape.size() == kMaxAxes) source_.refuse_at(at, "tensor {}: more than {} axes", in_quotes(key_), kMaxAxes);
+      if (info_.shape.size() == kMaxAxes)
+        source_.refuse_at(at, "tensor {}: more than {} axes", in_quotes(key_), kMaxAxes);
       info_.shape.push_back(static_cast<std::int64_t>(*number));
     } else if (place_ == Place::kOffsets && number != nullptr) {
       if (offsets_ == 2) source_.refuse_at(at, "tensor {}: data_offsets has more than two numbers", in_quotes(key_));
@@ -98,13 +99,15 @@ class HeaderVisitor final : public JsonVisitor {
       case Place::kMetadata:
         source_.refuse_at(at, "{}: {} is {}, but a text is wanted", kMetadataKey, in_quotes(metadata_key_), came);
       case Place::kTensor:
-        source_.refuse_at(at, "tensor {}: {} is {}, but {} is wanted", in_quotes(key_), kFields[static_cast<std::size_t>(field_)],
-                          came, field_ == Field::kDtype ? "a text" : "a list");
+        source_.refuse_at(at, "tensor {}: {} is {}, but {} is wanted", in_quotes(key_),
+                          kFields[static_cast<std::size_t>(field_)], came,
+                          field_ == Field::kDtype ? "a text" : "a list");
       case Place::kShape:
       case Place::kOffsets: break;
     }
     source_.refuse_at(at, "tensor {}: {} has {}, but whole numbers from 0 to {} are wanted", in_quotes(key_),
-                      place_ == Place::kShape ? "shape" : "data_offsets", came, place_ == Place::kShape ? INT64_MAX : UINT64_MAX);
+                      place_ == Place::kShape ? "shape" : "data_offsets", came,
+                      place_ == Place::kShape ? INT64_MAX : UINT64_MAX);
   }
 
   void begin_tensor() {
@@ -131,11 +134,11 @@ class HeaderVisitor final : public JsonVisitor {
     const auto count = count_of(info_.shape);
     const auto bytes = count ? bytes_of(info_.encoding, *count) : std::nullopt;
     if (!bytes)
-      source_.refuse_at(at, "tensor {}: no tensor of {} can have the shape {}", in_quotes(key_), traits(info_.encoding).name,
-                        show(info_.shape));
+      source_.refuse_at(at, "tensor {}: no tensor of {} can have the shape {}", in_quotes(key_),
+                        traits(info_.encoding).name, show(info_.shape));
     if (begin > end || end > data_bytes_)
-      source_.refuse_at(at, "tensor {}: data_offsets are {} and {}, but the data have {} bytes", in_quotes(key_), begin, end,
-                        data_bytes_);
+      source_.refuse_at(at, "tensor {}: data_offsets are {} and {}, but the data have {} bytes", in_quotes(key_), begin,
+                        end, data_bytes_);
     if (*bytes != end - begin)
       source_.refuse_at(at, "tensor {}: {} bytes, but {} of shape {} has {}", in_quotes(key_), end - begin,
                         traits(info_.encoding).name, show(info_.shape), *bytes);

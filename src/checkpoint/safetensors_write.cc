@@ -19,8 +19,8 @@ namespace {
 
 void check(const NewTensor& tensor) {
   if (!is_name(tensor.name) || tensor.name == kMetadataKey)
-    refuse("name: {}, but a tensor's name is UTF-8 without control characters, and not empty or {}", in_quotes(tensor.name),
-           kMetadataKey);
+    refuse("name: {}, but a tensor's name is UTF-8 without control characters, and not empty or {}",
+           in_quotes(tensor.name), kMetadataKey);
   if (!in_safetensors(tensor.encoding))
     refuse("tensor {}: safetensors have no {}", in_quotes(tensor.name), traits(tensor.encoding).name);
   if (tensor.shape.size() > kMaxAxes)
@@ -51,12 +51,14 @@ std::vector<const NewTensor*> in_order(std::span<const NewTensor> tensors) {
     order.push_back(&tensor);
   }
   std::sort(order.begin(), order.end(), [](const NewTensor* a, const NewTensor* b) {
-    return std::tuple(-alignment_of(*a), std::string_view(a->name)) < std::tuple(-alignment_of(*b), std::string_view(b->name));
+    return std::tuple(-alignment_of(*a), std::string_view(a->name)) <
+           std::tuple(-alignment_of(*b), std::string_view(b->name));
   });
   return order;
 }
 
-std::string header_of(const std::vector<const NewTensor*>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string header_of(const std::vector<const NewTensor*>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   for (const auto& [key, value] : metadata)
     for (const std::string* text : {&key, &value})

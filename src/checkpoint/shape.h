@@ -16,8 +16,8 @@ inline constexpr std::size_t kMaxAxes = 64;
 /// "[2, 3]"
 std::string show(std::span<const std::int64_t> shape);
 
-/// How many numbers; nothing if the product overflows, also when it is only a 0 among the extents that hides it (so that the
-/// product of any of them fits, too).
+/// How many numbers; nothing if the product overflows, also when it is only a 0 among the extents that hides it (so
+/// that the product of any of them fits, too).
 std::optional<std::int64_t> count_of(std::span<const std::int64_t> shape);
 
 /// How many bytes they take; nothing if that overflows or they do not fill whole blocks.

@@ -13,8 +13,8 @@ namespace rootdk::checkpoint {
 namespace {
 
 constexpr std::uint64_t kEndBytes = 22, kMaxComment = 65535, kLocatorBytes = 20, kEntryBytes = 46;
-constexpr std::uint32_t kEndMark = 0x06054b50, kLocatorMark = 0x07064b50, kEnd64Mark = 0x06064b50, kEntryMark = 0x02014b50,
-                        kLocalMark = 0x04034b50;
+constexpr std::uint32_t kEndMark = 0x06054b50, kLocatorMark = 0x07064b50, kEnd64Mark = 0x06064b50,
+                        kEntryMark = 0x02014b50, kLocalMark = 0x04034b50;
 constexpr std::uint16_t kEncrypted = 1, kZip64 = 1;
 constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{1} << 26;
 // A deflated byte gives at most 1032.
@@ -53,7 +53,8 @@ Directory find_directory(const Source& source) {
     before = end - kLocatorBytes;
     Cursor locator(source, before + 8, end);
     const auto end64 = locator.number<std::uint64_t>("the zip64 locator");
-    if (end64 > before) source.refuse_at(before, "the zip64 end record is said to be at byte {}, which is behind this", end64);
+    if (end64 > before)
+      source.refuse_at(before, "the zip64 end record is said to be at byte {}, which is behind this", end64);
     Cursor record(source, end64, before, "the zip64 locator begins");
     if (record.number<std::uint32_t>("the zip64 end record") != kEnd64Mark)
       source.refuse_at(end64, "a zip64 end record is wanted here");
@@ -66,13 +67,14 @@ Directory find_directory(const Source& source) {
     source.refuse_at(end, "a zip of several parts is not read");
   }
   if (directory.bytes > kMaxDirectoryBytes)
-    source.refuse_at(end, "the zip directory has {} bytes, but at most {} are taken", directory.bytes, kMaxDirectoryBytes);
+    source.refuse_at(end, "the zip directory has {} bytes, but at most {} are taken", directory.bytes,
+                     kMaxDirectoryBytes);
   if (directory.offset > before || directory.bytes > before - directory.offset)
     source.refuse_at(end, "the zip directory is said to have {} bytes at byte {}, but it must end before byte {}",
                      directory.bytes, directory.offset, before);
   if (directory.entries > directory.bytes / kEntryBytes)
-    source.refuse_at(end, "{} zip entries are claimed, but a directory of {} bytes has room for {} at most", directory.entries,
-                     directory.bytes, directory.bytes / kEntryBytes);
+    source.refuse_at(end, "{} zip entries are claimed, but a directory of {} bytes has room for {} at most",
+                     directory.entries, directory.bytes, directory.bytes / kEntryBytes);
   return directory;
 }
 
@@ -96,9 +98,11 @@ void read_zip64(const Source& source, Cursor extra, ZipEntry& entry, std::uint64
 }
 
 // The entry's own header repeats the directory's; its name and extra field may be of other lengths.
-void find_bytes(const Source& source, ZipEntry& entry, std::uint64_t local, std::uint16_t method, std::uint64_t directory) {
+void find_bytes(const Source& source, ZipEntry& entry, std::uint64_t local, std::uint16_t method,
+                std::uint64_t directory) {
   if (local > directory)
-    source.refuse_at(entry.listed_at, "zip entry {} is said to be at byte {}, behind the entries", in_quotes(entry.name), local);
+    source.refuse_at(entry.listed_at, "zip entry {} is said to be at byte {}, behind the entries",
+                     in_quotes(entry.name), local);
   Cursor cursor(source, local, directory, "the zip directory begins");
   if (cursor.number<std::uint32_t>("a zip entry") != kLocalMark)
     source.refuse_at(local, "zip entry {} is not here", in_quotes(entry.name));
@@ -107,7 +111,8 @@ void find_bytes(const Source& source, ZipEntry& entry, std::uint64_t local, std:
   cursor.skip(16, "a zip entry");
   const auto name = cursor.number<std::uint16_t>("a zip entry"), extra = cursor.number<std::uint16_t>("a zip entry");
   if (!same_method || cursor.text(name, "a zip entry's name") != entry.name)
-    source.refuse_at(local, "zip entry {} is called or packed differently here than in the directory", in_quotes(entry.name));
+    source.refuse_at(local, "zip entry {} is called or packed differently here than in the directory",
+                     in_quotes(entry.name));
   cursor.skip(extra, "a zip entry's extra field");
   cursor.want(entry.packed_bytes, "a zip entry's bytes");
   entry.offset = cursor.position();
@@ -143,12 +148,12 @@ ZipEntry entry_here(const Source& source, Cursor& cursor, std::uint64_t director
                      in_quotes(entry.name), method);
   entry.deflated = method == 8;
   if (!entry.deflated && entry.bytes != entry.packed_bytes)
-    source.refuse_at(entry.listed_at, "zip entry {} is stored, but has {} bytes packed and {} unpacked", in_quotes(entry.name),
-                     entry.packed_bytes, entry.bytes);
+    source.refuse_at(entry.listed_at, "zip entry {} is stored, but has {} bytes packed and {} unpacked",
+                     in_quotes(entry.name), entry.packed_bytes, entry.bytes);
   find_bytes(source, entry, local, method, directory);
   if (entry.deflated && entry.bytes / kMostUnpacked > entry.packed_bytes)
-    source.refuse_at(entry.listed_at, "zip entry {} claims {} bytes from {}, more than deflate can pack", in_quotes(entry.name),
-                     entry.bytes, entry.packed_bytes);
+    source.refuse_at(entry.listed_at, "zip entry {} claims {} bytes from {}, more than deflate can pack",
+                     in_quotes(entry.name), entry.bytes, entry.packed_bytes);
   return entry;
 }
 

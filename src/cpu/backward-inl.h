@@ -1,11 +1,11 @@
-// The fused backward kernel: five products a tile, nothing of size len_q × len_kv stored. For a tile of query rows and a
-// block of keys:
+// The fused backward kernel: five products a tile, nothing of size len_q × len_kv stored. For a tile of query rows and
+// a block of keys:
 //
 //   S = K·Qᵀ → passes → P = e^{S − lse};  dP = V·dOᵀ;  dS = P∘(dP − D)∘slope,  D = dO·O − dLSE
 //   dV += P·dO    dK += dS·(cQ)    dQ += c·Kᵀ·dS
 //
-// dQ sums over ascending key blocks, dK and dV over ascending (head in group, query tile), whatever the schedule. There are
-// two schedules with the same bits: one sweep (a task owns a key head: five products) and two sweeps (tasks own key
+// dQ sums over ascending key blocks, dK and dV over ascending (head in group, query tile), whatever the schedule. There
+// are two schedules with the same bits: one sweep (a task owns a key head: five products) and two sweeps (tasks own key
 // blocks, then query tiles: seven products, but more tasks).
 #include <hwy/highway.h>
 
@@ -45,12 +45,12 @@ HWY_INLINE std::int64_t padded(std::int64_t dim) { return (dim + kLanes - 1) / k
 /// A tile of query rows with everything backward needs of it.
 struct QueryTile {
   Lanes* lanes;
-  float *qt, *d_ot;      ///< [dim][width]; q scaled by c
+  float *qt, *d_ot;          ///< [dim][width]; q scaled by c
   float *q_rows, *d_o_rows;  ///< the same row-major, rows padded to whole vectors
-  float *lse, *delta;    ///< [width]; lse is +inf for rows that saw nothing, so that P = 0
-  float* d_qt;           ///< Σ dS·k, [dim_qk][width]
+  float *lse, *delta;        ///< [width]; lse is +inf for rows that saw nothing, so that P = 0
+  float* d_qt;               ///< Σ dS·k, [dim_qk][width]
   bool finite;
-  double d_scores;       ///< Σ dS², if statistics are wanted
+  double d_scores;  ///< Σ dS², if statistics are wanted
 
   static QueryTile take(base::Arena& arena, const Shape& s) {
     return {arena.take<Lanes>(1),
@@ -69,13 +69,15 @@ struct QueryTile {
 };
 
 struct BackwardScratch {
-  QueryTile* tiles;         ///< all of a head in one sweep, else one
-  float *d_k, *d_v;         ///< [len_kv or kTileKeys][padded dim]
+  QueryTile* tiles;  ///< all of a head in one sweep, else one
+  float *d_k, *d_v;  ///< [len_kv or kTileKeys][padded dim]
   float *s, *d_s, *slope, *additive, *factor, *rows, *k, *v;
-  double* d_bias;           ///< [kTileKeys][kTileRows]
+  double* d_bias;  ///< [kTileKeys][kTileRows]
 
   static std::int64_t tiles_per_head(const Shape& s) { return (s.len_q + kTileRows - 1) / kTileRows; }
-  static std::int64_t key_blocks(const Shape& s) { return (s.len_kv + static_cast<std::int64_t>(kTileKeys) - 1) / static_cast<std::int64_t>(kTileKeys); }
+  static std::int64_t key_blocks(const Shape& s) {
+    return (s.len_kv + static_cast<std::int64_t>(kTileKeys) - 1) / static_cast<std::int64_t>(kTileKeys);
+  }
 
   static BackwardScratch take(base::Arena& arena, const Plan& plan) {
     const Shape& s = plan.shape;
@@ -160,11 +162,12 @@ class Backward {
   }
 
   Wanted wanted() const {
-    return {call_.grad.d_q.present() || wants_scale() || call_.stats, call_.grad.d_k.present(), call_.grad.d_v.present()};
+    return {call_.grad.d_q.present() || wants_scale() || call_.stats, call_.grad.d_k.present(),
+            call_.grad.d_v.present()};
   }
 
-  /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated. A row that sees no key has O = 0, and
-  /// its dO may hold anything.
+  /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated. A row that sees no
+  /// key has O = 0, and its dO may hold anything.
   HWY_NOINLINE void row_deltas(std::int64_t b, std::int64_t h) const {
     const BackwardInputs& in = call_.in;
     for (std::int64_t i = 0; i < shape_.len_q; ++i) {
@@ -178,7 +181,8 @@ class Backward {
   /// One key head: all gradients in one sweep.
   HWY_NOINLINE void sweep_kv_head(std::int64_t b, std::int64_t kv_head, const BackwardScratch& scratch) const {
     const Wanted want = wanted();
-    const std::size_t k_row = static_cast<std::size_t>(padded(shape_.dim_qk)), v_row = static_cast<std::size_t>(padded(shape_.dim_v));
+    const std::size_t k_row = static_cast<std::size_t>(padded(shape_.dim_qk)),
+                      v_row = static_cast<std::size_t>(padded(shape_.dim_v));
     std::memset(scratch.d_k, 0, static_cast<std::size_t>(shape_.len_kv) * k_row * sizeof(float));
     std::memset(scratch.d_v, 0, static_cast<std::size_t>(shape_.len_kv) * v_row * sizeof(float));
     for (std::int64_t h = kv_head * shape_.group(); h < (kv_head + 1) * shape_.group(); ++h) {
@@ -195,7 +199,8 @@ class Backward {
   }
 
   /// One block of keys: dK and dV.
-  HWY_NOINLINE void sweep_key_block(std::int64_t b, std::int64_t kv_head, std::int64_t n, const BackwardScratch& scratch) const {
+  HWY_NOINLINE void sweep_key_block(std::int64_t b, std::int64_t kv_head, std::int64_t n,
+                                    const BackwardScratch& scratch) const {
     const Wanted want{false, call_.grad.d_k.present(), call_.grad.d_v.present()};
     std::memset(scratch.d_k, 0, static_cast<std::size_t>(kKeys * padded(shape_.dim_qk)) * sizeof(float));
     std::memset(scratch.d_v, 0, static_cast<std::size_t>(kKeys * padded(shape_.dim_v)) * sizeof(float));
@@ -209,7 +214,8 @@ class Backward {
   }
 
   /// One tile of queries: dQ.
-  HWY_NOINLINE void sweep_query_tile(std::int64_t b, std::int64_t h, std::int64_t t, const BackwardScratch& scratch) const {
+  HWY_NOINLINE void sweep_query_tile(std::int64_t b, std::int64_t h, std::int64_t t,
+                                     const BackwardScratch& scratch) const {
     const Wanted want{true, false, false};
     load_tile(b, h, t, scratch.tiles[0]);
     for (std::int64_t n = 0; n < key_blocks(); ++n) {
@@ -242,8 +248,10 @@ class Backward {
             const std::size_t seen = score_gradient(tile, block, scratch);
             for (std::size_t k = 0; k < seen; ++k)
               for (int r = 0; r < tile.lanes->count; ++r)
-                scratch.d_bias[(out.shape[2] == 1 ? 0 : r) * keys + (out.shape[3] == 1 ? 0 : static_cast<std::int64_t>(k))] +=
-                    static_cast<double>(scratch.d_s[k * static_cast<std::size_t>(tile.width()) + static_cast<std::size_t>(r)]);
+                scratch.d_bias[(out.shape[2] == 1 ? 0 : r) * keys +
+                               (out.shape[3] == 1 ? 0 : static_cast<std::int64_t>(k))] +=
+                    static_cast<double>(
+                        scratch.d_s[k * static_cast<std::size_t>(tile.width()) + static_cast<std::size_t>(r)]);
           }
         }
     for (std::int64_t r = 0; r < rows; ++r)
@@ -302,7 +310,8 @@ class Backward {
     }
   };
 
-  /// Brings a tile of one head in. With `only_for`, does nothing beyond the lanes if the tile sees nothing of that block.
+  /// Brings a tile of one head in. With `only_for`, does nothing beyond the lanes if the tile sees nothing of that
+  /// block.
   HWY_INLINE void load_tile(std::int64_t b, std::int64_t h, std::int64_t t, QueryTile& tile,
                             const KeyBlock* only_for = nullptr) const {
     const RowGroup group{b, h / shape_.group(), h, shape_.len_q};
@@ -315,13 +324,15 @@ class Backward {
 
     const auto rows = static_cast<std::size_t>(count), cols = static_cast<std::size_t>(width);
     const auto dim_qk = static_cast<std::size_t>(shape_.dim_qk), dim_v = static_cast<std::size_t>(shape_.dim_v);
-    const auto q_row = static_cast<std::size_t>(padded(shape_.dim_qk)), v_row = static_cast<std::size_t>(padded(shape_.dim_v));
+    const auto q_row = static_cast<std::size_t>(padded(shape_.dim_qk)),
+               v_row = static_cast<std::size_t>(padded(shape_.dim_v));
     std::memset(tile.q_rows, 0, rows * q_row * sizeof(float));
     std::memset(tile.d_o_rows, 0, rows * v_row * sizeof(float));
     load_tile_rows(call_.in.q, lanes, tile.q_rows, q_row);
     load_tile_rows(call_.in.d_o, lanes, tile.d_o_rows, v_row);
     scale_rows(lanes, q_row, tile.q_rows);
-    tile.finite = all_finite(Matrix{tile.q_rows, q_row}, rows, dim_qk) && all_finite(Matrix{tile.d_o_rows, v_row}, rows, dim_v);
+    tile.finite =
+        all_finite(Matrix{tile.q_rows, q_row}, rows, dim_qk) && all_finite(Matrix{tile.d_o_rows, v_row}, rows, dim_v);
     to_lanes(tile.q_rows, q_row, rows, dim_qk, tile.qt, cols);
     to_lanes(tile.d_o_rows, v_row, rows, dim_v, tile.d_ot, cols);
     std::memset(tile.d_qt, 0, dim_qk * cols * sizeof(float));
@@ -344,7 +355,8 @@ class Backward {
     }
   }
 
-  HWY_INLINE KeyBlock load_block(std::int64_t b, std::int64_t kv_head, std::int64_t n, const BackwardScratch& scratch) const {
+  HWY_INLINE KeyBlock load_block(std::int64_t b, std::int64_t kv_head, std::int64_t n,
+                                 const BackwardScratch& scratch) const {
     KeyBlock block;
     block.key0 = n * kKeys;
     block.keys = static_cast<std::size_t>(std::min(kKeys, shape_.len_kv - block.key0));
@@ -357,7 +369,8 @@ class Backward {
   /// P (with dropout applied) into scratch.s and dS, the gradient of the score just before softmax, into scratch.d_s.
   /// slope, if the problem has transforms, becomes d score / d raw. Returns how many keys of the block were visited.
   template <int MR>
-  HWY_INLINE std::size_t score_gradient_tile(const QueryTile& tile, const KeyBlock& block, const BackwardScratch& scratch) const {
+  HWY_INLINE std::size_t score_gradient_tile(const QueryTile& tile, const KeyBlock& block,
+                                             const BackwardScratch& scratch) const {
     const Lanes& lanes = *tile.lanes;
     const std::size_t keys = std::min(block.keys, static_cast<std::size_t>(lanes.last_key - block.key0));
     const std::size_t n = keys * MR * kLanes;
@@ -374,7 +387,8 @@ class Backward {
     }
     if (scratch.slope) std::fill_n(scratch.slope, n, 1.0f);
     passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, RawStats{}, scratch.slope);
-    score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), {}, scratch.d_s, unused);
+    score_product<MR>(tile.d_ot, block.v.data, block.v.stride, keys, static_cast<std::size_t>(shape_.dim_v), {},
+                      scratch.d_s, unused);
     if (scratch.factor) {
       dropout_factors<MR>(problem_.dropout, place, scratch.factor);
       multiply(scratch.factor, n, scratch.d_s);
@@ -389,7 +403,8 @@ class Backward {
       ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
         const std::size_t i = (k * MR + static_cast<std::size_t>(m)) * kLanes;
         const V s = hn::Load(f32, scratch.s + i);
-        // A hidden key has P = 0 and dS = 0 even where the row or the key is NaN. (Eq, since Ne of a NaN is false on some instruction sets.)
+        // A hidden key has P = 0 and dS = 0 even where the row or the key is NaN. (Eq, since Ne of a NaN is false on
+        // some instruction sets.)
         const V p = hn::IfThenZeroElse(hn::Eq(s, minus_infinity()), exp2(hn::Mul(hn::Sub(s, lse[m]), log2e)));
         const V d_s = hn::Mul(p, hn::Sub(hn::Load(f32, scratch.d_s + i), delta[m]));
         hn::Store(p, f32, scratch.s + i);
@@ -400,12 +415,17 @@ class Backward {
     return keys;
   }
 
-  HWY_INLINE std::size_t score_gradient(const QueryTile& tile, const KeyBlock& block, const BackwardScratch& scratch) const {
+  HWY_INLINE std::size_t score_gradient(const QueryTile& tile, const KeyBlock& block,
+                                        const BackwardScratch& scratch) const {
     switch (tile.width() / kLanes) {
       case 1: return score_gradient_tile<1>(tile, block, scratch);
       case 2: return score_gradient_tile<2>(tile, block, scratch);
-      case 3: if constexpr (kMr > 2) return score_gradient_tile<3>(tile, block, scratch); break;
-      case 4: if constexpr (kMr > 3) return score_gradient_tile<4>(tile, block, scratch); break;
+      case 3:
+        if constexpr (kMr > 2) return score_gradient_tile<3>(tile, block, scratch);
+        break;
+      case 4:
+        if constexpr (kMr > 3) return score_gradient_tile<4>(tile, block, scratch);
+        break;
     }
     return 0;
   }
@@ -420,27 +440,31 @@ class Backward {
   }
 
   template <int MR, Guard kGuard>
-  HWY_INLINE void add_queries(const QueryTile& tile, const KeyBlock& block, std::size_t keys, const BackwardScratch& scratch) const {
+  HWY_INLINE void add_queries(const QueryTile& tile, const KeyBlock& block, std::size_t keys,
+                              const BackwardScratch& scratch) const {
     V one[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) one[m] = hn::Set(f32, 1.0f);
-    weighted_sum<MR, kGuard>(scratch.d_s, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), {}, tile.d_qt, one);
+    weighted_sum<MR, kGuard>(scratch.d_s, block.k.data, block.k.stride, keys, static_cast<std::size_t>(shape_.dim_qk),
+                             {}, tile.d_qt, one);
   }
 
   template <int MR>
-  HWY_INLINE void add_queries(const QueryTile& tile, const KeyBlock& block, std::size_t keys, const BackwardScratch& scratch) const {
+  HWY_INLINE void add_queries(const QueryTile& tile, const KeyBlock& block, std::size_t keys,
+                              const BackwardScratch& scratch) const {
     if (block.k_finite) add_queries<MR, Guard::kOff>(tile, block, keys, scratch);
     else add_queries<MR, Guard::kOn>(tile, block, keys, scratch);
   }
 
-  HWY_INLINE void add_keys(const QueryTile& tile, const float* weights, const float* rows, std::size_t keys, std::int64_t dim,
-                           float* out) const {
+  HWY_INLINE void add_keys(const QueryTile& tile, const float* weights, const float* rows, std::size_t keys,
+                           std::int64_t dim, float* out) const {
     const auto width = static_cast<std::size_t>(tile.width()), count = static_cast<std::size_t>(tile.lanes->count);
     const auto row = static_cast<std::size_t>(padded(dim));
     if (tile.finite) outer_product<Guard::kOff>(weights, width, rows, row, count, keys, row, out, row);
     else outer_product<Guard::kOn>(weights, width, rows, row, count, keys, row, out, row);
   }
 
-  /// ‖dS‖² of a block. Lanes without a row are left out: a key that is not finite makes their scores NaN, whoever may see it.
+  /// ‖dS‖² of a block. Lanes without a row are left out: a key that is not finite makes their scores NaN, whoever may
+  /// see it.
   HWY_INLINE double score_squares(const QueryTile& tile, const float* d_s, std::size_t keys) const {
     const auto width = static_cast<std::size_t>(tile.width()), count = static_cast<std::size_t>(tile.lanes->count);
     if (count == width) return dot_product(d_s, d_s, keys * width);
@@ -461,12 +485,17 @@ class Backward {
     switch (tile.width() / kLanes) {
       case 1: add_queries<1>(tile, block, keys, scratch); break;
       case 2: add_queries<2>(tile, block, keys, scratch); break;
-      case 3: if constexpr (kMr > 2) add_queries<3>(tile, block, keys, scratch); break;
-      case 4: if constexpr (kMr > 3) add_queries<4>(tile, block, keys, scratch); break;
+      case 3:
+        if constexpr (kMr > 2) add_queries<3>(tile, block, keys, scratch);
+        break;
+      case 4:
+        if constexpr (kMr > 3) add_queries<4>(tile, block, keys, scratch);
+        break;
     }
   }
 
-  /// Writes dQ = c·Σ dS·k and leaves the tile's part of dL/dc = Σ q·(Σ dS·k), taken before the scale so that c = 0 is legal.
+  /// Writes dQ = c·Σ dS·k and leaves the tile's part of dL/dc = Σ q·(Σ dS·k), taken before the scale so that c = 0 is
+  /// legal.
   HWY_INLINE void finish_queries(std::int64_t b, std::int64_t h, std::int64_t t, const QueryTile& tile,
                                  const BackwardScratch& scratch) const {
     const auto dim = static_cast<std::size_t>(shape_.dim_qk);
@@ -477,33 +506,39 @@ class Backward {
     const std::int64_t index = (b * shape_.heads_q + h) * tiles_per_head() + t;
     if (wants_scale()) workspace_.d_scale[index] = scale_gradient(b, h, t, count, rows);
     if (!call_.grad.d_q.present() && !call_.stats) return;
-    const double d_log_scale = call_.stats ? query_dot_products(tile, rows) : 0;  // rows still lack c, which q_rows have
+    const double d_log_scale =
+        call_.stats ? query_dot_products(tile, rows) : 0;  // rows still lack c, which q_rows have
     scale_rows(lanes, dim, rows);
-    if (call_.stats) workspace_.queries[index] = {tile.d_scores, d_log_scale, dot_product(rows, rows, count * dim), 0, 0};
+    if (call_.stats)
+      workspace_.queries[index] = {tile.d_scores, d_log_scale, dot_product(rows, rows, count * dim), 0, 0};
     if (!call_.grad.d_q.present()) return;
     store_tile_rows(call_.grad.d_q, lanes, rows, dim);
   }
 
-  /// Σ over the tile's rows of its scaled queries with rows [count][dim_qk]. Rows of zeros are left out: their queries may see nothing, and
-  /// hold anything.
+  /// Σ over the tile's rows of its scaled queries with rows [count][dim_qk]. Rows of zeros are left out: their queries
+  /// may see nothing, and hold anything.
   HWY_INLINE double query_dot_products(const QueryTile& tile, const float* rows) const {
     const auto dim = static_cast<std::size_t>(shape_.dim_qk), stride = static_cast<std::size_t>(padded(shape_.dim_qk));
     double sum = 0;
     for (std::size_t r = 0; r < static_cast<std::size_t>(tile.lanes->count); ++r)
-      if (const float* row = rows + r * dim; std::any_of(row, row + dim, [](float x) { return x != 0; })) sum += dot_product(tile.q_rows + r * stride, row, dim);
+      if (const float* row = rows + r * dim; std::any_of(row, row + dim, [](float x) { return x != 0; }))
+        sum += dot_product(tile.q_rows + r * stride, row, dim);
     return sum;
   }
 
   /// A tile's part of the gradients of what c is made of; `rows` is Σ dS·k, [count][dim_qk].
-  HWY_INLINE ScaleSums scale_gradient(std::int64_t b, std::int64_t h, std::int64_t t, std::size_t count, const float* rows) const {
+  HWY_INLINE ScaleSums scale_gradient(std::int64_t b, std::int64_t h, std::int64_t t, std::size_t count,
+                                      const float* rows) const {
     const auto dim = static_cast<std::size_t>(shape_.dim_qk);
     ScaleSums sums{};
     for (std::size_t r = 0; r < count; ++r) {
       const std::int64_t i = t * kTileRows + static_cast<std::int64_t>(r);
       double d_c = 0;
       for (std::size_t d = 0; d < dim; ++d)
-        if (const float sum = rows[r * dim + d]; sum != 0) d_c += base::read(call_.in.q, b, h, i, static_cast<std::int64_t>(d)) * static_cast<double>(sum);
-      const ScaleRow row = problem_.scale.by_row() ? base::visible_keys(problem_.mask, shape_, b, i).scale_row() : ScaleRow{};
+        if (const float sum = rows[r * dim + d]; sum != 0)
+          d_c += base::read(call_.in.q, b, h, i, static_cast<std::int64_t>(d)) * static_cast<double>(sum);
+      const ScaleRow row =
+          problem_.scale.by_row() ? base::visible_keys(problem_.mask, shape_, b, i).scale_row() : ScaleRow{};
       const Scale::Slopes slopes = problem_.scale.slopes(h, shape_.dim_qk, row);
       sums.rule += slopes.rule * d_c;
       sums.log_n_gain += slopes.log_n_gain * d_c;
@@ -516,10 +551,12 @@ class Backward {
                              const BackwardScratch& scratch) const {
     if (call_.stats)
       for (std::int64_t first = 0; first < keys; first += kKeys) {
-        const std::int64_t here = std::min(kKeys, keys - first), k_row = padded(shape_.dim_qk), v_row = padded(shape_.dim_v);
+        const std::int64_t here = std::min(kKeys, keys - first), k_row = padded(shape_.dim_qk),
+                           v_row = padded(shape_.dim_v);
         const float *d_k = scratch.d_k + first * k_row, *d_v = scratch.d_v + first * v_row;
         workspace_.keys[(b * shape_.heads_kv + kv_head) * key_blocks() + (key0 + first) / kKeys] = {
-            dot_product(d_k, d_k, static_cast<std::size_t>(here * k_row)), dot_product(d_v, d_v, static_cast<std::size_t>(here * v_row))};
+            dot_product(d_k, d_k, static_cast<std::size_t>(here * k_row)),
+            dot_product(d_v, d_v, static_cast<std::size_t>(here * v_row))};
       }
     for (std::int64_t k = 0; k < keys; ++k) {
       write_key(call_.grad.d_k, b, kv_head, key0 + k, scratch.d_k + k * padded(shape_.dim_qk));
@@ -527,9 +564,11 @@ class Backward {
     }
   }
 
-  HWY_INLINE void write_key(const Tensor& t, std::int64_t b, std::int64_t head, std::int64_t key, const float* row) const {
+  HWY_INLINE void write_key(const Tensor& t, std::int64_t b, std::int64_t head, std::int64_t key,
+                            const float* row) const {
     if (t.present())
-      store_row(t.dtype, t.data, base::offset_of(t, b, head, key, 0), t.strides[3], static_cast<std::size_t>(t.shape[3]), row);
+      store_row(t.dtype, t.data, base::offset_of(t, b, head, key, 0), t.strides[3],
+                static_cast<std::size_t>(t.shape[3]), row);
   }
 
   const base::BackwardCall& call_;
@@ -568,7 +607,8 @@ void backward(const base::BackwardCall& call) {
       });
     if (want.d_q)
       parallel_tasks(s.batch * s.heads_q * tiles, plan.threads, [&](std::int64_t task, int thread) {
-        kernel.sweep_query_tile(task / tiles / s.heads_q, task / tiles % s.heads_q, tiles - 1 - task % tiles, scratch(thread));
+        kernel.sweep_query_tile(task / tiles / s.heads_q, task / tiles % s.heads_q, tiles - 1 - task % tiles,
+                                scratch(thread));
       });
   }
   if (call.grad.d_bias.present())

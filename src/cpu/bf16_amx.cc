@@ -1,9 +1,9 @@
-// Bf16Products on Intel's AMX tiles: 16 × 16 sums of 32 products each in one instruction. The build compiles this file alone for
-// them; where it does not, there is nothing here. No inline function may be left to the linker from here: it could be taken for
-// the whole program, and must run on any machine.
+// Bf16Products on Intel's AMX tiles: 16 × 16 sums of 32 products each in one instruction. The build compiles this file
+// alone for them; where it does not, there is nothing here. No inline function may be left to the linker from here: it
+// could be taken for the whole program, and must run on any machine.
 //
-// Lanes are the columns of every sum: [16 keys][16 lanes] of scores, [16 d][16 lanes] of outputs. The left operand is then K as it
-// lies, or V transposed; the right one is q or p in the pairs they come in.
+// Lanes are the columns of every sum: [16 keys][16 lanes] of scores, [16 d][16 lanes] of outputs. The left operand is
+// then K as it lies, or V transposed; the right one is q or p in the pairs they come in.
 #include "cpu/bf16.h"
 
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) && \
@@ -28,8 +28,8 @@ constexpr std::size_t round_up(std::size_t n, std::size_t step) { return (n + st
 // To some compilers a tile load reads no memory: what was written before this is there for it.
 inline void written() { __asm__ volatile("" ::: "memory"); }
 
-// The tiles: 0 and 1 are the sums of the panel's first 16 rows by two tiles of lanes, 2 and 3 those of its second; 4 and 5 the
-// rows' operands, 6 and 7 the lanes'. The instructions want these numbers as literals.
+// The tiles: 0 and 1 are the sums of the panel's first 16 rows by two tiles of lanes, 2 and 3 those of its second; 4
+// and 5 the rows' operands, 6 and 7 the lanes'. The instructions want these numbers as literals.
 struct alignas(64) TileConfig {
   std::uint8_t palette;
   std::uint8_t start_row;
@@ -43,7 +43,8 @@ static_assert(sizeof(TileConfig) == 64);
 void configure(std::size_t panel_rows) {
   const auto first = static_cast<std::uint8_t>(panel_rows < kTile ? panel_rows : kTile);
   const auto second = static_cast<std::uint8_t>(panel_rows > kTile ? panel_rows - kTile : kTile);
-  TileConfig config = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {first, first, second, second, first, second, kTile, kTile}};
+  TileConfig config = {
+      1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {first, first, second, second, first, second, kTile, kTile}};
   __asm__ volatile("" ::"r"(&config) : "memory");  // as written(), for a local
   _tile_loadconfig(&config);
 }
@@ -109,7 +110,8 @@ bool all_ones(const float* factor, std::size_t width) {
   return true;
 }
 
-// Scores -----------------------------------------------------------------------------------------------------------------------
+// Scores
+// -----------------------------------------------------------------------------------------------------------------------
 
 template <int kLaneTiles>
 inline void score_block(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t dim, float* s) {
@@ -118,8 +120,8 @@ inline void score_block(const std::uint32_t* q, std::size_t width, Bf16Rows k, s
   store_sums<2, kLaneTiles>(s, width);
 }
 
-void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale,
-            float* s) {
+void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t keys, std::size_t dim,
+            const float* scale, float* s) {
   written();
   configure(kPanel);
   // A panel is scaled after the tiles of the next have been issued: it has then left them, and is still near.
@@ -127,7 +129,8 @@ void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t k
     if (key < keys) {
       const Bf16Rows rows = {k.data + key * k.stride, k.stride};
       std::size_t lane = 0;
-      for (; lane + 2 * kTile <= width; lane += 2 * kTile) score_block<2>(q + lane, width, rows, dim, s + key * width + lane);
+      for (; lane + 2 * kTile <= width; lane += 2 * kTile)
+        score_block<2>(q + lane, width, rows, dim, s + key * width + lane);
       if (lane < width) score_block<1>(q + lane, width, rows, dim, s + key * width + lane);
     }
     if (key > 0) multiply_lanes(s + (key - kPanel) * width, kPanel, width, scale);
@@ -135,13 +138,15 @@ void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t k
   _tile_release();
 }
 
-// Values: V transposed, [dim, up to a multiple of 16][keys, up to a multiple of 32] ---------------------------------------------
+// Values: V transposed, [dim, up to a multiple of 16][keys, up to a multiple of 32]
+// ---------------------------------------------
 
 constexpr std::size_t kPackDims = 8;  // that are transposed at once, for kDepth keys
 
 std::size_t packed_values(std::size_t keys, std::size_t dim) { return round_up(dim, kTile) * round_up(keys, kDepth); }
 
-/// Turns the six bits of an element's place in every 128-bit lane, three of the vector and three of the element, by one.
+/// Turns the six bits of an element's place in every 128-bit lane, three of the vector and three of the element, by
+/// one.
 inline void turn(const __m512i (&x)[8], __m512i (&y)[8]) {
   ROOTDK_UNROLL for (int i = 0; i < 4; ++i) {
     y[2 * i] = _mm512_unpacklo_epi16(x[i], x[i + 4]);
@@ -149,10 +154,12 @@ inline void turn(const __m512i (&x)[8], __m512i (&y)[8]) {
   }
 }
 
-/// out[d][key] = in[key][d] for 8 d and 32 keys. A 128-bit lane transposes 8 keys: three turns exchange vector and element.
-/// Not inline: 32 addresses would be kept across the loops around it, and there are not so many registers.
+/// out[d][key] = in[key][d] for 8 d and 32 keys. A 128-bit lane transposes 8 keys: three turns exchange vector and
+/// element. Not inline: 32 addresses would be kept across the loops around it, and there are not so many registers.
 __attribute__((noinline)) void transpose(Bf16Rows in, std::uint16_t* out, std::size_t out_stride) {
-  const auto row = [&](std::size_t key) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(in.data + key * in.stride)); };
+  const auto row = [&](std::size_t key) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(in.data + key * in.stride));
+  };
   __m512i x[8], y[8];
   ROOTDK_UNROLL for (std::size_t i = 0; i < 8; ++i) {  // keys i, 8 + i, 16 + i and 24 + i
     x[i] = _mm512_castsi128_si512(row(i));
@@ -189,7 +196,8 @@ void pack_values(Bf16Rows v, std::size_t keys, std::size_t dim, std::uint16_t* p
   }
 }
 
-// Weights ----------------------------------------------------------------------------------------------------------------------
+// Weights
+// ----------------------------------------------------------------------------------------------------------------------
 
 void pack_weights(float* p, std::size_t width, std::size_t keys) {
   bf16_dot()->pack_weights(p, width, keys);
@@ -197,7 +205,8 @@ void pack_weights(float* p, std::size_t width, std::size_t keys) {
   for (std::size_t i = round_up(keys, 2) / 2 * width; i < end; i += kTile) _mm512_storeu_ps(p + i, _mm512_setzero_ps());
 }
 
-// Weighted sum -----------------------------------------------------------------------------------------------------------------
+// Weighted sum
+// -----------------------------------------------------------------------------------------------------------------
 
 template <int kRowTiles, int kLaneTiles>
 inline void sum_block(const std::uint32_t* p, std::size_t width, Bf16Rows values, std::size_t keys, float* o) {
@@ -235,7 +244,8 @@ void weighted_sum(const std::uint32_t* p, std::size_t width, PackedValues v, std
   _tile_release();
 }
 
-// The machine ------------------------------------------------------------------------------------------------------------------
+// The machine
+// ------------------------------------------------------------------------------------------------------------------
 
 /// The processor has the tiles, the system saves them, and lets this process use them.
 __attribute__((target("xsave"))) bool may_use_tiles() {

@@ -1,5 +1,6 @@
-// Products of bf16 pairs with AVX512-BF16: vdpbf16ps adds two products to each f32 lane. The tiles are those of micro-inl.h and
-// narrow-inl.h, half as long. The build compiles this file alone for these instructions; where it does not, there is nothing here.
+// Products of bf16 pairs with AVX512-BF16: vdpbf16ps adds two products to each f32 lane. The tiles are those of
+// micro-inl.h and narrow-inl.h, half as long. The build compiles this file alone for these instructions; where it does
+// not, there is nothing here.
 #include "cpu/bf16.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
@@ -52,11 +53,13 @@ struct ScoreTiles {
   template <int NR>
   ROOTDK_INLINE void run(std::size_t n) const {
     __m512 acc[NR][MR];
-    ROOTDK_UNROLL for (int i = 0; i < NR; ++i) ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[i][m] = _mm512_setzero_ps();
+    ROOTDK_UNROLL for (int i = 0; i < NR; ++i) ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[i][m] =
+        _mm512_setzero_ps();
     const std::uint16_t* key = k.data + n * k.stride;
     for (std::size_t d = 0; d < dim; d += 2) {
       __m512i row[MR];
-      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) row[m] = _mm512_loadu_si512(q + (d / 2 * MR + static_cast<std::size_t>(m)) * kLanes);
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) row[m] =
+          _mm512_loadu_si512(q + (d / 2 * MR + static_cast<std::size_t>(m)) * kLanes);
       ROOTDK_UNROLL for (int i = 0; i < NR; ++i) {
         const __m512i b = broadcast_pair(key + static_cast<std::size_t>(i) * k.stride + d);
         ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[i][m] = add_products(acc[i][m], row[m], b);
@@ -65,12 +68,14 @@ struct ScoreTiles {
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
       const __m512 c = _mm512_loadu_ps(scale + static_cast<std::size_t>(m) * kLanes);
       ROOTDK_UNROLL for (int i = 0; i < NR; ++i)
-        _mm512_storeu_ps(s + ((n + static_cast<std::size_t>(i)) * MR + static_cast<std::size_t>(m)) * kLanes, _mm512_mul_ps(acc[i][m], c));
+          _mm512_storeu_ps(s + ((n + static_cast<std::size_t>(i)) * MR + static_cast<std::size_t>(m)) * kLanes,
+                           _mm512_mul_ps(acc[i][m], c));
     }
   }
 };
 
-void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s) {
+void scores(const std::uint32_t* q, std::size_t width, Bf16Rows k, std::size_t keys, std::size_t dim,
+            const float* scale, float* s) {
   switch (width / kLanes) {
     case 1: return cover<kNr<1>>(keys, ScoreTiles<1>{q, k, dim, scale, s});
     case 2: return cover<kNr<2>>(keys, ScoreTiles<2>{q, k, dim, scale, s});
@@ -89,14 +94,16 @@ void pack_values(Bf16Rows v, std::size_t keys, std::size_t dim, std::uint16_t* p
     for (std::size_t d = 0; d < dim; d += kLanes) {
       const auto mask = static_cast<__mmask16>(dim - d < kLanes ? (1u << (dim - d)) - 1 : 0xffffu);
       const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + d));
-      const __m512i high = k + 1 < keys ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + d)) : _mm512_setzero_si512();
+      const __m512i high =
+          k + 1 < keys ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + d)) : _mm512_setzero_si512();
       _mm512_mask_storeu_epi32(out + 2 * d, mask, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
     }
   }
 }
 
 void pack_weights(float* p, std::size_t width, std::size_t keys) {
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   for (std::size_t k = 0; k < keys; k += 2)
     for (std::size_t lane = 0; lane < width; lane += kLanes) {
       const __m512 even = _mm512_loadu_ps(p + k * width + lane);
@@ -120,23 +127,25 @@ struct SumTiles {
     float* out = o + d * MR * kLanes;
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
       const __m512 shrink = _mm512_loadu_ps(rescale + static_cast<std::size_t>(m) * kLanes);
-      ROOTDK_UNROLL for (int i = 0; i < NR; ++i) acc[i][m] = _mm512_mul_ps(_mm512_loadu_ps(out + static_cast<std::size_t>(i * MR + m) * kLanes), shrink);
+      ROOTDK_UNROLL for (int i = 0; i < NR; ++i) acc[i][m] =
+          _mm512_mul_ps(_mm512_loadu_ps(out + static_cast<std::size_t>(i * MR + m) * kLanes), shrink);
     }
     for (std::size_t k = 0; k < keys; k += 2) {
       __m512i w[MR];
-      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] = _mm512_loadu_si512(p + (k / 2 * MR + static_cast<std::size_t>(m)) * kLanes);
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] =
+          _mm512_loadu_si512(p + (k / 2 * MR + static_cast<std::size_t>(m)) * kLanes);
       ROOTDK_UNROLL for (int i = 0; i < NR; ++i) {
         const __m512i b = broadcast_pair(packed + k * dim + 2 * (d + static_cast<std::size_t>(i)));
         ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[i][m] = add_products(acc[i][m], w[m], b);
       }
     }
-    ROOTDK_UNROLL for (int i = 0; i < NR; ++i)
-      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) _mm512_storeu_ps(out + static_cast<std::size_t>(i * MR + m) * kLanes, acc[i][m]);
+    ROOTDK_UNROLL for (int i = 0; i < NR; ++i) ROOTDK_UNROLL for (int m = 0; m < MR; ++m)
+        _mm512_storeu_ps(out + static_cast<std::size_t>(i * MR + m) * kLanes, acc[i][m]);
   }
 };
 
-void weighted_sum(const std::uint32_t* p, std::size_t width, PackedValues v, std::size_t keys, std::size_t dim, const float* rescale,
-                  float* o) {
+void weighted_sum(const std::uint32_t* p, std::size_t width, PackedValues v, std::size_t keys, std::size_t dim,
+                  const float* rescale, float* o) {
   switch (width / kLanes) {
     case 1: return cover<kNr<1>>(dim, SumTiles<1>{p, v.data, keys, dim, rescale, o});
     case 2: return cover<kNr<2>>(dim, SumTiles<2>{p, v.data, keys, dim, rescale, o});
@@ -145,7 +154,8 @@ void weighted_sum(const std::uint32_t* p, std::size_t width, PackedValues v, std
   }
 }
 
-// Narrow tiles: vectors along d -----------------------------------------------------------------------------------------
+// Narrow tiles: vectors along d
+// -----------------------------------------------------------------------------------------
 
 ROOTDK_INLINE __m512 sum_blocks(const __m512* v) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
@@ -169,8 +179,8 @@ ROOTDK_INLINE void dots(Bf16Rows q, const std::uint16_t* k, std::size_t whole, b
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm512_setzero_ps();
   ROOTDK_UNROLL for (std::size_t j = 0; j < whole; ++j) {
     const __m512i y = _mm512_loadu_si512(k + 32 * j);
-    ROOTDK_UNROLL for (int r = 0; r < R; ++r)
-      sum[r] = add_products(sum[r], _mm512_loadu_si512(q.data + static_cast<std::size_t>(r) * q.stride + 32 * j), y);
+    ROOTDK_UNROLL for (int r = 0; r < R; ++r) sum[r] =
+        add_products(sum[r], _mm512_loadu_si512(q.data + static_cast<std::size_t>(r) * q.stride + 32 * j), y);
   }
   if (!half) return;
   const __m512i y = _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + 32 * whole)));
@@ -182,7 +192,8 @@ ROOTDK_INLINE void dots(Bf16Rows q, const std::uint16_t* k, std::size_t whole, b
 
 // s[row][key] for R rows, kLanes/R keys at a time. kWhole is the dim in vectors of 32 where it is known, else 0.
 template <int R, std::size_t kWhole>
-ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
+ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s,
+                              std::size_t s_stride) {
   constexpr std::size_t kKeys = kLanes / R;
   const std::size_t whole = kWhole ? kWhole : dim / 32;
   const bool half = kWhole ? false : dim % 32 != 0;
@@ -201,10 +212,12 @@ ROOTDK_INLINE void score_rows(Bf16Rows q, Bf16Rows k, std::size_t keys, std::siz
   }
 }
 
-// Four rows at once: each block of 128 bits belongs to one row and meets the same 8 elements of a key, so a score is a sum over 4
-// lanes and 4 keys fill one vector with scores. q is [dim/8] vectors; kOctets is dim/8 where it is known, else 0.
+// Four rows at once: each block of 128 bits belongs to one row and meets the same 8 elements of a key, so a score is a
+// sum over 4 lanes and 4 keys fill one vector with scores. q is [dim/8] vectors; kOctets is dim/8 where it is known,
+// else 0.
 template <std::size_t kOctets, int kKeys>
-ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, std::size_t dim, __m512 scale, float* s, std::size_t s_stride) {
+ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, std::size_t dim, __m512 scale, float* s,
+                                   std::size_t s_stride) {
   const std::size_t octets = kOctets ? kOctets : dim / 8;
   __m512 acc[kKeys];
   const std::uint16_t* key = k.data + n * k.stride;
@@ -216,7 +229,8 @@ ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, 
       sum = add_products(sum, q[j], _mm512_broadcast_i32x4(_mm_loadu_si128(at)));
     }
     acc[i] = _mm512_add_ps(even, odd);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // keys come from memory one after another: compilers must not mix their loads
+    std::atomic_signal_fence(
+        std::memory_order_seq_cst);  // keys come from memory one after another: compilers must not mix their loads
   }
   ROOTDK_UNROLL for (int i = 0; i < kKeys; i += 4) {
     const __m512 sums = _mm512_mul_ps(sum_blocks(acc + i), scale);
@@ -231,10 +245,13 @@ ROOTDK_INLINE void score_quad_keys(const __m512i* q, Bf16Rows k, std::size_t n, 
 constexpr std::size_t kMostQuad = 512;  // elements of a row that score_quad() has room for
 
 template <std::size_t kOctets>
-ROOTDK_INLINE void score_quad(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
+ROOTDK_INLINE void score_quad(Bf16Rows q, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s,
+                              std::size_t s_stride) {
   __m512i rows[kOctets ? kOctets : kMostQuad / 8];
   for (std::size_t j = 0; j < dim / 8; ++j) {
-    const auto part = [&](std::size_t r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q.data + r * q.stride + 8 * j)); };
+    const auto part = [&](std::size_t r) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q.data + r * q.stride + 8 * j));
+    };
     const __m256i low = _mm256_set_m128i(part(1), part(0)), high = _mm256_set_m128i(part(3), part(2));
     rows[j] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
   }
@@ -251,7 +268,8 @@ ROOTDK_INLINE void score_quad(Bf16Rows q, Bf16Rows k, std::size_t keys, std::siz
 }
 
 template <std::size_t kWhole>
-void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s, std::size_t s_stride) {
+void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale,
+               float* s, std::size_t s_stride) {
   std::size_t r = 0;
   const auto from = [&] { return Bf16Rows{q.data + r * q.stride, q.stride}; };
   for (; r + 4 <= rows; r += 4) {
@@ -262,8 +280,8 @@ void score_all(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::
   if (r < rows) score_rows<1, kWhole>(from(), k, keys, dim, scale + r, s + r * s_stride, s_stride);
 }
 
-void narrow_scores(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale, float* s,
-                   std::size_t s_stride) {
+void narrow_scores(Bf16Rows q, std::size_t rows, Bf16Rows k, std::size_t keys, std::size_t dim, const float* scale,
+                   float* s, std::size_t s_stride) {
   switch (dim) {
     case 64: return score_all<2>(q, rows, k, keys, dim, scale, s, s_stride);
     case 128: return score_all<4>(q, rows, k, keys, dim, scale, s, s_stride);
@@ -313,7 +331,9 @@ struct NarrowSumTiles {
     __m512 low[R][J], high[R][J];
     const std::size_t d0 = 32 * j0, left = dim - d0;
     const auto is_half = [&](int j) { return left < 32 * (static_cast<std::size_t>(j) + 1); };
-    const auto at = [&](int r, int j) { return o + static_cast<std::size_t>(r) * dim + d0 + 32 * static_cast<std::size_t>(j); };
+    const auto at = [&](int r, int j) {
+      return o + static_cast<std::size_t>(r) * dim + d0 + 32 * static_cast<std::size_t>(j);
+    };
     ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
       const __m512 shrink = _mm512_set1_ps(rescale[r]);
       ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
@@ -328,7 +348,8 @@ struct NarrowSumTiles {
       const __mmask32 there = k + 1 < keys ? 0xffffffffu : 0;
       ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
         const __mmask32 columns = j + 1 < J ? 0xffffffffu : mask;
-        const __m512i x = _mm512_maskz_loadu_epi16(columns, even + 32 * j), y = _mm512_maskz_loadu_epi16(columns & there, odd + 32 * j);
+        const __m512i x = _mm512_maskz_loadu_epi16(columns, even + 32 * j),
+                      y = _mm512_maskz_loadu_epi16(columns & there, odd + 32 * j);
         const __m512i xy_low = _mm512_unpacklo_epi16(x, y), xy_high = _mm512_unpackhi_epi16(x, y);
         ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
           const __m512i w = broadcast_pair(p + static_cast<std::size_t>(r) * p_stride + k / 2);
@@ -337,17 +358,16 @@ struct NarrowSumTiles {
         }
       }
     }
-    ROOTDK_UNROLL for (int r = 0; r < R; ++r)
-      ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
-        const Halves x = from_halves({low[r][j], high[r][j]});
-        _mm512_storeu_ps(at(r, j), x.low);
-        if (!is_half(j)) _mm512_storeu_ps(at(r, j) + 16, x.high);
-      }
+    ROOTDK_UNROLL for (int r = 0; r < R; ++r) ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
+      const Halves x = from_halves({low[r][j], high[r][j]});
+      _mm512_storeu_ps(at(r, j), x.low);
+      if (!is_half(j)) _mm512_storeu_ps(at(r, j) + 16, x.high);
+    }
   }
 };
 
-void narrow_sum(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim,
-                const float* rescale, float* o) {
+void narrow_sum(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, Bf16Rows v, std::size_t keys,
+                std::size_t dim, const float* rescale, float* o) {
   constexpr std::size_t kFew = 32;  // keys whose V stays in L1 for the rows and columns that come later
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   const std::size_t vectors = (dim + 31) / 32;
@@ -357,16 +377,20 @@ void narrow_sum(const std::uint32_t* p, std::size_t p_stride, std::size_t rows, 
     const std::uint32_t* weights = p + k / 2;
     const float* shrink = k == 0 ? rescale : ones;
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) cover<3>(vectors, NarrowSumTiles<4>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
-    for (; r + 2 <= rows; r += 2) cover<4>(vectors, NarrowSumTiles<2>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
-    if (r < rows) cover<4>(vectors, NarrowSumTiles<1>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
+    for (; r + 4 <= rows; r += 4)
+      cover<3>(vectors, NarrowSumTiles<4>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
+    for (; r + 2 <= rows; r += 2)
+      cover<4>(vectors, NarrowSumTiles<2>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
+    if (r < rows)
+      cover<4>(vectors, NarrowSumTiles<1>{weights + r * p_stride, p_stride, from, here, dim, shrink + r, o + r * dim});
   }
 }
 
 }  // namespace
 
 const Bf16Products* bf16_dot() {
-  // Intel's cores take several cycles for each vdpbf16ps: half the speed of f32 (measured on Emerald Rapids). AMD's take one.
+  // Intel's cores take several cycles for each vdpbf16ps: half the speed of f32 (measured on Emerald Rapids). AMD's
+  // take one.
   static const Bf16Products products = {.isa = "AVX3_BF16",
                                         .pays = !__builtin_cpu_is("intel"),
                                         .dim_step = 2,
@@ -379,8 +403,9 @@ const Bf16Products* bf16_dot() {
                                         .narrow_scores = &narrow_scores,
                                         .narrow_pack_weights = &narrow_pack_weights,
                                         .narrow_sum = &narrow_sum};
-  static const bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+  static const bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                             __builtin_cpu_supports("avx512bf16");
   return usable ? &products : nullptr;
 }
 

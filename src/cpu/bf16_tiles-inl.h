@@ -33,8 +33,8 @@ HWY_INLINE void copy_bf16(const ConstTensor& t, std::int64_t offset, std::uint16
 }
 
 /// Keys as they lie in memory where that is possible and their number needs no padding, else a copy in `scratch`.
-HWY_INLINE StoredMatrix bring_bf16(const Problem& problem, const ConstTensor& t, const RowGroup& group, std::int64_t key0,
-                                   std::size_t keys, std::size_t step, void* scratch) {
+HWY_INLINE StoredMatrix bring_bf16(const Problem& problem, const ConstTensor& t, const RowGroup& group,
+                                   std::int64_t key0, std::size_t keys, std::size_t step, void* scratch) {
   const auto dim = static_cast<std::size_t>(t.shape[3]);
   const StoredMatrix stored = find_keys(problem, t, group.batch, group.kv_head, key0, keys);
   if (stored.data && keys % step == 0) return stored;
@@ -69,13 +69,15 @@ HWY_INLINE Bf16Rows finite_part(Bf16Rows v, std::size_t keys, std::size_t dim, s
   return {out, dim};
 }
 
-/// Where things of a row are: a pair of weights at row·p_row + pair·p_pair, element d of the output at row·o_row + d·o_dim.
+/// Where things of a row are: a pair of weights at row·p_row + pair·p_pair, element d of the output at row·o_row +
+/// d·o_dim.
 struct RowSteps {
   std::size_t p_row, p_pair, o_row, o_dim;
 };
 
 /// o += p·v for every v that is not finite, where p is not 0. Rare, so simple.
-HWY_INLINE void add_not_finite(const std::uint32_t* p, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim, RowSteps at, float* o) {
+HWY_INLINE void add_not_finite(const std::uint32_t* p, std::size_t rows, Bf16Rows v, std::size_t keys, std::size_t dim,
+                               RowSteps at, float* o) {
   for (std::size_t k = 0; k < keys; ++k)
     for (std::size_t d = 0; d < dim; ++d) {
       const std::uint16_t x = v.data[k * v.stride + d];

@@ -1,4 +1,5 @@
-// Blocks of tensors on their way in and out: any dtype and stride on the outside, f32 inside. The storage dtype ends here.
+// Blocks of tensors on their way in and out: any dtype and stride on the outside, f32 inside. The storage dtype ends
+// here.
 #include <hwy/highway.h>
 
 #include <bit>
@@ -42,8 +43,9 @@ HWY_INLINE std::uint16_t narrow_f16(float value) {
   // Adding 1/2 lines the last bit up with f16's smallest step, 2^−24.
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   const std::uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  return static_cast<std::uint16_t>(
-      sign | (magnitude >= 0x47800000u ? large : magnitude < 0x38800000u ? subnormal : normal));
+  return static_cast<std::uint16_t>(sign | (magnitude >= 0x47800000u  ? large
+                                            : magnitude < 0x38800000u ? subnormal
+                                                                      : normal));
 }
 
 HWY_INLINE std::uint16_t narrow_bf16(float value) {
@@ -54,15 +56,15 @@ HWY_INLINE std::uint16_t narrow_bf16(float value) {
 
 HWY_INLINE float widen_f32(float x) { return x; }
 
-#define ROOTDK_LOAD_LOOP(type, widen)                                              \
-  {                                                                                \
-    const type* HWY_RESTRICT from = static_cast<const type*>(data) + offset;       \
-    if (stride == 1) {                                                             \
-      for (std::size_t i = 0; i < n; ++i) out[i] = widen(from[i]);                 \
-    } else {                                                                       \
+#define ROOTDK_LOAD_LOOP(type, widen)                                                                    \
+  {                                                                                                      \
+    const type* HWY_RESTRICT from = static_cast<const type*>(data) + offset;                             \
+    if (stride == 1) {                                                                                   \
+      for (std::size_t i = 0; i < n; ++i) out[i] = widen(from[i]);                                       \
+    } else {                                                                                             \
       for (std::size_t i = 0; i < n; ++i) out[i] = widen(from[static_cast<std::ptrdiff_t>(i) * stride]); \
-    }                                                                              \
-  }                                                                                \
+    }                                                                                                    \
+  }                                                                                                      \
   break
 
 /// n elements, `stride` apart, as f32.
@@ -78,15 +80,15 @@ HWY_INLINE void load_row(DType dtype, const void* data, std::int64_t offset, std
 }
 #undef ROOTDK_LOAD_LOOP
 
-#define ROOTDK_STORE_LOOP(type, narrow)                                            \
-  {                                                                                \
-    type* HWY_RESTRICT to = static_cast<type*>(data) + offset;                     \
-    if (stride == 1) {                                                             \
-      for (std::size_t i = 0; i < n; ++i) to[i] = narrow(in[i]);                   \
-    } else {                                                                       \
+#define ROOTDK_STORE_LOOP(type, narrow)                                                                \
+  {                                                                                                    \
+    type* HWY_RESTRICT to = static_cast<type*>(data) + offset;                                         \
+    if (stride == 1) {                                                                                 \
+      for (std::size_t i = 0; i < n; ++i) to[i] = narrow(in[i]);                                       \
+    } else {                                                                                           \
       for (std::size_t i = 0; i < n; ++i) to[static_cast<std::ptrdiff_t>(i) * stride] = narrow(in[i]); \
-    }                                                                              \
-  }                                                                                \
+    }                                                                                                  \
+  }                                                                                                    \
   break
 
 HWY_INLINE void store_row(DType dtype, void* data, std::int64_t offset, std::int64_t stride, std::size_t n,
@@ -179,7 +181,8 @@ HWY_INLINE auto find_tile_rows(const BasicTensor<Void>& t, const Lanes& lanes) {
   };
   const bool one_head = lanes.head[0] == lanes.head[lanes.count - 1];
   if (t.dtype != DType::kF32 || !one_head || (t.strides[3] != 1 && t.shape[3] != 1) || t.strides[2] < 0) return Rows{};
-  return Rows{static_cast<Float*>(t.data) + base::offset_of(t, lanes.batch, lanes.head[0], lanes.query[0], 0), static_cast<std::size_t>(t.strides[2])};
+  return Rows{static_cast<Float*>(t.data) + base::offset_of(t, lanes.batch, lanes.head[0], lanes.query[0], 0),
+              static_cast<std::size_t>(t.strides[2])};
 }
 
 /// in [count, dim] row-major → out [dim][width] with lanes beyond count zeroed.

@@ -40,10 +40,12 @@ class ComponentSums {
     for (std::size_t r = 0; r < count; ++r) all = all && counts(r);
     if (all && all_finite(rows, count, dim_)) return add_finite(rows, count);
     for (std::size_t r = 0; r < count; ++r)
-      if (const Matrix row{rows.data + r * rows.stride, rows.stride}; counts(r) && all_finite(row, 1, dim_)) add_finite(row, 1);
+      if (const Matrix row{rows.data + r * rows.stride, rows.stride}; counts(r) && all_finite(row, 1, dim_))
+        add_finite(row, 1);
   }
 
-  /// Before anything is added: sums of squares about a row of the same population keep their digits where the mean is large.
+  /// Before anything is added: sums of squares about a row of the same population keep their digits where the mean is
+  /// large.
   void refer_to(const float* row) {
     if (all_finite(Matrix{row, dim_}, 1, dim_)) std::copy_n(row, dim_, reference_);
   }
@@ -99,7 +101,9 @@ class ComponentSums {
   double rows_ = 0, squares_ = 0;
 };
 
-HWY_INLINE bool wants_causes(const Problem& problem) { return problem.stats == StatsLevel::kFull && problem.stats_options.causes; }
+HWY_INLINE bool wants_causes(const Problem& problem) {
+  return problem.stats == StatsLevel::kFull && problem.stats_options.causes;
+}
 
 /// One a thread.
 struct CausesScratch {
@@ -110,12 +114,15 @@ struct CausesScratch {
   static constexpr std::int64_t kRows = 32;
 
   static CausesScratch take(base::Arena& arena, const Shape& s) {
-    return {arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk), arena.take<std::uint8_t>(s.len_kv)};
+    return {arena.take<float>(s.dim_qk), arena.take<float>(kRows * s.dim_qk), arena.take<double>(s.dim_qk),
+            arena.take<std::uint8_t>(s.len_kv)};
   }
 };
 
-/// Fills in call.causes for the heads that read one key head, from the queries that see a key, as the records say, and the keys that are seen.
-HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std::int64_t kv_head, const CausesScratch& scratch) {
+/// Fills in call.causes for the heads that read one key head, from the queries that see a key, as the records say, and
+/// the keys that are seen.
+HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std::int64_t kv_head,
+                              const CausesScratch& scratch) {
   const Shape& s = call.plan.shape;
   const auto dim = static_cast<std::size_t>(s.dim_qk);
   const auto size = static_cast<double>(s.dim_qk);
@@ -125,7 +132,8 @@ HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std
   ComponentSums keys(dim, scratch.reference, scratch.sums);
   base::mark_seen_keys(call.plan.problem.mask, s, b, kv_head, scratch.seen);
   const std::int64_t first_seen = std::find(scratch.seen, scratch.seen + s.len_kv, std::uint8_t{1}) - scratch.seen;
-  for (std::int64_t key0 = first_seen / CausesScratch::kRows * CausesScratch::kRows; key0 < s.len_kv; key0 += CausesScratch::kRows) {
+  for (std::int64_t key0 = first_seen / CausesScratch::kRows * CausesScratch::kRows; key0 < s.len_kv;
+       key0 += CausesScratch::kRows) {
     const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, s.len_kv - key0));
     const std::uint8_t* seen = scratch.seen + key0;
     if (std::find(seen, seen + count, std::uint8_t{1}) == seen + count) continue;
@@ -142,7 +150,8 @@ HWY_NOINLINE void find_causes(const base::ForwardCall& call, std::int64_t b, std
     for (std::int64_t first = 0; first < s.len_q; first += CausesScratch::kRows) {
       const auto count = static_cast<std::size_t>(std::min(CausesScratch::kRows, s.len_q - first));
       for (std::size_t r = 0; r < count; ++r)
-        load_row(call.in.q.dtype, call.in.q.data, base::offset_of(call.in.q, b, h, first + static_cast<std::int64_t>(r), 0), call.in.q.strides[3], dim,
+        load_row(call.in.q.dtype, call.in.q.data,
+                 base::offset_of(call.in.q, b, h, first + static_cast<std::int64_t>(r), 0), call.in.q.strides[3], dim,
                  scratch.rows + r * dim);
       const base::RowRecord* records = call.records + (b * s.heads_q + h) * s.len_q + first;
       queries.add({scratch.rows, dim}, count, [&](std::size_t r) { return records[r].visible > 0; });

@@ -2,8 +2,8 @@
 //
 //   S = K·Qᵀ  →  passes (cap, transform, bias, mask)  →  softmax step (moves the maximum)  →  O = O·r + V·P
 //
-// Several tiles of rows share each block of K and V while it is in cache (and converted to f32). Long key lists with few
-// queries are split; parts are merged in order.
+// Several tiles of rows share each block of K and V while it is in cache (and converted to f32). Long key lists with
+// few queries are split; parts are merged in order.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -46,11 +46,14 @@ namespace HWY_NAMESPACE {
 /// RowState of a tile: one lane a row. Unnormalised output in `o`: [dim_v][width], or [row][dim_v] in a narrow plan.
 struct TileState {
   float *max, *sum, *raw_max, *visible, *o;
-  float *t = nullptr, *sum2 = nullptr, *sum3 = nullptr;  ///< SoftmaxSums; these and the moments at StatsLevel::kFull only
-  TileMoments raw = {}, score = {};                      ///< raw only where it differs
-  bool full = false;                                     ///< full statistics look at some row of the tile
+  float *t = nullptr, *sum2 = nullptr,
+        *sum3 = nullptr;             ///< SoftmaxSums; these and the moments at StatsLevel::kFull only
+  TileMoments raw = {}, score = {};  ///< raw only where it differs
+  bool full = false;                 ///< full statistics look at some row of the tile
 
-  static std::int64_t output_size(const Plan& plan) { return plan.shape.dim_v * (plan.narrow ? plan.tile_rows : kTileRows); }
+  static std::int64_t output_size(const Plan& plan) {
+    return plan.shape.dim_v * (plan.narrow ? plan.tile_rows : kTileRows);
+  }
 
   static TileState take(base::Arena& arena, const Plan& plan) {
     TileState state{arena.take<float>(kTileRows), arena.take<float>(kTileRows), arena.take<float>(kTileRows),
@@ -98,7 +101,8 @@ struct TileState {
 
 /// Moves the maximum to `largest` and turns scores into e^{s−m}, in place. `rescale` is what older sums shrink by.
 template <int MR>
-HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* largest, const TileState& state, V* rescale) {
+HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* largest, const TileState& state,
+                             V* rescale) {
   const V log2e = hn::Set(f32, kLog2E);
   V shift[MR], sum[MR];
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
@@ -122,8 +126,8 @@ HWY_INLINE void softmax_step(float* HWY_RESTRICT s, std::size_t keys, const V* l
 
 /// The same, and the sums and moments of full statistics. `hidden`: some scores are −inf because their keys are hidden.
 template <int MR>
-HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place, bool hidden, const V* largest, const TileState& state,
-                                  V* rescale, float* best) {
+HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place, bool hidden, const V* largest,
+                                  const TileState& state, V* rescale, float* best) {
   const V log2e = hn::Set(f32, kLog2E), one = hn::Set(f32, 1.0f);
   for (int m = 0; m < MR; ++m) {
     const int at = m * kLanes;
@@ -134,7 +138,8 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
     V sum = hn::Mul(old_sum, a);  // as softmax_step() adds: the same bits
     V t = hn::Zero(f32), sum2 = t, sum3 = t, x_sum = t, x_squares = t, seen_keys = t;
     V smallest = hn::Load(f32, state.score.min + at);
-    const auto rows_too_far = too_far_for_moments(state.score, at, shift);  // row by row: neighbours do not change a row's bits
+    const auto rows_too_far =
+        too_far_for_moments(state.score, at, shift);  // row by row: neighbours do not change a row's bits
     const bool far = !hn::AllFalse(f32, rows_too_far);
     const V center = hn::IfThenElse(rows_too_far, center_of_moments(state.score, at, shift), shift);
     const auto step = [&](std::size_t k, auto some_hidden, auto centred) HWY_ATTR {
@@ -182,7 +187,8 @@ HWY_INLINE void softmax_step_full(float* HWY_RESTRICT s, const TilePlace& place,
   for (int r = 0; r < place.lanes.count; ++r) *best = std::max(*best, state.max[r]);
 }
 
-/// Rows below the largest score of the task need an argmax too: they are of several heads, or the caller wants them all.
+/// Rows below the largest score of the task need an argmax too: they are of several heads, or the caller wants them
+/// all.
 HWY_INLINE bool every_argmax(const base::ForwardCall& call) {
   return call.plan.pack_group || call.out.rows.score_argmax.present() || call.out.rows.raw_argmax.present();
 }
@@ -191,10 +197,10 @@ HWY_INLINE bool every_argmax(const base::ForwardCall& call) {
 struct KeyBlock {
   std::int64_t key0;
   std::size_t keys;
-  StoredMatrix k, v;  ///< f32 but for narrow tiles, which read some dtypes as stored, and products of bf16
-  bool fresh = true;  ///< no tile has read it yet
+  StoredMatrix k, v;             ///< f32 but for narrow tiles, which read some dtypes as stored, and products of bf16
+  bool fresh = true;             ///< no tile has read it yet
   const void* packed = nullptr;  ///< the rows that scratch.packed was made of
-  int v_finite = -1;  ///< unknown until a tile that hides keys asks
+  int v_finite = -1;             ///< unknown until a tile that hides keys asks
 };
 
 struct ForwardScratch {
@@ -203,8 +209,8 @@ struct ForwardScratch {
   Lanes* lanes;
   TileState* states;
   float *s, *additive, *factor, *rows, *k, *v;
-  float* turned;  ///< a narrow tile's scores in the lanes
-  float* best;  ///< largest score that a task has met: rows that stay below it need no argmax
+  float* turned;                   ///< a narrow tile's scores in the lanes
+  float* best;                     ///< largest score that a task has met: rows that stay below it need no argmax
   std::uint16_t *packed, *finite;  ///< V for products of bf16: packed, and without what is not finite
 
   static ForwardScratch take(base::Arena& arena, const Plan& plan, const Bf16Products* bf16) {
@@ -236,11 +242,11 @@ struct ForwardScratch {
   }
 };
 
-/// O = O·rescale + V·P, with P, in scratch.s, rounded to bf16. Guarded as micro-inl.h means it, with the same bits in rows that
-/// do not see what is not finite: the product is made without it, then the rows that do see it get it added.
+/// O = O·rescale + V·P, with P, in scratch.s, rounded to bf16. Guarded as micro-inl.h means it, with the same bits in
+/// rows that do not see what is not finite: the product is made without it, then the rows that do see it get it added.
 template <int MR>
-HWY_INLINE void bf16_accumulate(const ForwardScratch& scratch, std::size_t rows, KeyBlock& block, std::size_t keys, std::size_t dim,
-                                Guard guard, const V* rescale, float* o) {
+HWY_INLINE void bf16_accumulate(const ForwardScratch& scratch, std::size_t rows, KeyBlock& block, std::size_t keys,
+                                std::size_t dim, Guard guard, const V* rescale, float* o) {
   const Bf16Products& bf16 = *scratch.bf16;
   constexpr std::size_t kWidth = MR * kLanes;
   alignas(64) float shrink[kWidth];
@@ -262,17 +268,21 @@ HWY_INLINE Guard guard_for(const Passes& passes, const TilePlace& place, KeyBloc
 }
 
 /// A block of keys for a narrow tile: everything row-major, s is [row][stride].
-HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* q,
-                                       const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
+HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes,
+                                       const float* q, const TileState& state, KeyBlock& block,
+                                       const ForwardScratch& scratch) {
   const Problem& problem = call.plan.problem;
-  const auto dim_qk = static_cast<std::size_t>(call.plan.shape.dim_qk), dim_v = static_cast<std::size_t>(call.plan.shape.dim_v);
+  const auto dim_qk = static_cast<std::size_t>(call.plan.shape.dim_qk),
+             dim_v = static_cast<std::size_t>(call.plan.shape.dim_v);
   const std::size_t keys = std::min(block.keys, static_cast<std::size_t>(lanes.last_key - block.key0));
   const auto rows = static_cast<std::size_t>(lanes.count), stride = static_cast<std::size_t>(call.plan.tile_keys);
   const TilePlace place{lanes, block.key0, keys};
   const Bf16Products* bf16 = scratch.bf16;
   float* s = scratch.s;
 
-  if (bf16) bf16->narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim_qk}, rows, bf16_rows(block.k), keys, dim_qk, lanes.scale, s, stride);
+  if (bf16)
+    bf16->narrow_scores({reinterpret_cast<const std::uint16_t*>(q), dim_qk}, rows, bf16_rows(block.k), keys, dim_qk,
+                        lanes.scale, s, stride);
   else narrow_scores(q, rows, block.k, keys, dim_qk, s, stride);
   const bool touched = passes.touch(place), full = state.full;
   if (touched || full) to_lanes(s, stride, rows, keys, scratch.turned, kLanes);
@@ -308,14 +318,16 @@ HWY_NOINLINE void forward_narrow_block(const base::ForwardCall& call, const Pass
   }
   for (std::size_t r = 0; r < rows; ++r) bf16->narrow_pack_weights(s + r * stride, keys);
   const auto* p = reinterpret_cast<const std::uint32_t*>(s);
-  const Bf16Rows v = guard == Guard::kOn ? finite_part(bf16_rows(block.v), block.keys, dim_v, scratch.finite) : bf16_rows(block.v);
+  const Bf16Rows v =
+      guard == Guard::kOn ? finite_part(bf16_rows(block.v), block.keys, dim_v, scratch.finite) : bf16_rows(block.v);
   bf16->narrow_sum(p, stride, rows, v, keys, dim_v, rescale, state.o);
   if (guard == Guard::kOn) add_not_finite(p, rows, bf16_rows(block.v), keys, dim_v, {stride, 1, dim_v, 1}, state.o);
 }
 
 template <int MR>
-HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const float* qt,
-                                const TileState& state, KeyBlock& block, const ForwardScratch& scratch) {
+HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes,
+                                const float* qt, const TileState& state, KeyBlock& block,
+                                const ForwardScratch& scratch) {
   const Shape& shape = call.plan.shape;
   const Problem& problem = call.plan.problem;
   // Keys after the last visible one are not computed.
@@ -327,10 +339,12 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] = hn::Load(f32, state.max + m * kLanes);
   const auto dim_qk = static_cast<std::size_t>(shape.dim_qk), dim_v = static_cast<std::size_t>(shape.dim_v);
   if (const Bf16Products* bf16 = scratch.bf16) {
-    bf16->scores(reinterpret_cast<const std::uint32_t*>(qt), MR * kLanes, bf16_rows(block.k), round_up(keys, bf16->key_step), dim_qk, lanes.scale, s);
+    bf16->scores(reinterpret_cast<const std::uint32_t*>(qt), MR * kLanes, bf16_rows(block.k),
+                 round_up(keys, bf16->key_step), dim_qk, lanes.scale, s);
     largest_of<MR>(s, keys, largest);
   } else {  // V comes into the cache meanwhile
-    score_product<MR>(qt, static_cast<const float*>(block.k.data), block.k.stride, keys, dim_qk, block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
+    score_product<MR>(qt, static_cast<const float*>(block.k.data), block.k.stride, keys, dim_qk,
+                      block.fresh ? rows_of(block.v) : Ahead{}, s, largest);
   }
   const bool full = state.full;
   if (passes.touch(place)) {
@@ -354,7 +368,9 @@ HWY_NOINLINE void forward_block(const base::ForwardCall& call, const Passes& pas
   }
 
   const Guard guard = guard_for(passes, place, block, dim_v);
-  if (scratch.bf16) return bf16_accumulate<MR>(scratch, static_cast<std::size_t>(lanes.count), block, keys, dim_v, guard, rescale, state.o);
+  if (scratch.bf16)
+    return bf16_accumulate<MR>(scratch, static_cast<std::size_t>(lanes.count), block, keys, dim_v, guard, rescale,
+                               state.o);
   const auto* v = static_cast<const float*>(block.v.data);
   const Ahead next = block.fresh ? rows_of(block.k, block.keys) : Ahead{};
   if (guard == Guard::kOn) weighted_sum<MR, Guard::kOn>(s, v, block.v.stride, keys, dim_v, next, state.o, rescale);
@@ -374,8 +390,8 @@ HWY_INLINE StoredMatrix bring_keys(const Plan& plan, std::size_t bf16_step, cons
 }
 
 /// Keys [key_from, key_to) for every tile of a task.
-HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, std::int64_t key_from, std::int64_t key_to,
-                          std::int64_t tiles, const ForwardScratch& scratch) {
+HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, std::int64_t key_from,
+                          std::int64_t key_to, std::int64_t tiles, const ForwardScratch& scratch) {
   const Shape& shape = call.plan.shape;
   const Problem& problem = call.plan.problem;
   const Passes passes(problem);
@@ -395,9 +411,11 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       const Lanes& lanes = scratch.lanes[t];
       if (!lanes.sees_block(key0, static_cast<std::int64_t>(block.keys))) continue;
       if (!loaded) {
-        const std::size_t any = scratch.bf16 ? 1 : 0, step = scratch.bf16 && !call.plan.narrow ? scratch.bf16->key_step : any;
+        const std::size_t any = scratch.bf16 ? 1 : 0,
+                          step = scratch.bf16 && !call.plan.narrow ? scratch.bf16->key_step : any;
         block.k = bring_keys(call.plan, step, call.in.k, group, key0, block.keys, scratch.k);
-        block.v = bring_keys(call.plan, any, call.in.v, group, key0, block.keys, scratch.v);  // padded when it is packed
+        block.v =
+            bring_keys(call.plan, any, call.in.v, group, key0, block.keys, scratch.v);  // padded when it is packed
         loaded = true;
       }
       const float* qt = scratch.qt + t * shape.dim_qk * kTileRows;
@@ -408,8 +426,12 @@ HWY_INLINE void walk_keys(const base::ForwardCall& call, const RowGroup& group, 
       switch (width_of(lanes.count) / kLanes) {
         case 1: forward_block<1>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
         case 2: forward_block<2>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
-        case 3: if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
-        case 4: if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, scratch.states[t], block, scratch); break;
+        case 3:
+          if constexpr (kMr > 2) forward_block<3>(call, passes, lanes, qt, scratch.states[t], block, scratch);
+          break;
+        case 4:
+          if constexpr (kMr > 3) forward_block<4>(call, passes, lanes, qt, scratch.states[t], block, scratch);
+          break;
       }
       block.fresh = false;
     }
@@ -439,7 +461,8 @@ HWY_INLINE void load_queries(const base::ForwardCall& call, const ForwardScratch
   }
   const auto found = find_tile_rows(call.in.q, lanes);
   if (!found.data) load_tile_rows(call.in.q, lanes, scratch.rows, dim);
-  to_lanes(found.data ? found.data : scratch.rows, found.data ? found.stride : dim, static_cast<std::size_t>(count), dim, qt, static_cast<std::size_t>(width));
+  to_lanes(found.data ? found.data : scratch.rows, found.data ? found.stride : dim, static_cast<std::size_t>(count),
+           dim, qt, static_cast<std::size_t>(width));
   scale_lanes(lanes.scale, static_cast<std::size_t>(width), dim, qt);
 }
 
@@ -467,7 +490,8 @@ HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileSta
     const V shift = hn::IfThenElse(hn::Eq(max, minus_infinity()), hn::Zero(f32), max);
     const V shrink_a = exp(hn::Sub(a, shift)), shrink_b = exp(hn::Sub(b, shift));
     hn::Store(max, f32, into.max + m);
-    hn::Store(hn::MulAdd(hn::Load(f32, part.sum + m), shrink_b, hn::Mul(hn::Load(f32, into.sum + m), shrink_a)), f32, into.sum + m);
+    hn::Store(hn::MulAdd(hn::Load(f32, part.sum + m), shrink_b, hn::Mul(hn::Load(f32, into.sum + m), shrink_a)), f32,
+              into.sum + m);
     hn::Store(hn::Max(hn::Load(f32, into.raw_max + m), hn::Load(f32, part.raw_max + m)), f32, into.raw_max + m);
     hn::Store(hn::Add(hn::Load(f32, into.visible + m), hn::Load(f32, part.visible + m)), f32, into.visible + m);
     hn::Store(shrink_a, f32, shrinks[0] + m);
@@ -480,7 +504,8 @@ HWY_INLINE void merge_states(const Plan& plan, const Lanes& lanes, const TileSta
       const V shrink_a = plan.narrow ? hn::Set(f32, shrinks[0][i]) : hn::Load(f32, shrinks[0] + j);
       const V shrink_b = plan.narrow ? hn::Set(f32, shrinks[1][i]) : hn::Load(f32, shrinks[1] + j);
       float* at = into.o + i * inner + j;
-      hn::Store(hn::MulAdd(hn::Load(f32, part.o + i * inner + j), shrink_b, hn::Mul(hn::Load(f32, at), shrink_a)), f32, at);
+      hn::Store(hn::MulAdd(hn::Load(f32, part.o + i * inner + j), shrink_b, hn::Mul(hn::Load(f32, at), shrink_a)), f32,
+                at);
     }
 }
 
@@ -489,7 +514,8 @@ HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, floa
     static_cast<float*>(t.data)[base::offset_of(t, lanes.batch, lanes.head[r], lanes.query[r], 0)] = value;
 }
 
-HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& passes, const Lanes& lanes, const TileState& state, int r) {
+HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& passes, const Lanes& lanes,
+                                        const TileState& state, int r) {
   base::SoftmaxSums sums = state.sums(r);
   double sink_mass = 0;
   if (!problem.sink.empty()) {
@@ -498,12 +524,13 @@ HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& pa
     sink_mass = sink.moved_to(sums.max).sum / sums.sum;
   }
   const base::RowMoments score = state.score.row(r);
-  return {passes.raw_differs() ? state.raw.row(r) : score, score, sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
+  return {
+      passes.raw_differs() ? state.raw.row(r) : score, score, sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
 }
 
 /// Divides by the sum, lets the sink in, writes O, lse and statistics.
-HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes, const TileState& state,
-                            float* rows) {
+HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes, const Lanes& lanes,
+                            const TileState& state, float* rows) {
   const Shape& shape = call.plan.shape;
   const Problem& problem = call.plan.problem;
   const Outputs& out = call.out;
@@ -524,10 +551,12 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
   const Matrix result = found.data && !call.plan.narrow ? Matrix{found.data, found.stride} : Matrix{rows, dim};
   if (call.plan.narrow) {
     for (int r = 0; r < lanes.count; ++r)
-      for (std::size_t d = 0; d < dim; ++d) rows[static_cast<std::size_t>(r) * dim + d] = state.o[static_cast<std::size_t>(r) * dim + d] * gain[r];
+      for (std::size_t d = 0; d < dim; ++d)
+        rows[static_cast<std::size_t>(r) * dim + d] = state.o[static_cast<std::size_t>(r) * dim + d] * gain[r];
   } else {
     scale_lanes(gain, static_cast<std::size_t>(width), dim, state.o);
-    transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count), found.data ? found.data : rows, result.stride);
+    transpose(state.o, static_cast<std::size_t>(width), dim, static_cast<std::size_t>(lanes.count),
+              found.data ? found.data : rows, result.stride);
   }
   if (result.data == rows) store_tile_rows(out.o, lanes, rows, dim);
 
@@ -543,15 +572,21 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     const std::int32_t visible =
         passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r]) : lanes.end[r] - lanes.begin[r];
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];
-    const base::RowRecord record = {static_cast<double>(raw_max), static_cast<double>(state.max[r]), static_cast<double>(gain[r]),
-                                    static_cast<double>(lse[r]), visible, finite};
+    const base::RowRecord record = {static_cast<double>(raw_max),
+                                    static_cast<double>(state.max[r]),
+                                    static_cast<double>(gain[r]),
+                                    static_cast<double>(lse[r]),
+                                    visible,
+                                    finite};
     call.records[index] = record;
     if (!call.full) continue;
     const bool sampled = base::is_sampled(problem.stats_options, lanes.query[r]);
     if (sampled) call.full[index] = full_record(problem, passes, lanes, state, r);
     for (const base::FullRowTensor& t : base::kFullRowTensors)
       if (const Tensor& tensor = out.rows.*t.tensor; tensor.present())
-        write_row_value(tensor, lanes, r, sampled ? static_cast<float>(t.value(record, call.full[index])) : std::numeric_limits<float>::quiet_NaN());
+        write_row_value(
+            tensor, lanes, r,
+            sampled ? static_cast<float>(t.value(record, call.full[index])) : std::numeric_limits<float>::quiet_NaN());
   }
 }
 
@@ -688,7 +723,8 @@ void forward(const base::ForwardCall& call) {
                    [&](std::int64_t task, int thread) { forward_task(call, tasks, task, workspace.scratch[thread]); });
   } else {
     parallel_tasks(tasks.total * tasks.splits, plan.threads, [&](std::int64_t index, int thread) {
-      forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states, workspace.scratch[thread]);
+      forward_split(call, tasks, index / tasks.splits, index % tasks.splits, workspace.states,
+                    workspace.scratch[thread]);
     });
     parallel_tasks(tasks.total, plan.threads, [&](std::int64_t task, int thread) {
       merge_splits(call, tasks, task, workspace.states, workspace.scratch[thread]);

@@ -12,8 +12,8 @@ namespace rootdk::cpu {
 
 struct FusedForward {
   const char* isa;
-  const char* backward_isa;  ///< whose backward goes with it
-  const Bf16Products* bf16;  ///< null: multiplies in f32, takes any dtype but f64
+  const char* backward_isa;           ///< whose backward goes with it
+  const Bf16Products* bf16;           ///< null: multiplies in f32, takes any dtype but f64
   std::int64_t tile_rows, tile_keys;  ///< of one register tile and key block
   std::int64_t lanes;                 ///< of a vector
   std::size_t (*workspace_bytes)(const Plan& plan);

@@ -13,9 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-FusedBackward backward_entry() {
-  return {hwy::TargetName(HWY_TARGET), &backward_workspace_bytes, &backward};
-}
+FusedBackward backward_entry() { return {hwy::TargetName(HWY_TARGET), &backward_workspace_bytes, &backward}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace rootdk::cpu

@@ -17,15 +17,17 @@ const Bf16Products* no_bf16() { return nullptr; }
 
 template <const Bf16Products* (*kProducts)()>
 FusedForward entry(const char* isa) {
-  return {isa, hwy::TargetName(HWY_TARGET), kProducts(), kTileRows, static_cast<std::int64_t>(kTileKeys), kLanes,
-          &forward_workspace_bytes<kProducts>, &forward<kProducts>};
+  return {
+      isa,    hwy::TargetName(HWY_TARGET),         kProducts(),        kTileRows, static_cast<std::int64_t>(kTileKeys),
+      kLanes, &forward_workspace_bytes<kProducts>, &forward<kProducts>};
 }
 
 // Best first.
 std::vector<FusedForward> forward_entries() {
   std::vector<FusedForward> entries = {entry<&no_bf16>(hwy::TargetName(HWY_TARGET))};
 #if HWY_TARGET == HWY_AVX3
-  if (const Bf16Products* dot = bf16_dot(); dot && dot->pays) entries.insert(entries.begin(), entry<&bf16_dot>(dot->isa));
+  if (const Bf16Products* dot = bf16_dot(); dot && dot->pays)
+    entries.insert(entries.begin(), entry<&bf16_dot>(dot->isa));
   if (const Bf16Products* amx = bf16_amx()) entries.insert(entries.begin(), entry<&bf16_amx>(amx->isa));
 #endif
   return entries;
@@ -45,7 +47,8 @@ HWY_EXPORT(forward_entries);
 const std::vector<FusedForward>& fused_forward() {
   static const std::vector<FusedForward> all = [] {
     std::vector<FusedForward> entries;
-    for (const std::vector<FusedForward>& some : usable_entries<std::vector<FusedForward>>(HWY_DISPATCH_TABLE(forward_entries)))
+    for (const std::vector<FusedForward>& some :
+         usable_entries<std::vector<FusedForward>>(HWY_DISPATCH_TABLE(forward_entries)))
       entries.insert(entries.end(), some.begin(), some.end());
     return entries;
   }();

@@ -38,7 +38,8 @@ void Lanes::fill(const Plan& plan, const RowGroup& group, std::int64_t first_row
     position[lane] = static_cast<std::int32_t>(range.position);
     head[lane] = static_cast<std::uint32_t>(h);
     query[lane] = static_cast<std::uint32_t>(i);
-    scale[lane] = static_cast<float>(scale_by_row ? head_scale * problem.scale.length_factor(h, range.scale_row()) : head_scale);
+    scale[lane] =
+        static_cast<float>(scale_by_row ? head_scale * problem.scale.length_factor(h, range.scale_row()) : head_scale);
     slope[lane] = problem.mask.alibi_slopes.empty() ? 0 : problem.mask.alibi_slopes[static_cast<std::size_t>(h)];
     all_from = std::max(all_from, range.begin);
     all_to = std::min(all_to, range.end);

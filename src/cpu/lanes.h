@@ -11,7 +11,8 @@ namespace rootdk::cpu {
 
 inline constexpr int kMaxTileRows = 64;
 
-/// Rows come in groups that share keys and values: all queries of one head or, packed, of all heads that read one key head.
+/// Rows come in groups that share keys and values: all queries of one head or, packed, of all heads that read one key
+/// head.
 struct RowGroup {
   std::int64_t batch, kv_head, first_head;
   std::int64_t rows;  ///< row r is query r % len_q of head first_head + r / len_q
@@ -34,7 +35,7 @@ struct alignas(64) Lanes {
   std::uint32_t head[kMaxTileRows], query[kMaxTileRows];
   float scale[kMaxTileRows], slope[kMaxTileRows];  ///< c, and ALiBi's slope
   std::int64_t batch;
-  int count;  ///< lanes in use
+  int count;                         ///< lanes in use
   std::int64_t first_key, last_key;  ///< some row sees keys only within [first_key, last_key)
   std::int64_t all_from, all_to;     ///< every row sees [all_from, all_to)
 

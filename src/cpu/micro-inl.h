@@ -1,6 +1,6 @@
 // The three products, as register tiles. Lanes are query rows: a matrix with W = MR·lanes rows is held transposed, as
-// [column][W], so that an element of K or V is one broadcast that feeds MR multiply-adds, K and V are read as they lie in
-// memory, and nothing is ever summed across lanes.
+// [column][W], so that an element of K or V is one broadcast that feeds MR multiply-adds, K and V are read as they lie
+// in memory, and nothing is ever summed across lanes.
 //
 //   score_product:  S[k][W]  = Σ_d K[k][d]·Qᵀ[d][W]          (also dP = V·dOᵀ)
 //   weighted_sum:   O[j][W]  = O[j][W]·r[W] + Σ_k V[k][j]·P[k][W]   (also dQ += Kᵀ·dS)
@@ -27,8 +27,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-// Register tile: MR vectors × kNr<MR> broadcasts, as many accumulators; the rest of the registers hold operands. Fewer vectors
-// take more broadcasts, to keep the multiply-adds' latency covered.
+// Register tile: MR vectors × kNr<MR> broadcasts, as many accumulators; the rest of the registers hold operands. Fewer
+// vectors take more broadcasts, to keep the multiply-adds' latency covered.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3  // 16 registers
 inline constexpr int kMr = 2;
 template <int MR>
@@ -39,8 +39,8 @@ template <int MR>
 inline constexpr int kNr = MR == 1 ? 12 : 24 / MR;
 #endif
 
-// Rows in the lanes of one tile, and keys in a block. The tile of scores is 24 KB at 64 rows; the keys are a multiple of every
-// kNr and of 4 (dropout draws for four keys at a time).
+// Rows in the lanes of one tile, and keys in a block. The tile of scores is 24 KB at 64 rows; the keys are a multiple
+// of every kNr and of 4 (dropout draws for four keys at a time).
 inline constexpr int kTileRows = kMr * kLanes;
 inline constexpr std::size_t kTileKeys = 96;
 static_assert(kTileRows <= kMaxTileRows && kTileKeys % 24 == 0);
@@ -69,9 +69,7 @@ template <int MR, int NR>
 HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRICT k, std::size_t k_stride,
                            std::size_t dim, const Ahead& ahead, float* HWY_RESTRICT s, V* HWY_RESTRICT largest) {
   V acc[NR][MR];
-  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Zero(f32);
-  }
+  ROOTDK_UNROLL for (int n = 0; n < NR; ++n) { ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Zero(f32); }
   constexpr std::size_t kLine = 64 / sizeof(float);
   for (std::size_t line = 0; line < dim; line += kLine) {
     if (ahead.data) {
@@ -80,7 +78,8 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRI
     const std::size_t end = line + kLine < dim ? line + kLine : dim;
     for (std::size_t d = line; d < end; ++d) {
       V q[MR];
-      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) q[m] = hn::Load(f32, qt + (d * MR + static_cast<std::size_t>(m)) * kLanes);
+      ROOTDK_UNROLL for (int m = 0; m < MR; ++m) q[m] =
+          hn::Load(f32, qt + (d * MR + static_cast<std::size_t>(m)) * kLanes);
       ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
         const V b = hn::Set(f32, k[static_cast<std::size_t>(n) * k_stride + d]);
         ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::MulAdd(b, q[m], acc[n][m]);
@@ -96,16 +95,18 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT qt, const float* HWY_RESTRI
 }
 
 template <int MR, int NR, Guard kGuard>
-HWY_INLINE void sum_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT x, std::size_t x_stride, std::size_t keys,
-                         const Ahead& ahead, float* HWY_RESTRICT out, const V* HWY_RESTRICT rescale) {
+HWY_INLINE void sum_tile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT x, std::size_t x_stride,
+                         std::size_t keys, const Ahead& ahead, float* HWY_RESTRICT out, const V* HWY_RESTRICT rescale) {
   V acc[NR][MR];
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] = hn::Mul(hn::Load(f32, out + (n * MR + m) * kLanes), rescale[m]);
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) acc[n][m] =
+        hn::Mul(hn::Load(f32, out + (n * MR + m) * kLanes), rescale[m]);
   }
   for (std::size_t k = 0; k < keys; ++k) {
     if (ahead.data) ahead.fetch(k, 0);
     V w[MR];
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] = hn::Load(f32, p + (k * MR + static_cast<std::size_t>(m)) * kLanes);
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) w[m] =
+        hn::Load(f32, p + (k * MR + static_cast<std::size_t>(m)) * kLanes);
     ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
       const V b = hn::Set(f32, x[k * x_stride + static_cast<std::size_t>(n)]);
       ROOTDK_UNROLL for (int m = 0; m < MR; ++m) {
@@ -127,7 +128,8 @@ HWY_INLINE void outer_tile(const float* HWY_RESTRICT a, std::size_t a_stride, co
                            std::size_t b_stride, std::size_t rows, float* HWY_RESTRICT c, std::size_t c_stride) {
   V acc[NR][VR];
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
-    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) acc[n][m] = hn::Load(f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
+    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) acc[n][m] =
+        hn::Load(f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
   }
   for (std::size_t q = 0; q < rows; ++q) {
     V x[VR];
@@ -142,7 +144,8 @@ HWY_INLINE void outer_tile(const float* HWY_RESTRICT a, std::size_t a_stride, co
     }
   }
   ROOTDK_UNROLL for (int n = 0; n < NR; ++n) {
-    ROOTDK_UNROLL for (int m = 0; m < VR; ++m) hn::Store(acc[n][m], f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
+    ROOTDK_UNROLL for (int m = 0; m < VR; ++m)
+        hn::Store(acc[n][m], f32, c + static_cast<std::size_t>(n) * c_stride + m * kLanes);
   }
 }
 
@@ -227,8 +230,8 @@ struct OuterPanels {
 
 /// `dim` is a multiple of the lanes: rows of b and c are padded.
 template <Guard kGuard>
-HWY_INLINE void outer_product(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride, std::size_t rows,
-                              std::size_t keys, std::size_t dim, float* c, std::size_t c_stride) {
+HWY_INLINE void outer_product(const float* a, std::size_t a_stride, const float* b, std::size_t b_stride,
+                              std::size_t rows, std::size_t keys, std::size_t dim, float* c, std::size_t c_stride) {
   cover<kMr>(dim / kLanes, OuterPanels<kGuard>{a, a_stride, b, b_stride, rows, keys, c, c_stride});
 }
 
@@ -239,7 +242,8 @@ HWY_INLINE double dot_product(const float* HWY_RESTRICT a, const float* HWY_REST
   std::size_t i = 0;
   while (i + kLanes <= n) {
     V sum = hn::Zero(f32);
-    for (const std::size_t end = std::min(n, i + kRun); i + kLanes <= end; i += kLanes) sum = hn::MulAdd(hn::LoadU(f32, a + i), hn::LoadU(f32, b + i), sum);
+    for (const std::size_t end = std::min(n, i + kRun); i + kLanes <= end; i += kLanes)
+      sum = hn::MulAdd(hn::LoadU(f32, a + i), hn::LoadU(f32, b + i), sum);
     total += static_cast<double>(hn::GetLane(hn::SumOfLanes(f32, sum)));
   }
   for (; i < n; ++i) total += static_cast<double>(a[i]) * static_cast<double>(b[i]);

@@ -24,8 +24,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rootdk::cpu {
 namespace HWY_NAMESPACE {
 
-/// Over the visible keys so far. Means are relative to `ref`, a number next to the mean: what is added to a mean in f32, the many-thousandth block of a row
-/// among them, would otherwise be lost beside it.
+/// Over the visible keys so far. Means are relative to `ref`, a number next to the mean: what is added to a mean in
+/// f32, the many-thousandth block of a row among them, would otherwise be lost beside it.
 struct TileMoments {
   float *count, *ref, *mean, *m2, *min;
   std::int32_t* argmax;
@@ -42,7 +42,8 @@ struct TileMoments {
   }
 
   base::RowMoments row(int r) const {
-    return {static_cast<double>(ref[r]) + static_cast<double>(mean[r]), static_cast<double>(m2[r]), static_cast<double>(min[r]), argmax[r]};
+    return {static_cast<double>(ref[r]) + static_cast<double>(mean[r]), static_cast<double>(m2[r]),
+            static_cast<double>(min[r]), argmax[r]};
   }
 };
 
@@ -52,10 +53,12 @@ HWY_INLINE V center_of_moments(const TileMoments& moments, int at, V first) {
   return hn::IfThenElse(hn::Eq(hn::Load(f32, moments.count + at), hn::Zero(f32)), first, center);
 }
 
-/// In which rows the squares of scores relative to `shift` would drown their spread: it is further from the mean than 8 standard deviations.
+/// In which rows the squares of scores relative to `shift` would drown their spread: it is further from the mean than 8
+/// standard deviations.
 HWY_INLINE auto too_far_for_moments(const TileMoments& moments, int at, V shift) {
   const V off = hn::Sub(hn::Sub(shift, hn::Load(f32, moments.ref + at)), hn::Load(f32, moments.mean + at));
-  return hn::Gt(hn::Mul(hn::Mul(off, off), hn::Load(f32, moments.count + at)), hn::Mul(hn::Set(f32, 64.0f), hn::Load(f32, moments.m2 + at)));
+  return hn::Gt(hn::Mul(hn::Mul(off, off), hn::Load(f32, moments.count + at)),
+                hn::Mul(hn::Set(f32, 64.0f), hn::Load(f32, moments.m2 + at)));
 }
 
 /// Adds a block of n keys with Σ(s − shift) and Σ(s − shift)² to kLanes rows from `at` (Chan, Golub and LeVeque).
@@ -82,7 +85,8 @@ HWY_INLINE void merge_moments(const TileMoments& into, const TileMoments& part, 
   if (part.count[r] == 0) return;
   if (into.count[r] == 0) into.ref[r] = part.ref[r];
   const double before = static_cast<double>(into.count[r]), n = static_cast<double>(part.count[r]), after = before + n;
-  const double delta = (static_cast<double>(part.ref[r]) - static_cast<double>(into.ref[r])) + static_cast<double>(part.mean[r]) - static_cast<double>(into.mean[r]);
+  const double delta = (static_cast<double>(part.ref[r]) - static_cast<double>(into.ref[r])) +
+                       static_cast<double>(part.mean[r]) - static_cast<double>(into.mean[r]);
   into.count[r] = static_cast<float>(after);
   into.mean[r] += static_cast<float>(delta * n / after);
   into.m2[r] += static_cast<float>(static_cast<double>(part.m2[r]) + delta * delta * before * n / after);
@@ -90,14 +94,17 @@ HWY_INLINE void merge_moments(const TileMoments& into, const TileMoments& part, 
 
 /// The first key of the block with the score `largest`, for rows whose maximum rises to it and is not below `best`.
 template <int MR>
-HWY_INLINE void find_argmax(const float* s, const TilePlace& place, int m, V largest, V old, float best, std::int32_t* argmax) {
+HWY_INLINE void find_argmax(const float* s, const TilePlace& place, int m, V largest, V old, float best,
+                            std::int32_t* argmax) {
   const auto risen = hn::And(hn::Gt(largest, old), hn::Ge(largest, hn::Set(f32, best)));
   if (hn::AllFalse(f32, risen)) return;
   const hn::RebindToSigned<F> i32;
   auto found = hn::Load(i32, argmax + m * kLanes);
   for (std::size_t k = place.keys; k-- > 0;) {
-    const auto here = hn::And(risen, hn::Eq(hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes), largest));
-    found = hn::IfThenElse(hn::RebindMask(i32, here), hn::Set(i32, static_cast<std::int32_t>(place.key0 + static_cast<std::int64_t>(k))), found);
+    const auto here =
+        hn::And(risen, hn::Eq(hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes), largest));
+    found = hn::IfThenElse(hn::RebindMask(i32, here),
+                           hn::Set(i32, static_cast<std::int32_t>(place.key0 + static_cast<std::int64_t>(k))), found);
   }
   hn::Store(found, i32, argmax + m * kLanes);
 }

@@ -1,6 +1,6 @@
-// Attention as one would write it on a blackboard, a row at a time, with every feature of Problem. Two arithmetics share
-// it: double (the reference, the last row of the kernel table) and "plain" (f32 with scores and probabilities rounded to
-// the storage dtype: what most people write, and the yardstick for rounding errors).
+// Attention as one would write it on a blackboard, a row at a time, with every feature of Problem. Two arithmetics
+// share it: double (the reference, the last row of the kernel table) and "plain" (f32 with scores and probabilities
+// rounded to the storage dtype: what most people write, and the yardstick for rounding errors).
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,12 @@ class Naive {
     const Gradients& grad = call.grad;
     const auto heads = static_cast<std::size_t>(s.batch * s.heads_q);
     const std::vector<double> zeros(heads);
-    HeadSums sums{zeros, zeros, zeros, zeros, std::vector<HeadGradients>(heads), std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
+    HeadSums sums{zeros,
+                  zeros,
+                  zeros,
+                  zeros,
+                  std::vector<HeadGradients>(heads),
+                  std::vector<Real>(grad.d_bias.present() ? static_cast<std::size_t>(grad.d_bias.count()) : 0)};
     // A bias may be shared by any heads, so its gradient is summed by one thread.
     const int threads = grad.d_bias.present() ? 1 : call.plan.threads;
     parallel_tasks(s.batch * s.heads_kv, threads,
@@ -69,11 +74,11 @@ class Naive {
   /// The visible keys of one row, in order, and what happened to their scores.
   struct Row {
     std::vector<std::int64_t> key;
-    std::vector<Real> raw;    ///< c·q·k
-    std::vector<Real> score;  ///< just before softmax
-    std::vector<Real> slope;  ///< d score / d raw
-    std::vector<Real> weight; ///< probability times what dropout makes of it (forward only)
-    std::vector<Real> q;      ///< the query
+    std::vector<Real> raw;     ///< c·q·k
+    std::vector<Real> score;   ///< just before softmax
+    std::vector<Real> slope;   ///< d score / d raw
+    std::vector<Real> weight;  ///< probability times what dropout makes of it (forward only)
+    std::vector<Real> q;       ///< the query
     base::KeyRange range;
   };
 
@@ -81,7 +86,8 @@ class Naive {
   struct KeyHead {
     std::vector<Real> k, v;
 
-    KeyHead(const Plan& plan, const ConstTensor& k_tensor, const ConstTensor& v_tensor, std::int64_t b, std::int64_t kv_head)
+    KeyHead(const Plan& plan, const ConstTensor& k_tensor, const ConstTensor& v_tensor, std::int64_t b,
+            std::int64_t kv_head)
         : k(gather(plan, k_tensor, b, kv_head)), v(gather(plan, v_tensor, b, kv_head)) {}
 
    private:
@@ -159,8 +165,7 @@ class Naive {
       if (problem.transform.present()) {
         if constexpr (std::is_same_v<Real, double>)
           problem.transform.chain_f64(problem.transform.context, &score, &slope, 1);
-        else
-          problem.transform.chain_f32(problem.transform.context, &score, &slope, 1);
+        else problem.transform.chain_f32(problem.transform.context, &score, &slope, 1);
       }
       row.key.push_back(j);
       row.raw.push_back(raw);
@@ -175,8 +180,8 @@ class Naive {
     return base::keeps(dropout, b, h, i, j) ? static_cast<Real>(base::keep_gain(dropout)) : Real(0);
   }
 
-  static void forward_row(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h, std::int64_t i,
-                          Row& row, std::vector<double>& mass) {
+  static void forward_row(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h,
+                          std::int64_t i, Row& row, std::vector<double>& mass) {
     const Problem& problem = call.plan.problem;
     const Shape& s = call.plan.shape;
     const Outputs& out = call.out;
@@ -185,7 +190,8 @@ class Naive {
     base::RowState<Real> state;
     for (std::size_t n = 0; n < row.key.size(); ++n) state.observe(row.raw[n], row.score[n]);
     base::SinkResult<Real> total{state.lse(), 1};
-    if (!problem.sink.empty()) total = base::with_sink(total.lse, static_cast<Real>(problem.sink[static_cast<std::size_t>(h)]));
+    if (!problem.sink.empty())
+      total = base::with_sink(total.lse, static_cast<Real>(problem.sink[static_cast<std::size_t>(h)]));
     const Real lse = total.lse;
 
     row.weight.clear();
@@ -212,19 +218,23 @@ class Naive {
     write_row(out.rows.p_max, b, h, i, p_max);
     if (!call.records) return;
     const std::int64_t index = (b * s.heads_q + h) * s.len_q + i;
-    const base::RowRecord record = {static_cast<double>(state.raw_max), static_cast<double>(state.max), static_cast<double>(p_max),
-                                    static_cast<double>(lse), static_cast<std::int32_t>(state.visible), finite};
+    const base::RowRecord record = {
+        static_cast<double>(state.raw_max), static_cast<double>(state.max),           static_cast<double>(p_max),
+        static_cast<double>(lse),           static_cast<std::int32_t>(state.visible), finite};
     call.records[index] = record;
     if (finite) look_again(call, (b * s.heads_q + h) * GapHistogram::kBins, row, record, mass);
     if (!call.full) return;
     const bool sampled = base::is_sampled(problem.stats_options, i);
     if (sampled) call.full[index] = full_record(call, h, row);
     for (const base::FullRowTensor& t : base::kFullRowTensors)
-      write_row(out.rows.*t.tensor, b, h, i, sampled ? static_cast<Real>(t.value(record, call.full[index])) : std::numeric_limits<Real>::quiet_NaN());
+      write_row(
+          out.rows.*t.tensor, b, h, i,
+          sampled ? static_cast<Real>(t.value(record, call.full[index])) : std::numeric_limits<Real>::quiet_NaN());
   }
 
   // What needs a row's maximum and lse: its keys' distances and probabilities.
-  static void look_again(const base::ForwardCall& call, std::int64_t first_bin, const Row& row, const base::RowRecord& record, std::vector<double>& mass) {
+  static void look_again(const base::ForwardCall& call, std::int64_t first_bin, const Row& row,
+                         const base::RowRecord& record, std::vector<double>& mass) {
     for (std::size_t n = 0; n < row.key.size(); ++n) {
       const auto score = static_cast<double>(row.score[n]);
       if (score == -std::numeric_limits<double>::infinity()) continue;
@@ -233,11 +243,14 @@ class Naive {
     }
   }
 
-  // Over the queries of one head that see a key and the keys that a query of its group sees, of these those that are finite.
+  // Over the queries of one head that see a key and the keys that a query of its group sees, of these those that are
+  // finite.
   static Causes causes(const base::ForwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h) {
     const Shape& s = call.plan.shape;
     const auto dim = static_cast<std::size_t>(s.dim_qk);
-    const auto is_finite = [dim](const Real* x) { return std::all_of(x, x + dim, [](Real value) { return std::isfinite(value); }); };
+    const auto is_finite = [dim](const Real* x) {
+      return std::all_of(x, x + dim, [](Real value) { return std::isfinite(value); });
+    };
     const Mask& mask = call.plan.problem.mask;
     std::vector<bool> sees(static_cast<std::size_t>(s.len_q)), seen(static_cast<std::size_t>(s.len_kv));
     for (std::int64_t other = h / s.group() * s.group(); other < (h / s.group() + 1) * s.group(); ++other)
@@ -266,7 +279,9 @@ class Naive {
     for (std::size_t d = 0; d < dim && !rows.empty(); ++d) {
       double mean = 0, variance = 0;
       for (const Real* k : rows) mean += static_cast<double>(k[d]) / static_cast<double>(rows.size());
-      for (const Real* k : rows) variance += (static_cast<double>(k[d]) - mean) * (static_cast<double>(k[d]) - mean) / static_cast<double>(rows.size());
+      for (const Real* k : rows)
+        variance +=
+            (static_cast<double>(k[d]) - mean) * (static_cast<double>(k[d]) - mean) / static_cast<double>(rows.size());
       out.key_mean_square += mean * mean;
       out.k_variance += variance / out.dim;
     }
@@ -279,7 +294,8 @@ class Naive {
     for (const Real x : scores) m.mean += static_cast<double>(x) / static_cast<double>(scores.size());
     for (const Real x : scores) m.m2 += (static_cast<double>(x) - m.mean) * (static_cast<double>(x) - m.mean);
     m.min = static_cast<double>(*std::min_element(scores.begin(), scores.end()));
-    m.argmax = static_cast<std::int32_t>(keys[static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())]);
+    m.argmax = static_cast<std::int32_t>(
+        keys[static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin())]);
     return m;
   }
 
@@ -288,11 +304,17 @@ class Naive {
     for (const Real score : row.score) sums = merge(sums, base::SoftmaxSums::of(static_cast<double>(score)));
     double sink_mass = 0;
     if (!call.plan.problem.sink.empty()) {
-      const base::SoftmaxSums sink = base::SoftmaxSums::of(static_cast<double>(call.plan.problem.sink[static_cast<std::size_t>(h)]));
+      const base::SoftmaxSums sink =
+          base::SoftmaxSums::of(static_cast<double>(call.plan.problem.sink[static_cast<std::size_t>(h)]));
       sums = merge(sums, sink);
       sink_mass = sink.moved_to(sums.max).sum / sums.sum;
     }
-    return {moments(row.key, row.raw), moments(row.key, row.score), sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
+    return {moments(row.key, row.raw),
+            moments(row.key, row.score),
+            sums.entropy(),
+            sums.sum_p2(),
+            sums.sum_p3(),
+            sink_mass};
   }
 
   static void write_row(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i, Real value) {
@@ -303,7 +325,8 @@ class Naive {
   static void backward_kv_head(const base::BackwardCall& call, std::int64_t b, std::int64_t kv_head, HeadSums& sums) {
     const Shape& s = call.plan.shape;
     const Gradients& grad = call.grad;
-    std::vector<Real> d_k(static_cast<std::size_t>(s.len_kv * s.dim_qk)), d_v(static_cast<std::size_t>(s.len_kv * s.dim_v));
+    std::vector<Real> d_k(static_cast<std::size_t>(s.len_kv * s.dim_qk)),
+        d_v(static_cast<std::size_t>(s.len_kv * s.dim_v));
     const KeyHead keys(call.plan, call.in.k, call.in.v, b, kv_head);
     Row row;
     for (std::int64_t h = kv_head * s.group(); h < (kv_head + 1) * s.group(); ++h)
@@ -329,8 +352,8 @@ class Naive {
     return sum;
   }
 
-  static void backward_row(const base::BackwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h, std::int64_t i,
-                           Row& row, std::vector<Real>& d_k, std::vector<Real>& d_v, HeadSums& sums) {
+  static void backward_row(const base::BackwardCall& call, const KeyHead& keys, std::int64_t b, std::int64_t h,
+                           std::int64_t i, Row& row, std::vector<Real>& d_k, std::vector<Real>& d_v, HeadSums& sums) {
     const Problem& problem = call.plan.problem;
     const Shape& s = call.plan.shape;
     const BackwardInputs& in = call.in;
@@ -354,8 +377,10 @@ class Naive {
     std::vector<Real> sum(dim_qk);  // Σ dS_raw · k, before the scale
     for (std::size_t n = 0; seen && n < row.key.size(); ++n) {
       const std::int64_t j = row.key[n];
-      const Real *k = keys.k.data() + static_cast<std::size_t>(j) * dim_qk, *v = keys.v.data() + static_cast<std::size_t>(j) * dim_v;
-      Real *d_k_row = d_k.data() + static_cast<std::size_t>(j) * dim_qk, *d_v_row = d_v.data() + static_cast<std::size_t>(j) * dim_v;
+      const Real *k = keys.k.data() + static_cast<std::size_t>(j) * dim_qk,
+                 *v = keys.v.data() + static_cast<std::size_t>(j) * dim_v;
+      Real *d_k_row = d_k.data() + static_cast<std::size_t>(j) * dim_qk,
+           *d_v_row = d_v.data() + static_cast<std::size_t>(j) * dim_v;
       const Real p = Arithmetic::stored(s.dtype, std::exp(row.score[n] - lse));
       const Real keep = keep_factor(problem.dropout, b, h, i, j);
       Real d_p = 0;

@@ -1,6 +1,6 @@
-// Few query rows (decoding): vectors lie along d in the two products and along keys in between, because there are not enough rows
-// to fill the lanes; every row shares one read of K and V. Scores, probabilities and outputs are row-major. Passes, where a problem
-// has some, run on a transposed copy: they are those of the wide tiles.
+// Few query rows (decoding): vectors lie along d in the two products and along keys in between, because there are not
+// enough rows to fill the lanes; every row shares one read of K and V. Scores, probabilities and outputs are row-major.
+// Passes, where a problem has some, run on a transposed copy: they are those of the wide tiles.
 //
 // dims are multiples of the lanes. A score is the sum of its lanes' chains, added in the order of sum_lanes().
 #include <hwy/highway.h>
@@ -34,7 +34,8 @@ HWY_INLINE V sum_blocks(const V* v) {
   const V ab = hn::Add(hn::InterleaveLower(f32, v[0], v[1]), hn::InterleaveUpper(f32, v[0], v[1]));
   const V cd = hn::Add(hn::InterleaveLower(f32, v[2], v[3]), hn::InterleaveUpper(f32, v[2], v[3]));
   const auto x = hn::BitCast(pairs, ab), y = hn::BitCast(pairs, cd);
-  return hn::Add(hn::BitCast(f32, hn::InterleaveLower(pairs, x, y)), hn::BitCast(f32, hn::InterleaveUpper(pairs, x, y)));
+  return hn::Add(hn::BitCast(f32, hn::InterleaveLower(pairs, x, y)),
+                 hn::BitCast(f32, hn::InterleaveUpper(pairs, x, y)));
 }
 
 #if HWY_MAX_BYTES >= 32
@@ -52,7 +53,8 @@ HWY_INLINE V sum_lanes(const V* v) {
 #endif
 #if HWY_MAX_BYTES >= 64
   if constexpr (kLanes == 16) {
-    const V low = sum_block_pairs(sum_blocks(v), sum_blocks(v + 4)), high = sum_block_pairs(sum_blocks(v + 8), sum_blocks(v + 12));
+    const V low = sum_block_pairs(sum_blocks(v), sum_blocks(v + 4)),
+            high = sum_block_pairs(sum_blocks(v + 8), sum_blocks(v + 12));
     return hn::Add(hn::ConcatLowerLower(f32, high, low), hn::ConcatUpperUpper(f32, high, low));
   }
 #endif
@@ -67,16 +69,17 @@ HWY_INLINE V load_stored(const hwy::float16_t* from) {
   return hn::PromoteTo(f32, hn::LoadU(hn::Rebind<hwy::float16_t, F>(), from));
 }
 
-// K and V come from memory in order and once; what needs them again finds them in L1. Fetching them is left to the hardware
-// (docs/performance.md says what was compared).
+// K and V come from memory in order and once; what needs them again finds them in L1. Fetching them is left to the
+// hardware (docs/performance.md says what was compared).
 
 // sum[r] += q[r]·k over J vectors.
 template <int R, int J, class T>
-HWY_INLINE void dot_part(const float* HWY_RESTRICT q, std::size_t q_stride, const T* HWY_RESTRICT k, V* HWY_RESTRICT sum) {
+HWY_INLINE void dot_part(const float* HWY_RESTRICT q, std::size_t q_stride, const T* HWY_RESTRICT k,
+                         V* HWY_RESTRICT sum) {
   ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
     const V y = load_stored(k + j * kLanes);
-    ROOTDK_UNROLL for (int r = 0; r < R; ++r)
-      sum[r] = hn::MulAdd(hn::Load(f32, q + static_cast<std::size_t>(r) * q_stride + j * kLanes), y, sum[r]);
+    ROOTDK_UNROLL for (int r = 0; r < R; ++r) sum[r] =
+        hn::MulAdd(hn::Load(f32, q + static_cast<std::size_t>(r) * q_stride + j * kLanes), y, sum[r]);
   }
 }
 
@@ -91,8 +94,8 @@ HWY_INLINE void dot(const float* q, const T* k, std::size_t dim, V* sum) {
 
 /// s[row][key] for R rows, kLanes/R keys at a time: as many dot products as lanes.
 template <int R, class T>
-HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim, float* s,
-                                  std::size_t s_stride) {
+HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stride, std::size_t keys, std::size_t dim,
+                                  float* s, std::size_t s_stride) {
   constexpr std::size_t kKeys = kLanes / R;
   alignas(64) float sums[kLanes];
   V acc[kLanes], key_sums[R];
@@ -104,7 +107,8 @@ HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stri
       std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers must not mix the keys' loads
     }
     hn::Store(sum_lanes(acc), f32, sums);
-    ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r) std::memcpy(s + r * s_stride + n, sums + r * kKeys, kKeys * sizeof(float));
+    ROOTDK_UNROLL for (std::size_t r = 0; r < R; ++r)
+        std::memcpy(s + r * s_stride + n, sums + r * kKeys, kKeys * sizeof(float));
   }
   for (; n < keys; ++n) {
     ROOTDK_UNROLL for (int i = R; i < kLanes; ++i) acc[i] = hn::Zero(f32);
@@ -115,8 +119,9 @@ HWY_INLINE void narrow_score_rows(const float* q, const T* k, std::size_t k_stri
 }
 
 #if HWY_MAX_BYTES >= 64
-// q[r]·k[i] for two rows and four keys, as the half of a sum_lanes() of 16. The queries stay in registers, so that keys can be the
-// operands from memory: that overlaps with fetching them, the other way round does not (docs/performance.md).
+// q[r]·k[i] for two rows and four keys, as the half of a sum_lanes() of 16. The queries stay in registers, so that keys
+// can be the operands from memory: that overlaps with fetching them, the other way round does not
+// (docs/performance.md).
 template <int kVectors, class T>
 HWY_INLINE V pair_scores(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, std::size_t k_stride) {
   V row[2][kVectors], acc[8];
@@ -130,20 +135,23 @@ HWY_INLINE V pair_scores(const float* HWY_RESTRICT q, const T* HWY_RESTRICT k, s
       ROOTDK_UNROLL for (int r = 0; r < 2; ++r) sum[r] = hn::MulAdd(row[r][j], y, sum[r]);
     }
     acc[i] = sum[0], acc[4 + i] = sum[1];
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers must not mix the keys' loads, nor load the queries again
+    std::atomic_signal_fence(
+        std::memory_order_seq_cst);  // compilers must not mix the keys' loads, nor load the queries again
   }
   return sum_block_pairs(sum_blocks(acc), sum_blocks(acc + 4));
 }
 
 /// narrow_score_rows<4> of whole fours of keys, dim = kVectors·16.
 template <int kVectors, class T>
-HWY_INLINE void narrow_score_fours(const float* q, const T* k, std::size_t k_stride, std::size_t keys, float* s, std::size_t s_stride) {
+HWY_INLINE void narrow_score_fours(const float* q, const T* k, std::size_t k_stride, std::size_t keys, float* s,
+                                   std::size_t s_stride) {
   alignas(64) float sums[kLanes];
   for (std::size_t n = 0; n < keys; n += 4) {
     const V low = pair_scores<kVectors>(q, k + n * k_stride, k_stride);
     const V high = pair_scores<kVectors>(q + 2 * kVectors * kLanes, k + n * k_stride, k_stride);
     hn::Store(hn::Add(hn::ConcatLowerLower(f32, high, low), hn::ConcatUpperUpper(f32, high, low)), f32, sums);
-    ROOTDK_UNROLL for (std::size_t r = 0; r < 4; ++r) std::memcpy(s + r * s_stride + n, sums + r * 4, 4 * sizeof(float));
+    ROOTDK_UNROLL for (std::size_t r = 0; r < 4; ++r)
+        std::memcpy(s + r * s_stride + n, sums + r * 4, 4 * sizeof(float));
   }
 }
 #endif
@@ -162,9 +170,11 @@ HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std:
         narrow_score_fours<decltype(size)::value / kLanes>(q + r * size, k, k_stride, done, s + r * s_stride, s_stride);
       }
 #endif
-      narrow_score_rows<4>(q + r * size, k + done * k_stride, k_stride, keys - done, size, s + r * s_stride + done, s_stride);
+      narrow_score_rows<4>(q + r * size, k + done * k_stride, k_stride, keys - done, size, s + r * s_stride + done,
+                           s_stride);
     }
-    for (; r + 2 <= rows; r += 2) narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
+    for (; r + 2 <= rows; r += 2)
+      narrow_score_rows<2>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
     if (r < rows) narrow_score_rows<1>(q + r * size, k, k_stride, keys, size, s + r * s_stride, s_stride);
   };
   switch (dim) {  // a known size unrolls completely
@@ -176,12 +186,14 @@ HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const T* k, std:
 
 // R rows × J vectors of the output.
 template <int R, int J, Guard kGuard, class T>
-HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, std::size_t p_stride, const T* HWY_RESTRICT v, std::size_t v_stride, std::size_t keys,
-                                const float* HWY_RESTRICT rescale, float* HWY_RESTRICT o, std::size_t o_stride) {
+HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, std::size_t p_stride, const T* HWY_RESTRICT v,
+                                std::size_t v_stride, std::size_t keys, const float* HWY_RESTRICT rescale,
+                                float* HWY_RESTRICT o, std::size_t o_stride) {
   V acc[R][J];
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
     const V shrink = hn::Set(f32, rescale[r]);
-    ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::Mul(hn::Load(f32, o + static_cast<std::size_t>(r) * o_stride + j * kLanes), shrink);
+    ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] =
+        hn::Mul(hn::Load(f32, o + static_cast<std::size_t>(r) * o_stride + j * kLanes), shrink);
   }
   for (std::size_t k = 0; k < keys; ++k) {
     if constexpr (kGuard == Guard::kOn) {
@@ -189,24 +201,27 @@ HWY_INLINE void narrow_sum_tile(const float* HWY_RESTRICT p, std::size_t p_strid
         const float weight = p[static_cast<std::size_t>(r) * p_stride + k];
         if (weight == 0) continue;
         const V w = hn::Set(f32, weight);
-        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
+        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] =
+            hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
       }
     } else if constexpr (std::is_same_v<T, float>) {  // V as an operand of every multiply-add
       ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
         const V w = hn::Set(f32, p[static_cast<std::size_t>(r) * p_stride + k]);
-        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] = hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
+        ROOTDK_UNROLL for (int j = 0; j < J; ++j) acc[r][j] =
+            hn::MulAdd(w, load_stored(v + k * v_stride + j * kLanes), acc[r][j]);
         std::atomic_signal_fence(std::memory_order_seq_cst);  // or compilers would load it once, into a register
       }
     } else {  // a vector of V at a time: registers are full
       ROOTDK_UNROLL for (int j = 0; j < J; ++j) {
         const V x = load_stored(v + k * v_stride + j * kLanes);
-        ROOTDK_UNROLL for (int r = 0; r < R; ++r)
-          acc[r][j] = hn::MulAdd(hn::Set(f32, p[static_cast<std::size_t>(r) * p_stride + k]), x, acc[r][j]);
+        ROOTDK_UNROLL for (int r = 0; r < R; ++r) acc[r][j] =
+            hn::MulAdd(hn::Set(f32, p[static_cast<std::size_t>(r) * p_stride + k]), x, acc[r][j]);
       }
     }
   }
   ROOTDK_UNROLL for (int r = 0; r < R; ++r) {
-    ROOTDK_UNROLL for (int j = 0; j < J; ++j) hn::Store(acc[r][j], f32, o + static_cast<std::size_t>(r) * o_stride + j * kLanes);
+    ROOTDK_UNROLL for (int j = 0; j < J; ++j)
+        hn::Store(acc[r][j], f32, o + static_cast<std::size_t>(r) * o_stride + j * kLanes);
   }
 }
 
@@ -227,10 +242,11 @@ struct NarrowSumTiles {
 
 /// O[row][dim] = O·rescale[row] + Σ_k p[row][key]·V[key].
 template <Guard kGuard, class T>
-HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const T* v, std::size_t v_stride, std::size_t keys,
-                                    std::size_t dim, const float* rescale, float* o) {
-  // As many rows of O as registers hold take nearly whole rows of V in one go; what is left over finds them in L1, where a few
-  // keys fit.
+HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const T* v,
+                                    std::size_t v_stride, std::size_t keys, std::size_t dim, const float* rescale,
+                                    float* o) {
+  // As many rows of O as registers hold take nearly whole rows of V in one go; what is left over finds them in L1,
+  // where a few keys fit.
   constexpr std::size_t kFew = 16;
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   for (std::size_t k = 0; k < keys; k += kFew) {
@@ -238,18 +254,26 @@ HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::s
     const float* shrink = k == 0 ? rescale : ones;
     const auto tiles = [&](auto row_count, auto vectors, std::size_t r) HWY_ATTR {
       constexpr int R = decltype(row_count)::value, J = decltype(vectors)::value;
-      cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r * p_stride + k, p_stride, v + k * v_stride, v_stride, here, shrink + r, o + r * dim, dim});
+      cover<J>(dim / kLanes, NarrowSumTiles<R, kGuard, T>{p + r * p_stride + k, p_stride, v + k * v_stride, v_stride,
+                                                          here, shrink + r, o + r * dim, dim});
     };
     std::size_t r = 0;
-    for (; r + 4 <= rows; r += 4) tiles(std::integral_constant<int, 4>(), std::integral_constant<int, kMr != 4 ? 3 : std::is_same_v<T, float> ? 7 : 6>(), r);
-    for (; r + 2 <= rows; r += 2) tiles(std::integral_constant<int, 2>(), std::integral_constant<int, kMr == 4 ? 8 : 4>(), r);
+    for (; r + 4 <= rows; r += 4)
+      tiles(std::integral_constant<int, 4>(), std::integral_constant < int,
+            kMr != 4                   ? 3
+            : std::is_same_v<T, float> ? 7
+                                       : 6 > (),
+            r);
+    for (; r + 2 <= rows; r += 2)
+      tiles(std::integral_constant<int, 2>(), std::integral_constant < int, kMr == 4 ? 8 : 4 > (), r);
     if (r < rows) tiles(std::integral_constant<int, 1>(), std::integral_constant<int, 8>(), r);
   }
 }
 
 #endif
 
-/// Storage that narrow tiles read as it lies. (Highway's f16 conversion knows no Inf and NaN where the hardware has none.)
+/// Storage that narrow tiles read as it lies. (Highway's f16 conversion knows no Inf and NaN where the hardware has
+/// none.)
 HWY_INLINE bool narrow_reads(DType dtype) {
   constexpr bool kHardwareF16 = HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86;
   return dtype == DType::kF32 || dtype == DType::kBF16 || (dtype == DType::kF16 && kHardwareF16);
@@ -258,8 +282,8 @@ HWY_INLINE bool narrow_reads(DType dtype) {
 template <int MR>
 HWY_INLINE void largest_of(const float* HWY_RESTRICT s, std::size_t keys, V* largest) {
   for (std::size_t k = 0; k < keys; ++k)
-    ROOTDK_UNROLL for (int m = 0; m < MR; ++m)
-      largest[m] = hn::Max(largest[m], hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes));
+    ROOTDK_UNROLL for (int m = 0; m < MR; ++m) largest[m] =
+        hn::Max(largest[m], hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes));
 }
 
 HWY_INLINE Ahead rows_of(const StoredMatrix& x, std::size_t from = 0) {
@@ -279,19 +303,21 @@ HWY_INLINE void with_elements(const StoredMatrix& x, const F& f) {
 }
 
 /// s[row][key] of a narrow tile: q is row-major, k as stored.
-HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const StoredMatrix& k, std::size_t keys, std::size_t dim, float* s,
-                              std::size_t s_stride) {
+HWY_INLINE void narrow_scores(const float* q, std::size_t rows, const StoredMatrix& k, std::size_t keys,
+                              std::size_t dim, float* s, std::size_t s_stride) {
   with_elements(k, [&](const auto* data) HWY_ATTR { narrow_scores(q, rows, data, k.stride, keys, dim, s, s_stride); });
 }
 
 template <Guard kGuard>
-HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const StoredMatrix& v, std::size_t keys,
-                                    std::size_t dim, const float* rescale, float* o) {
-  with_elements(v, [&](const auto* data) HWY_ATTR { narrow_weighted_sum<kGuard>(p, p_stride, rows, data, v.stride, keys, dim, rescale, o); });
+HWY_INLINE void narrow_weighted_sum(const float* p, std::size_t p_stride, std::size_t rows, const StoredMatrix& v,
+                                    std::size_t keys, std::size_t dim, const float* rescale, float* o) {
+  with_elements(v, [&](const auto* data) HWY_ATTR {
+    narrow_weighted_sum<kGuard>(p, p_stride, rows, data, v.stride, keys, dim, rescale, o);
+  });
 }
 
-/// Turns a row's scores into e^{s−m} and moves its maximum; returns what older sums shrink by. Keys beyond `keys`, up to a whole
-/// vector, are overwritten with 0.
+/// Turns a row's scores into e^{s−m} and moves its maximum; returns what older sums shrink by. Keys beyond `keys`, up
+/// to a whole vector, are overwritten with 0.
 HWY_INLINE float narrow_softmax(float* HWY_RESTRICT s, std::size_t keys, float& max, float& sum) {
   const V log2e = hn::Set(f32, kLog2E);
   const std::size_t padded = (keys + kLanes - 1) / kLanes * kLanes;
@@ -314,9 +340,11 @@ HWY_INLINE float narrow_softmax(float* HWY_RESTRICT s, std::size_t keys, float& 
   return rescale;
 }
 #else  // one lane is no vector, and plans are never narrow
-HWY_INLINE void narrow_scores(const float*, std::size_t, const StoredMatrix&, std::size_t, std::size_t, float*, std::size_t) {}
+HWY_INLINE void narrow_scores(const float*, std::size_t, const StoredMatrix&, std::size_t, std::size_t, float*,
+                              std::size_t) {}
 template <Guard kGuard>
-HWY_INLINE void narrow_weighted_sum(const float*, std::size_t, std::size_t, const StoredMatrix&, std::size_t, std::size_t, const float*, float*) {}
+HWY_INLINE void narrow_weighted_sum(const float*, std::size_t, std::size_t, const StoredMatrix&, std::size_t,
+                                    std::size_t, const float*, float*) {}
 HWY_INLINE float narrow_softmax(float*, std::size_t, float&, float&) { return 0; }
 #endif
 

@@ -9,8 +9,8 @@
 
 namespace rootdk::cpu {
 
-/// Calls task(index, thread) for index 0 … count−1, each once, in roughly ascending order. The first exception stops the
-/// rest and is thrown to the caller: none may leave a parallel region.
+/// Calls task(index, thread) for index 0 … count−1, each once, in roughly ascending order. The first exception stops
+/// the rest and is thrown to the caller: none may leave a parallel region.
 template <class Task>
 void parallel_tasks(std::int64_t count, int threads, const Task& task) {
   if (count <= 0) return;

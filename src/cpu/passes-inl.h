@@ -39,7 +39,8 @@ HWY_INLINE void gather_additive(const Mask& mask, const TilePlace& place, float*
       const std::int64_t h = lanes.head[r], i = lanes.query[r];
       if (mask.bias.present()) {
         const std::int64_t stride = mask.bias.shape[3] == 1 ? 0 : mask.bias.strides[3];
-        load_row(mask.bias.dtype, mask.bias.data, base::offset_of(mask.bias, lanes.batch, h, i, place.key0), stride, keys, row);
+        load_row(mask.bias.dtype, mask.bias.data, base::offset_of(mask.bias, lanes.batch, h, i, place.key0), stride,
+                 keys, row);
       } else {
         for (std::size_t k = 0; k < keys; ++k) row[k] = 0;
       }
@@ -103,19 +104,25 @@ struct RawStats {
 
 /// Moments of a block's visible raw scores.
 template <int MR>
-HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additive, const float* s, const RawStats& raw) {
+HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additive, const float* s,
+                                    const RawStats& raw) {
   const V one = hn::Set(f32, 1.0f);
   for (int m = 0; m < MR; ++m) {
     const int at = m * kLanes;
     const auto seen_at = [&](std::size_t k) HWY_ATTR {
       auto seen = in_range(place.lanes, m, place.key0 + static_cast<std::int64_t>(k));
-      if (additive) seen = hn::And(seen, hn::Ne(hn::Load(f32, additive + (k * MR + static_cast<std::size_t>(m)) * kLanes), minus_infinity()));
+      if (additive)
+        seen = hn::And(
+            seen, hn::Ne(hn::Load(f32, additive + (k * MR + static_cast<std::size_t>(m)) * kLanes), minus_infinity()));
       return seen;
     };
     V largest = minus_infinity();
-    const auto value_at = [&](std::size_t k) HWY_ATTR { return hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes); };
-    for (std::size_t k = 0; k < place.keys; ++k) largest = hn::Max(largest, hn::IfThenElse(seen_at(k), value_at(k), minus_infinity()));
-    const V shift = center_of_moments(*raw.moments, at, hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest));
+    const auto value_at = [&](std::size_t k)
+                              HWY_ATTR { return hn::Load(f32, s + (k * MR + static_cast<std::size_t>(m)) * kLanes); };
+    for (std::size_t k = 0; k < place.keys; ++k)
+      largest = hn::Max(largest, hn::IfThenElse(seen_at(k), value_at(k), minus_infinity()));
+    const V shift =
+        center_of_moments(*raw.moments, at, hn::IfThenElse(hn::Eq(largest, minus_infinity()), hn::Zero(f32), largest));
     const auto risen = hn::Gt(largest, hn::Load(f32, raw.max + at));
     const hn::RebindToSigned<F> i32;
     auto argmax = hn::Load(i32, raw.moments->argmax + at);
@@ -128,7 +135,9 @@ HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additiv
       squares = hn::MulAdd(x, x, squares);
       smallest = hn::IfThenElse(seen, hn::Min(smallest, value), smallest);
       const auto here = hn::And(hn::And(risen, seen), hn::Eq(value, largest));
-      argmax = hn::IfThenElse(hn::RebindMask(i32, here), hn::Set(i32, static_cast<std::int32_t>(place.key0 + static_cast<std::int64_t>(k))), argmax);
+      argmax =
+          hn::IfThenElse(hn::RebindMask(i32, here),
+                         hn::Set(i32, static_cast<std::int32_t>(place.key0 + static_cast<std::int64_t>(k))), argmax);
     }
     hn::Store(argmax, i32, raw.moments->argmax + at);
     hn::Store(smallest, f32, raw.moments->min + at);
@@ -138,7 +147,8 @@ HWY_INLINE void observe_raw_moments(const TilePlace& place, const float* additiv
 
 /// Largest raw score and number of keys over what will turn out to be visible. Runs before the transforms.
 template <int MR>
-HWY_INLINE void observe_raw(const TilePlace& place, const float* additive, const float* s, float* raw_max, float* visible) {
+HWY_INLINE void observe_raw(const TilePlace& place, const float* additive, const float* s, float* raw_max,
+                            float* visible) {
   for (int m = 0; m < MR; ++m) {
     V largest = hn::Load(f32, raw_max + m * kLanes), count = hn::Load(f32, visible + m * kLanes);
     for (std::size_t k = 0; k < place.keys; ++k) {
@@ -173,7 +183,8 @@ HWY_INLINE void dropout_factors(const Dropout& dropout, const TilePlace& place, 
       auto c0 = hn::Set(U(), static_cast<std::uint32_t>((place.key0 + static_cast<std::int64_t>(k)) / 4));
       auto c1 = hn::Load(U(), place.lanes.query + m * kLanes), c2 = hn::Load(U(), place.lanes.head + m * kLanes);
       auto c3 = hn::Set(U(), static_cast<std::uint32_t>(place.lanes.batch));
-      philox4x32(c0, c1, c2, c3, static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32));
+      philox4x32(c0, c1, c2, c3, static_cast<std::uint32_t>(dropout.seed),
+                 static_cast<std::uint32_t>(dropout.seed >> 32));
       const hn::Vec<U> words[4] = {c0, c1, c2, c3};
       for (std::size_t t = 0; t < 4 && k + t < place.keys; ++t) {
         const auto keep = hn::RebindMask(f32, hn::Lt(words[t], threshold));
@@ -208,8 +219,10 @@ class Passes {
                         float* slope) const {
     const std::size_t n = place.keys * MR * kLanes;
     if (dense_) gather_additive<MR>(problem_.mask, place, rows, additive);
-    if (raw.moments && raw_differs_) observe_raw_moments<MR>(place, dense_ ? additive : nullptr, s, raw);  // before the maximum moves
-    if (raw.max && (raw_differs_ || hides_keys_)) observe_raw<MR>(place, dense_ ? additive : nullptr, s, raw.max, raw.visible);
+    if (raw.moments && raw_differs_)
+      observe_raw_moments<MR>(place, dense_ ? additive : nullptr, s, raw);  // before the maximum moves
+    if (raw.max && (raw_differs_ || hides_keys_))
+      observe_raw<MR>(place, dense_ ? additive : nullptr, s, raw.max, raw.visible);
     if (problem_.soft_cap) soft_cap(*problem_.soft_cap, n, s, slope);
     if (problem_.transform.present()) {
       if (slope) problem_.transform.chain_f32(problem_.transform.context, s, slope, n);

@@ -1,5 +1,6 @@
-// A second look at the scores, once every row's maximum and lse are known: how far keys lie below the maximum, and how much
-// probability each key gets. Key-major: a task owns a block of keys of one head and meets the query tiles in order.
+// A second look at the scores, once every row's maximum and lse are known: how far keys lie below the maximum, and how
+// much probability each key gets. Key-major: a task owns a block of keys of one head and meets the query tiles in
+// order.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -36,9 +37,9 @@ namespace HWY_NAMESPACE {
 struct SecondScratch {
   Lanes* lanes;
   float *qt, *s, *additive, *rows, *k;
-  float *max, *lse;      ///< of the tile's rows; +inf for rows that are not to be counted, so that they get probability 0
-  float* mass;           ///< [kTileKeys][kLanes]
-  std::int32_t* bins;    ///< of one vector of scores
+  float *max, *lse;    ///< of the tile's rows; +inf for rows that are not to be counted, so that they get probability 0
+  float* mass;         ///< [kTileKeys][kLanes]
+  std::int32_t* bins;  ///< of one vector of scores
   std::int64_t* counts;  ///< [GapHistogram::kBins]
 
   static SecondScratch take(base::Arena& arena, const Plan& plan) {
@@ -62,7 +63,8 @@ struct SecondScratch {
 
 class SecondPass {
  public:
-  explicit SecondPass(const base::ForwardCall& call) : call_(call), shape_(call.plan.shape), passes_(call.plan.problem) {}
+  explicit SecondPass(const base::ForwardCall& call)
+      : call_(call), shape_(call.plan.shape), passes_(call.plan.problem) {}
 
   static bool wanted(const Problem& problem) { return problem.stats_options.gaps || problem.stats_options.key_mass; }
 
@@ -79,8 +81,12 @@ class SecondPass {
       switch (width_of(scratch.lanes->count) / kLanes) {
         case 1: look<1>(k, key0, keys, scratch); break;
         case 2: look<2>(k, key0, keys, scratch); break;
-        case 3: if constexpr (kMr > 2) look<3>(k, key0, keys, scratch); break;
-        case 4: if constexpr (kMr > 3) look<4>(k, key0, keys, scratch); break;
+        case 3:
+          if constexpr (kMr > 2) look<3>(k, key0, keys, scratch);
+          break;
+        case 4:
+          if constexpr (kMr > 3) look<4>(k, key0, keys, scratch);
+          break;
       }
     }
     if (call_.out.key_mass.present())
@@ -89,14 +95,16 @@ class SecondPass {
                     static_cast<double>(hn::GetLane(hn::SumOfLanes(f32, hn::Load(f32, scratch.mass + j * kLanes)))));
     std::int64_t* total = call_.gaps ? call_.gaps + (b * shape_.heads_q + h) * GapHistogram::kBins : nullptr;
     for (int i = 0; i < GapHistogram::kBins && total; ++i)
-      if (scratch.counts[i] != 0) std::atomic_ref<std::int64_t>(total[i]).fetch_add(scratch.counts[i], std::memory_order_relaxed);
+      if (scratch.counts[i] != 0)
+        std::atomic_ref<std::int64_t>(total[i]).fetch_add(scratch.counts[i], std::memory_order_relaxed);
   }
 
  private:
   static constexpr auto kKeys = static_cast<std::int64_t>(kTileKeys);
 
   /// False if no row of the tile sees a key of the block.
-  HWY_INLINE bool load_tile(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t key0, std::size_t keys, const SecondScratch& scratch) const {
+  HWY_INLINE bool load_tile(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t key0, std::size_t keys,
+                            const SecondScratch& scratch) const {
     const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, shape_.len_q - first));
     const int width = width_of(count);
     Lanes& lanes = *scratch.lanes;
@@ -108,7 +116,8 @@ class SecondPass {
       for (std::size_t d = 0; d < dim; ++d) scratch.rows[r * dim + d] *= lanes.scale[r];
     to_lanes(scratch.rows, dim, static_cast<std::size_t>(count), dim, scratch.qt, static_cast<std::size_t>(width));
     for (int r = 0; r < width; ++r) {
-      const base::RowRecord* record = r < count ? &call_.records[(b * shape_.heads_q + h) * shape_.len_q + first + r] : nullptr;
+      const base::RowRecord* record =
+          r < count ? &call_.records[(b * shape_.heads_q + h) * shape_.len_q + first + r] : nullptr;
       const bool counts = record && record->finite && record->visible > 0;
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       scratch.lse[r] = counts ? static_cast<float>(record->lse) : kInfinity;
@@ -124,7 +133,8 @@ class SecondPass {
     const TilePlace place{lanes, key0, keys};
     V unused[MR];
     ROOTDK_UNROLL for (int m = 0; m < MR; ++m) unused[m] = hn::Zero(f32);
-    score_product<MR>(scratch.qt, k.data, k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), {}, scratch.s, unused);
+    score_product<MR>(scratch.qt, k.data, k.stride, keys, static_cast<std::size_t>(shape_.dim_qk), {}, scratch.s,
+                      unused);
     if (passes_.touch(place)) passes_.apply<MR>(place, scratch.s, scratch.additive, scratch.rows, RawStats{}, nullptr);
     const V log2e = hn::Set(f32, kLog2E);
     const hn::RebindToSigned<F> i32;
@@ -134,8 +144,10 @@ class SecondPass {
       for (int m = 0; m < MR; ++m) {
         const V s = hn::Load(f32, scratch.s + (j * MR + static_cast<std::size_t>(m)) * kLanes);
         const V max = hn::Load(f32, scratch.max + m * kLanes);
-        const auto seen = hn::And(hn::Ne(s, minus_infinity()), hn::Ne(max, hn::Set(f32, std::numeric_limits<float>::infinity())));
-        mass = hn::Add(mass, hn::IfThenElseZero(seen, exp2(hn::Mul(hn::Sub(s, hn::Load(f32, scratch.lse + m * kLanes)), log2e))));
+        const auto seen =
+            hn::And(hn::Ne(s, minus_infinity()), hn::Ne(max, hn::Set(f32, std::numeric_limits<float>::infinity())));
+        mass = hn::Add(
+            mass, hn::IfThenElseZero(seen, exp2(hn::Mul(hn::Sub(s, hn::Load(f32, scratch.lse + m * kLanes)), log2e))));
         if (!call_.gaps) continue;
         const auto bits = hn::ShiftRight<base::kGapShift>(hn::BitCast(i32, hn::Sub(max, s)));
         const auto bin = hn::Min(hn::Max(hn::Sub(bits, lowest), hn::Zero(i32)), last);

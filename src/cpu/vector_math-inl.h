@@ -51,9 +51,7 @@ HWY_INLINE V exp2_ratio(V f) {
 }
 
 // 2^n for whole n in [−127, 128], where −127 gives 0 and 128 infinity.
-HWY_INLINE V power_of_two(hn::Vec<I> n) {
-  return hn::BitCast(f32, hn::ShiftLeft<23>(hn::Add(n, hn::Set(I(), 127))));
-}
+HWY_INLINE V power_of_two(hn::Vec<I> n) { return hn::BitCast(f32, hn::ShiftLeft<23>(hn::Add(n, hn::Set(I(), 127)))); }
 
 /// 2^x. Below 2^−126 the result is 0 (so −inf gives 0), NaN stays NaN, exp2(0) is exactly 1.
 HWY_INLINE V exp2(V x) {

@@ -1,5 +1,6 @@
-// How the engine reaches the CUDA kernels. They live in a library of their own, librootdk_cuda, which is loaded when a GPU is first asked
-// for, so that rootdk itself needs neither driver nor toolkit. Where rootdk was built without nvcc, no_cuda.cc answers.
+// How the engine reaches the CUDA kernels. They live in a library of their own, librootdk_cuda, which is loaded when a
+// GPU is first asked for, so that rootdk itself needs neither driver nor toolkit. Where rootdk was built without nvcc,
+// no_cuda.cc answers.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +39,8 @@ struct Backend {
   void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
   void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
   bool (*takes)(const Inputs& inputs) = nullptr;
-  void (*summarise)(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q, std::int64_t shift, void* stream) = nullptr;
+  void (*summarise)(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q,
+                    std::int64_t shift, void* stream) = nullptr;
   void (*to_host)(std::span<const Copy> copies, void* stream) = nullptr;  ///< waits for the stream
 };
 

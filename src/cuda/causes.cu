@@ -1,8 +1,9 @@
-// Q and K are read once more, in one pass: sums of every component over runs of rows, then of the runs, in a fixed order. f32 adds up a few
-// rows about one of the same head, so that digits stay where the mean is large, and double takes over between them. Rows that are not finite
-// are left out: they show in the sums of their run, which is then added up row by row. So are queries that see nothing and keys that nothing sees:
-// causal masks, windows and lengths leave one run of those that do, known beforehand; documents, boolean masks and biases leave any, which are
-// marked first.
+// Q and K are read once more, in one pass: sums of every component over runs of rows, then of the runs, in a fixed
+// order. f32 adds up a few rows about one of the same head, so that digits stay where the mean is large, and double
+// takes over between them. Rows that are not finite are left out: they show in the sums of their run, which is then
+// added up row by row. So are queries that see nothing and keys that nothing sees: causal masks, windows and lengths
+// leave one run of those that do, known beforehand; documents, boolean masks and biases leave any, which are marked
+// first.
 #include "cuda/causes.h"
 
 #include "cuda/launch.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRunRows = 512;
-constexpr int kFewRows = 8;        ///< that f32 adds up
+constexpr int kFewRows = 8;  ///< that f32 adds up
 constexpr int kMostSlices = kRunRows / kFewRows;
 constexpr int kHeadThreads = 512;  ///< for the sums of a head's runs, and the rows of one of them
 
@@ -30,8 +31,8 @@ struct Run {
   std::int64_t begin, end;
 };
 
-/// Where no document, boolean mask or bias says otherwise: the queries of a batch item that see a key, and the keys that are seen. Query i stands at
-/// i + offset and sees from `left` before to `right` after that.
+/// Where no document, boolean mask or bias says otherwise: the queries of a batch item that see a key, and the keys
+/// that are seen. Query i stands at i + offset and sees from `left` before to `right` after that.
 __device__ inline Run seen_run(const ProblemView& p, std::int64_t b, bool keys) {
   constexpr std::int64_t kFar = std::int64_t{1} << 42;
   const std::int64_t length = p.key_lengths ? p.key_lengths[b] : p.len_kv;
@@ -58,22 +59,30 @@ struct HeadRows {
   const base::RowRecord* records;  ///< likewise of queries
 
   __device__ HeadRows(const ForwardView& f, const CausesMemory& memory, bool keys, std::int64_t head)
-      : p(f.p), t(keys ? f.k : f.q), paged(keys && f.p.pages), b(head / (keys ? p.heads_kv : p.heads_q)), h(head % (keys ? p.heads_kv : p.heads_q)),
-        first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))), seen(keys && memory.seen ? memory.seen + head * p.len_kv : nullptr),
+      : p(f.p),
+        t(keys ? f.k : f.q),
+        paged(keys && f.p.pages),
+        b(head / (keys ? p.heads_kv : p.heads_q)),
+        h(head % (keys ? p.heads_kv : p.heads_q)),
+        first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))),
+        seen(keys && memory.seen ? memory.seen + head * p.len_kv : nullptr),
         records(!keys && memory.seen ? f.records + head * p.len_q : nullptr) {
     const Run run = memory.seen ? Run{0, keys ? p.len_kv : p.len_q} : seen_run(p, b, keys);
     begin = run.begin, length = run.end - run.begin;
     if (!paged) first += begin * t.strides[2];
   }
 
-  __device__ const T* row(std::int64_t i) const { return first + (paged ? key_offset(p, t, b, h, begin + i) : i * t.strides[2]); }
+  __device__ const T* row(std::int64_t i) const {
+    return first + (paged ? key_offset(p, t, b, h, begin + i) : i * t.strides[2]);
+  }
 
   __device__ bool counts(std::int64_t i) const { return seen ? seen[i] != 0 : records ? records[i].visible > 0 : true; }
 
   __device__ float value(const T* of_row, std::int64_t d) const { return widen(of_row[d * t.strides[3]]); }
 
-  /// A row that sums can be about: the one in the middle (the first is unlike the others in many models), or where that is not finite or does not
-  /// count the one after a quarter, an eighth, a sixteenth; null if none of them will do. All threads of a block.
+  /// A row that sums can be about: the one in the middle (the first is unlike the others in many models), or where that
+  /// is not finite or does not count the one after a quarter, an eighth, a sixteenth; null if none of them will do. All
+  /// threads of a block.
   __device__ const T* reference() const {
 #pragma unroll 1
     for (int parts = 2; parts <= 16 && length > 0; parts *= 2) {
@@ -86,14 +95,19 @@ struct HeadRows {
   }
 };
 
-/// How a block's threads lie over the rows and columns of a run: each has some neighbouring columns, of every so many rows.
+/// How a block's threads lie over the rows and columns of a run: each has some neighbouring columns, of every so many
+/// rows.
 template <int kCount>
 struct Layout {
-  int groups, width, slices, slice, place;  ///< groups of columns; how many at a time; of each, so many threads; which this is, and its group's place
+  int groups, width, slices, slice,
+      place;  ///< groups of columns; how many at a time; of each, so many threads; which this is, and its group's place
 
   __device__ explicit Layout(std::int64_t dim)
-      : groups(static_cast<int>((dim + kCount - 1) / kCount)), width(min(groups, kThreads)), slices(min(kThreads / width, kMostSlices)),
-        slice(static_cast<int>(threadIdx.x) / width), place(static_cast<int>(threadIdx.x) % width) {}
+      : groups(static_cast<int>((dim + kCount - 1) / kCount)),
+        width(min(groups, kThreads)),
+        slices(min(kThreads / width, kMostSlices)),
+        slice(static_cast<int>(threadIdx.x) / width),
+        place(static_cast<int>(threadIdx.x) % width) {}
 };
 
 /// One thread's sums over rows, about a reference.
@@ -105,7 +119,8 @@ struct Sums {
 
 /// Adds kRows rows, so far apart. Anything that is not finite, or too large for f32, shows in `squares`.
 template <int kRows, class T, int kCount>
-__device__ __forceinline__ void add_rows(const T* first, std::int64_t apart, const float (&reference)[kCount], Sums<kCount>& sums) {
+__device__ __forceinline__ void add_rows(const T* first, std::int64_t apart, const float (&reference)[kCount],
+                                         Sums<kCount>& sums) {
   Elements<T, kCount> rows[kRows];
 #pragma unroll
   for (int n = 0; n < kRows; ++n) rows[n] = *reinterpret_cast<const Elements<T, kCount>*>(first + n * apart);
@@ -140,11 +155,13 @@ __device__ void block_sum(double (&x)[kCount]) {
 }
 
 /// Marks the keys that a row sees; a warp takes a row, and what rows before it have marked it need not look at.
-__global__ void __launch_bounds__(kThreads) mark_seen(const __grid_constant__ ForwardView f, std::uint8_t* seen, std::int64_t rows) {
+__global__ void __launch_bounds__(kThreads)
+    mark_seen(const __grid_constant__ ForwardView f, std::uint8_t* seen, std::int64_t rows) {
   const ProblemView& p = f.p;
   const int lane = threadIdx.x % 32;
   const bool dense = p.allowed.data || p.bias.data;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; row < rows; row += std::int64_t{gridDim.x} * (kThreads / 32)) {
+  for (std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; row < rows;
+       row += std::int64_t{gridDim.x} * (kThreads / 32)) {
     const std::int64_t b = row / p.len_q / p.heads_q, h = row / p.len_q % p.heads_q, i = row % p.len_q;
     const QueryRow run = visible_keys(p, b, i);
     std::uint8_t* of_head = seen + (b * p.heads_kv + h / p.group) * p.len_kv;
@@ -162,10 +179,12 @@ __global__ void __launch_bounds__(kThreads) mark_seen(const __grid_constant__ Fo
   }
 }
 
-/// A block takes a run of rows. It may run beside the kernels before it: of what they write it needs only the problem's arrays, and those were
-/// there before the first kernel of attention, which is an ordinary launch.
+/// A block takes a run of rows. It may run beside the kernels before it: of what they write it needs only the problem's
+/// arrays, and those were there before the first kernel of attention, which is an ordinary launch.
 template <class T, int kCount>
-__global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory, std::int64_t runs_of_q, std::int64_t all_runs) {
+__global__ void __launch_bounds__(kThreads, 3)
+    sum_runs(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory, std::int64_t runs_of_q,
+             std::int64_t all_runs) {
   __shared__ double parts[kThreads][kCount];
   const std::int64_t dim = f.p.dim_qk;
   const Layout<kCount> at(dim);
@@ -176,7 +195,8 @@ __global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ 
     const HeadRows<T> rows(f, memory, keys, run / out.runs);
     const std::int64_t begin = run % out.runs * kRunRows, end = min(rows.length, begin + kRunRows);
     bool all_count = true;
-    for (std::int64_t i = begin + threadIdx.x; i < end && memory.seen; i += kThreads) all_count = all_count && rows.counts(i);
+    for (std::int64_t i = begin + threadIdx.x; i < end && memory.seen; i += kThreads)
+      all_count = all_count && rows.counts(i);
     if (memory.seen && !__syncthreads_and(all_count)) {  // row by row, then
       if (threadIdx.x == 0) out.squares[run] = {__longlong_as_double(0x7ff8000000000000ll), 0};
       continue;
@@ -193,7 +213,8 @@ __global__ void __launch_bounds__(kThreads, 3) sum_runs(const __grid_constant__ 
       std::int64_t i = works ? begin + at.slice : end;
       const T* place = rows.paged ? rows.first : rows.row(i) + column * rows.t.strides[3];
       const std::int64_t apart = at.slices * rows.t.strides[2];
-      for (; !rows.paged && i + (kFewRows - 1) * at.slices < end; i += kFewRows * at.slices, place += kFewRows * apart) add_rows<kFewRows>(place, apart, reference, sums);
+      for (; !rows.paged && i + (kFewRows - 1) * at.slices < end; i += kFewRows * at.slices, place += kFewRows * apart)
+        add_rows<kFewRows>(place, apart, reference, sums);
       for (; i < end; i += at.slices) add_rows<1>(rows.row(i) + column * rows.t.strides[3], 0, reference, sums);
       totals[0] += sums.squares;
       if (group == 0) totals[1] = sums.rows;
@@ -232,20 +253,21 @@ __device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::
   }
   block_sum<kHeadThreads>(totals);
   const bool damaged = totals[2] > 0;
-  const auto each_damaged = [&](const auto& look) {  // look(begin, end), with the rows of a run that do not count marked
-    for (std::int64_t run = 0; damaged && run < sums.runs; ++run) {
-      if (isfinite(runs[run].x)) continue;
-      const std::int64_t begin = run * kRunRows, end = min(rows.length, begin + kRunRows);
-      for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) {
-        bool finite = rows.counts(i);
-        for (std::int64_t d = 0; d < dim && finite; ++d) finite = isfinite(rows.value(rows.row(i), d));
-        bad[i - begin] = !finite;
-      }
-      __syncthreads();
-      look(begin, end);
-      __syncthreads();
-    }
-  };
+  const auto each_damaged =
+      [&](const auto& look) {  // look(begin, end), with the rows of a run that do not count marked
+        for (std::int64_t run = 0; damaged && run < sums.runs; ++run) {
+          if (isfinite(runs[run].x)) continue;
+          const std::int64_t begin = run * kRunRows, end = min(rows.length, begin + kRunRows);
+          for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) {
+            bool finite = rows.counts(i);
+            for (std::int64_t d = 0; d < dim && finite; ++d) finite = isfinite(rows.value(rows.row(i), d));
+            bad[i - begin] = !finite;
+          }
+          __syncthreads();
+          look(begin, end);
+          __syncthreads();
+        }
+      };
   double good[1] = {};
   each_damaged([&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin + threadIdx.x; i < end; i += kHeadThreads) good[0] += !bad[i - begin];
@@ -256,7 +278,8 @@ __device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::
   const T* about = rows.reference();
   const int width = static_cast<int>(min(dim, std::int64_t{kHeadThreads})), slices = kHeadThreads / width;
   const int slice = static_cast<int>(threadIdx.x) / width, place = static_cast<int>(threadIdx.x) % width;
-  // Squares of means, of their distances from the reference, what squares about that lack to squares; and such squares of damaged runs.
+  // Squares of means, of their distances from the reference, what squares about that lack to squares; and such squares
+  // of damaged runs.
   double of_columns[4] = {};
   for (std::int64_t before = 0; before < dim; before += width) {
     const std::int64_t d = before + place;
@@ -289,10 +312,12 @@ __device__ HeadSums sum_head(const HeadRows<T>& rows, const RunSums& sums, std::
 
 /// A block takes a query head.
 template <class T>
-__global__ void __launch_bounds__(kHeadThreads, 1) sum_heads(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory) {
+__global__ void __launch_bounds__(kHeadThreads, 1)
+    sum_heads(const __grid_constant__ ForwardView f, const __grid_constant__ CausesMemory memory) {
   const ProblemView& p = f.p;
   const std::int64_t head = blockIdx.x, kv_head = head / p.heads_q * p.heads_kv + head % p.heads_q / p.group;
-  const HeadSums q = sum_head(HeadRows<T>(f, memory, false, head), memory.q, head), k = sum_head(HeadRows<T>(f, memory, true, kv_head), memory.k, kv_head);
+  const HeadSums q = sum_head(HeadRows<T>(f, memory, false, head), memory.q, head),
+                 k = sum_head(HeadRows<T>(f, memory, true, kv_head), memory.k, kv_head);
   if (threadIdx.x != 0) return;
   Causes out;
   out.dim = static_cast<double>(p.dim_qk);
@@ -304,7 +329,8 @@ __global__ void __launch_bounds__(kHeadThreads, 1) sum_heads(const __grid_consta
 
 /// Whether rows can be read so many elements at a time.
 bool in_steps(const View& t, std::int64_t dim, std::int64_t count, std::size_t size) {
-  bool whole = t.strides[3] == 1 && dim % count == 0 && reinterpret_cast<std::uintptr_t>(t.data) % (static_cast<std::size_t>(count) * size) == 0;
+  bool whole = t.strides[3] == 1 && dim % count == 0 &&
+               reinterpret_cast<std::uintptr_t>(t.data) % (static_cast<std::size_t>(count) * size) == 0;
   for (int axis = 0; axis < 3; ++axis) whole = whole && t.strides[axis] % count == 0;
   return whole;
 }
@@ -313,17 +339,20 @@ template <class T>
 void launch(const ForwardView& f, const CausesMemory& memory, bool beside, cudaStream_t stream) {
   const ProblemView& p = f.p;
   constexpr int kCount = 4;  // eight of 16 bits would need more registers than there are
-  const std::int64_t heads = p.batch * p.heads_q, runs_of_q = heads * memory.q.runs, all = runs_of_q + p.batch * p.heads_kv * memory.k.runs;
+  const std::int64_t heads = p.batch * p.heads_q, runs_of_q = heads * memory.q.runs,
+                     all = runs_of_q + p.batch * p.heads_kv * memory.k.runs;
   if (heads == 0) return;
   const bool wide = in_steps(f.q, p.dim_qk, kCount, sizeof(T)) && in_steps(f.k, p.dim_qk, kCount, sizeof(T));
   const auto sum = wide ? sum_runs<T, kCount> : sum_runs<T, 1>;
   const std::int64_t rows = heads * p.len_q, keys = p.batch * p.heads_kv * p.len_kv;
   if (memory.seen && rows > 0 && keys > 0) {
     check(cudaMemsetAsync(memory.seen, 0, static_cast<std::size_t>(keys), stream), "keys that are seen");
-    launch_kernel("keys that are seen", mark_seen, grid(divide_up(rows, kThreads / 32)), kThreads, 0, stream, f, memory.seen, rows);
+    launch_kernel("keys that are seen", mark_seen, grid(divide_up(rows, kThreads / 32)), kThreads, 0, stream, f,
+                  memory.seen, rows);
   }
   if (memory.seen) beside = false;  // records are read
-  if (beside && all > 0) launch_beside("sums of Q and K", sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
+  if (beside && all > 0)
+    launch_beside("sums of Q and K", sum, dim3(grid(all)), kThreads, 0, stream, f, memory, runs_of_q, all);
   else if (all > 0) launch_kernel("sums of Q and K", sum, grid(all), kThreads, 0, stream, f, memory, runs_of_q, all);
   launch_kernel("causes", sum_heads<T>, static_cast<unsigned>(heads), kHeadThreads, 0, stream, f, memory);
 }
@@ -341,9 +370,11 @@ RunSums take(base::Arena& arena, std::int64_t heads, std::int64_t length, std::i
 CausesMemory causes_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
   if (plan.problem.stats != StatsLevel::kFull || !plan.problem.stats_options.causes) return {};
-  CausesMemory memory{take(arena, s.batch * s.heads_q, s.len_q, s.dim_qk), take(arena, s.batch * s.heads_kv, s.len_kv, s.dim_qk)};
+  CausesMemory memory{take(arena, s.batch * s.heads_q, s.len_q, s.dim_qk),
+                      take(arena, s.batch * s.heads_kv, s.len_kv, s.dim_qk)};
   const Mask& mask = plan.problem.mask;
-  if (mask.documents || mask.allowed.present() || mask.bias.present()) memory.seen = arena.take<std::uint8_t>(s.batch * s.heads_kv * s.len_kv);
+  if (mask.documents || mask.allowed.present() || mask.bias.present())
+    memory.seen = arena.take<std::uint8_t>(s.batch * s.heads_kv * s.len_kv);
   return memory;
 }
 

@@ -8,12 +8,12 @@
 
 namespace rootdk::gpu {
 
-/// Sums over runs of the rows of Q or K that count, about one of their head: queries that see a key, keys that a query of any head of their
-/// group sees, of these those that are finite.
+/// Sums over runs of the rows of Q or K that count, about one of their head: queries that see a key, keys that a query
+/// of any head of their group sees, of these those that are finite.
 struct RunSums {
-  std::int64_t runs = 0;      ///< of a head
-  double* columns = nullptr;  ///< [batch, heads, runs, dim]: Σ x − reference
-  double2* squares = nullptr; ///< [batch, heads, runs]: Σ ‖row − reference‖², and how many rows
+  std::int64_t runs = 0;       ///< of a head
+  double* columns = nullptr;   ///< [batch, heads, runs, dim]: Σ x − reference
+  double2* squares = nullptr;  ///< [batch, heads, runs]: Σ ‖row − reference‖², and how many rows
 };
 
 struct CausesMemory {

@@ -25,7 +25,8 @@ struct ForwardMemory {
   Staged staged;
   CausesMemory causes;
 
-  ForwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena) : staged(stage(plan, size_of_page, arena)), causes(causes_memory(plan, arena)) {}
+  ForwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena)
+      : staged(stage(plan, size_of_page, arena)), causes(causes_memory(plan, arena)) {}
 };
 
 struct BackwardMemory {
@@ -34,7 +35,8 @@ struct BackwardMemory {
   RowSums* rows;
   double *key_squares, *head_sums;
 
-  BackwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena) : staged(stage(plan, size_of_page, arena)) {
+  BackwardMemory(const Plan& plan, std::int64_t size_of_page, base::Arena& arena)
+      : staged(stage(plan, size_of_page, arena)) {
     const Shape& s = plan.shape;
     const std::int64_t queries = s.batch * s.heads_q * s.len_q;
     delta = arena.take<float>(queries);
@@ -49,7 +51,8 @@ ForwardView view_of(const base::ForwardCall& call, const ForwardMemory& memory) 
   f.p = memory.staged.view;
   f.q = View(call.in.q), f.k = View(call.in.k), f.v = View(call.in.v), f.o = View(call.out.o);
   f.lse = View(call.out.lse);
-  f.raw_max = View(call.out.rows.raw_max), f.score_max = View(call.out.rows.score_max), f.p_max = View(call.out.rows.p_max);
+  f.raw_max = View(call.out.rows.raw_max), f.score_max = View(call.out.rows.score_max),
+  f.p_max = View(call.out.rows.p_max);
   for (int x = 0; x < kFullRowCount; ++x) f.full_rows[x] = View(call.out.rows.*base::kFullRowTensors[x].tensor);
   f.key_mass = View(call.out.key_mass);
   f.records = call.records, f.full = call.full, f.causes = call.causes, f.gaps = call.gaps;
@@ -71,7 +74,9 @@ std::string missing() {
     counted = true;
   }
   const Gpu card = current_card();
-  if (card.major < 8) return card.name + " has compute capability " + std::to_string(card.major) + "." + std::to_string(card.minor) + ", but 8.0 is wanted";
+  if (card.major < 8)
+    return card.name + " has compute capability " + std::to_string(card.major) + "." + std::to_string(card.minor) +
+           ", but 8.0 is wanted";
   return {};
 }
 
@@ -94,7 +99,8 @@ std::string refusal(const Problem& problem, const Shape& shape) {
 }
 
 Choice choose(const Problem& problem, const Shape& shape, Pass pass, const Gpu& card) {
-  std::string why = pass == Pass::kForward ? hopper_misfit(problem, shape, card) : hopper_backward_misfit(problem, shape, card);
+  std::string why =
+      pass == Pass::kForward ? hopper_misfit(problem, shape, card) : hopper_backward_misfit(problem, shape, card);
   return {why.empty() ? "hopper" : "plain", why};
 }
 
@@ -132,11 +138,13 @@ void backward(const base::BackwardCall& call, void* stream) {
   const Gradients& grad = call.grad;
   BackwardView f;
   f.p = memory.staged.view;
-  f.q = View(in.q), f.k = View(in.k), f.v = View(in.v), f.o = View(in.o), f.lse = View(in.lse), f.d_o = View(in.d_o), f.d_lse = View(in.d_lse);
+  f.q = View(in.q), f.k = View(in.k), f.v = View(in.v), f.o = View(in.o), f.lse = View(in.lse), f.d_o = View(in.d_o),
+  f.d_lse = View(in.d_lse);
   f.d_q = View(grad.d_q), f.d_k = View(grad.d_k), f.d_v = View(grad.d_v), f.d_bias = View(grad.d_bias);
   for (std::size_t axis = 0; axis < 4; ++axis) f.bias_shape[axis] = grad.d_bias.shape[axis];
   const auto data = [](std::span<float> sums) { return sums.empty() ? nullptr : sums.data(); };
-  f.d_scale = data(grad.d_scale), f.d_sink = data(grad.d_sink), f.d_log_n_gain = data(grad.d_log_n_gain), f.d_log_n_offset = data(grad.d_log_n_offset);
+  f.d_scale = data(grad.d_scale), f.d_sink = data(grad.d_sink), f.d_log_n_gain = data(grad.d_log_n_gain),
+  f.d_log_n_offset = data(grad.d_log_n_offset);
   f.stats = call.stats;
   f.delta = memory.delta, f.rows = memory.rows, f.key_squares = memory.key_squares, f.head_sums = memory.head_sums;
   upload(memory.staged, stream);
@@ -150,7 +158,9 @@ bool takes(const Inputs& inputs) { return hopper_takes(inputs); }
 
 void to_host(std::span<const Copy> copies, void* stream) {
   for (const Copy& copy : copies)
-    check(cudaMemcpy2DAsync(copy.to, copy.pitch, copy.from, copy.pitch, copy.width, copy.height, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)), "copy");
+    check(cudaMemcpy2DAsync(copy.to, copy.pitch, copy.from, copy.pitch, copy.width, copy.height, cudaMemcpyDeviceToHost,
+                            static_cast<cudaStream_t>(stream)),
+          "copy");
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for the stream");
 }
 
@@ -158,6 +168,7 @@ void to_host(std::span<const Copy> copies, void* stream) {
 
 extern "C" ROOTDK_API const rootdk::gpu::Backend* rootdk_cuda_backend() {
   using namespace rootdk::gpu;
-  static const Backend table{sizeof(Backend), &missing, &current_card, &choose, &refusal, &forward_bytes, &backward_bytes, &forward, &backward, &takes, &summarise, &to_host};
+  static const Backend table{sizeof(Backend), &missing, &current_card, &choose, &refusal,   &forward_bytes,
+                             &backward_bytes, &forward, &backward,     &takes,  &summarise, &to_host};
   return &table;
 }

@@ -1,4 +1,5 @@
-// The CUDA backend, seen from where it is linked: a library of its own, librootdk_cuda, which the engine loads (cuda/backend.h).
+// The CUDA backend, seen from where it is linked: a library of its own, librootdk_cuda, which the engine loads
+// (cuda/backend.h).
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ std::string refusal(const Problem& problem, const Shape& shape);
 std::size_t forward_bytes(const Plan& plan);
 std::size_t backward_bytes(const Plan& plan);
 
-/// As the kernels of the CPU, but that everything lies on the device (the problem's arrays aside) and that work is only enqueued:
-/// no allocation, no waiting. `stream` is a cudaStream_t. Spans of gradients are device memory, too.
+/// As the kernels of the CPU, but that everything lies on the device (the problem's arrays aside) and that work is only
+/// enqueued: no allocation, no waiting. `stream` is a cudaStream_t. Spans of gradients are device memory, too.
 void forward(const base::ForwardCall& call, void* stream);
 void backward(const base::BackwardCall& call, void* stream);
 
@@ -33,7 +34,8 @@ void backward(const base::BackwardCall& call, void* stream);
 bool takes(const Inputs& inputs);
 
 /// Rows of [heads, len_q] by the block of 64 queries, of which the first lacks `shift`.
-void summarise(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q, std::int64_t shift, void* stream);
+void summarise(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q,
+               std::int64_t shift, void* stream);
 
 /// Copies, then waits for the stream.
 void to_host(std::span<const Copy> copies, void* stream);

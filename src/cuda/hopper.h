@@ -28,7 +28,8 @@ struct HopperMemory {
 };
 HopperMemory hopper_memory(const Plan& plan, base::Arena& arena);
 
-void hopper_forward(const ForwardView& view, const base::ForwardCall& call, const HopperMemory& memory, cudaStream_t stream);
+void hopper_forward(const ForwardView& view, const base::ForwardCall& call, const HopperMemory& memory,
+                    cudaStream_t stream);
 
 /// The same of backward.
 std::string hopper_backward_misfit(const Problem& problem, const Shape& shape, const Gpu& card);
@@ -47,6 +48,7 @@ struct HopperBackwardMemory {  ///< see BackwardArguments
 };
 HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena);
 
-void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory, cudaStream_t stream);
+void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory,
+                     cudaStream_t stream);
 
 }  // namespace rootdk::gpu

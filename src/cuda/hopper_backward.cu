@@ -1,4 +1,5 @@
-// The Hopper backward around its main kernel: which problems it takes, what happens to query rows before and after, and the launches.
+// The Hopper backward around its main kernel: which problems it takes, what happens to query rows before and after, and
+// the launches.
 #include <algorithm>
 
 #include "cuda/hopper.h"
@@ -17,17 +18,21 @@ constexpr int kWarps = 8;
 
 /// A block per tile of rows of a head; those of head 0 also see what the mask shows.
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kernel(const __grid_constant__ BackwardArguments a) {
-  constexpr int kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kEach = 8, kLanes = kDim / kEach, kAtOnce = kWarps * 32 / kLanes;
+__global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3)
+    prepare_kernel(const __grid_constant__ BackwardArguments a) {
+  constexpr int kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kEach = 8, kLanes = kDim / kEach,
+                kAtOnce = kWarps * 32 / kLanes;
   constexpr int kLoads = 4;  // in flight
   static_assert(kRows <= 32 * kWarps);
   __shared__ float sums[kRows];
   __shared__ bool wild[kRows];  // dO is not finite
   __shared__ RowTile tile;
   const ProblemView& p = a.f.p;
-  const unsigned row_tiles = static_cast<unsigned>(a.row_tiles), heads = static_cast<unsigned>(p.heads_q), head = blockIdx.x / row_tiles;
+  const unsigned row_tiles = static_cast<unsigned>(a.row_tiles), heads = static_cast<unsigned>(p.heads_q),
+                 head = blockIdx.x / row_tiles;
   const unsigned m = blockIdx.x % row_tiles, b = head / heads, h = head % heads;
-  const int first = static_cast<int>(m) * kRows, left = min(static_cast<int>(p.len_q) - first, kRows);  // rows that there are
+  const int first = static_cast<int>(m) * kRows,
+            left = min(static_cast<int>(p.len_q) - first, kRows);  // rows that there are
   const int row = threadIdx.x, part = threadIdx.x % kLanes;
   if (row < kRows) wild[row] = false;
   if (a.score_squares)
@@ -41,7 +46,8 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kern
     if (a.heads && m == 0 && b == 0) {
       const auto c = static_cast<float>(factor_of(p, h));
       float largest = 0;
-      for (std::int64_t x = h / p.group * p.group, g = 0; g < p.group; ++g) largest = fmaxf(largest, static_cast<float>(factor_of(p, x + g)));
+      for (std::int64_t x = h / p.group * p.group, g = 0; g < p.group; ++g)
+        largest = fmaxf(largest, static_cast<float>(factor_of(p, x + g)));
       a.heads[h] = {c * 1.4426950408889634f, c / largest, largest};
     }
   }
@@ -59,7 +65,8 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kern
       const int r = block + n * kAtOnce + static_cast<int>(threadIdx.x) / kLanes;
       x[n] = y[n] = {};
       if (r < left && part * kEach < p.dim_v)
-        x[n] = *reinterpret_cast<const Eight*>(o + r * a.f.o.strides[2]), y[n] = *reinterpret_cast<const Eight*>(d_o + r * a.f.d_o.strides[2]);
+        x[n] = *reinterpret_cast<const Eight*>(o + r * a.f.o.strides[2]),
+        y[n] = *reinterpret_cast<const Eight*>(d_o + r * a.f.d_o.strides[2]);
     }
     if (block == 0 && row < left) {
       lse = read(a.f.lse, at(a.f.lse, b, h, first + row));
@@ -111,13 +118,17 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3) prepare_kern
   __syncthreads();
   if (row != 0) return;
   const bool any = tile.first_block < tile.last_block;
-  a.tiles[std::int64_t{b} * row_tiles + m] = {any ? tile.first_block / kKeys : 0, any ? (tile.last_block + kKeys - 1) / kKeys : 0, tile.max_begin, tile.min_end};
+  a.tiles[std::int64_t{b} * row_tiles + m] = {any ? tile.first_block / kKeys : 0,
+                                              any ? (tile.last_block + kKeys - 1) / kKeys : 0, tile.max_begin,
+                                              tile.min_end};
 }
 
 /// A block per tile of dQ: from the order of the main kernel's registers to rows.
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_constant__ BackwardArguments a, bool sums) {
-  constexpr int kRows = backward_rows(kDim), kEach = kDim / 32, kPitch = kDim + 4;  // four more: what a warp writes at a time is in 32 banks
+__global__ void __launch_bounds__(32 * kWarps, 1)
+    finish_kernel(const __grid_constant__ BackwardArguments a, bool sums) {
+  constexpr int kRows = backward_rows(kDim), kEach = kDim / 32,
+                kPitch = kDim + 4;                 // four more: what a warp writes at a time is in 32 banks
   extern __shared__ __align__(16) float values[];  // [kRows][kPitch]
   const ProblemView& p = a.f.p;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m = static_cast<int>(blockIdx.x % a.row_tiles);
@@ -126,7 +137,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
   const bool any = tile.first_block < tile.last_block;
   const float scale = a.heads ? a.heads[h].last : a.scale;
   const auto* from = reinterpret_cast<const float4*>(a.d_q + std::int64_t{blockIdx.x} * kRows * kDim);
-  // Warpgroup w of the main kernel had, as 64 of d × 64 rows, a half of the rows or of d; the kernel of rows has them as rows × d.
+  // Warpgroup w of the main kernel had, as 64 of d × 64 rows, a half of the rows or of d; the kernel of rows has them
+  // as rows × d.
   const int w = threadIdx.x / 128, thread = threadIdx.x % 128, eight = thread / 32 * 16 + lane / 4, two = lane % 4 * 2;
 #pragma unroll
   for (int round = 0; round < kRows * kDim / 8192; ++round) {
@@ -137,7 +149,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
     for (int j = 0; j < 8; ++j) {
       if constexpr (kDim == 256) {
         float* to = values + eight * kPitch + (2 * round + w) * 64 + 8 * j + two;
-        *reinterpret_cast<float2*>(to) = {loaded[j].x, loaded[j].y}, *reinterpret_cast<float2*>(to + 8 * kPitch) = {loaded[j].z, loaded[j].w};
+        *reinterpret_cast<float2*>(to) = {loaded[j].x, loaded[j].y},
+        *reinterpret_cast<float2*>(to + 8 * kPitch) = {loaded[j].z, loaded[j].w};
       } else {
         float* to = values + ((kDim == 64 ? 64 * w : 0) + 8 * j + two) * kPitch + (kDim == 64 ? 0 : 64 * w) + eight;
         to[0] = loaded[j].x, to[kPitch] = loaded[j].y, to[8] = loaded[j].z, to[kPitch + 8] = loaded[j].w;
@@ -152,7 +165,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
     float x[kEach];
   };
   const View& d_q = a.f.d_q;
-  const auto places = reinterpret_cast<std::uintptr_t>(d_q.data) | static_cast<std::uintptr_t>((d_q.strides[0] | d_q.strides[1] | d_q.strides[2]) * 2);
+  const auto places = reinterpret_cast<std::uintptr_t>(d_q.data) |
+                      static_cast<std::uintptr_t>((d_q.strides[0] | d_q.strides[1] | d_q.strides[2]) * 2);
   const bool aligned = d_q.strides[3] == 1 && places % (kEach * sizeof(T)) == 0;
 #pragma unroll 2
   for (int r = warp; r < kRows; r += kWarps) {
@@ -178,12 +192,14 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
     double dot = 0, square = 0;
 #pragma unroll
     for (int x = 0; x < kEach && inside && sees; ++x) {
-      dot += static_cast<double>(widen(reinterpret_cast<const T*>(a.f.q.data)[at(a.f.q, b, h, i, lane * kEach + x)])) * static_cast<double>(row.x[x]);
+      dot += static_cast<double>(widen(reinterpret_cast<const T*>(a.f.q.data)[at(a.f.q, b, h, i, lane * kEach + x)])) *
+             static_cast<double>(row.x[x]);
       square += static_cast<double>(row.x[x]) * static_cast<double>(row.x[x]);
     }
     dot = warp_sum(dot), square = warp_sum(square);
     if (lane != 0) continue;
-    const double c = static_cast<float>(factor_of(p, h)), to_own = static_cast<double>(scale) / c;  // dS came with HeadScale::ratio
+    const double c = static_cast<float>(factor_of(p, h)),
+                 to_own = static_cast<double>(scale) / c;  // dS came with HeadScale::ratio
     const float lse = read(a.f.lse, at(a.f.lse, b, h, i)), delta = a.delta[std::int64_t{blockIdx.x} * kRows + r];
     const double sink = p.sink && lse != -kInfinityF ? -static_cast<double>(expf(p.sink[h] - lse) * delta) : 0;
     double scores = 0;
@@ -192,7 +208,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) finish_kernel(const __grid_con
       for (int key_tile = m; key_tile < a.key_tiles; key_tile += a.row_tiles)
         for (int x = 0; x < 8; ++x) scores += parts[key_tile * 8 + x];
     }
-    a.f.rows[head * p.len_q + i] = {dot * to_own, sink, scores, square * static_cast<double>(scale) * static_cast<double>(scale)};
+    a.f.rows[head * p.len_q + i] = {dot * to_own, sink, scores,
+                                    square * static_cast<double>(scale) * static_cast<double>(scale)};
   }
 }
 
@@ -234,8 +251,11 @@ bool leaves_unseen(const Mask& mask, const Shape& s) {
   if (!mask.causal && !mask.window) return false;
   // Rows see [i + offset − left, i + offset + right]; from the last key, offsets are at most as from the corner.
   const Window window = mask.window.value_or(Window{});
-  const std::int64_t right = mask.causal ? std::min<std::int64_t>(0, window.right) : window.right, corner = s.len_kv - s.len_q;
-  const std::int64_t offset = mask.diagonal.kind == Diagonal::Kind::kTopLeft ? 0 : mask.diagonal.kind == Diagonal::Kind::kAt ? mask.diagonal.offset : corner;
+  const std::int64_t right = mask.causal ? std::min<std::int64_t>(0, window.right) : window.right,
+                     corner = s.len_kv - s.len_q;
+  const std::int64_t offset = mask.diagonal.kind == Diagonal::Kind::kTopLeft ? 0
+                              : mask.diagonal.kind == Diagonal::Kind::kAt    ? mask.diagonal.offset
+                                                                             : corner;
   return window.left < offset || right < corner - offset;
 }
 
@@ -243,20 +263,27 @@ bool leaves_unseen(const Mask& mask, const Shape& s) {
 
 std::string hopper_backward_misfit(const Problem& problem, const Shape& s, const Gpu& card) {
   if (card.major != 9) return "is for compute capability 9.0, which " + card.name + " has not";
-  if (s.dtype != DType::kF16 && s.dtype != DType::kBF16) return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
-  if (std::max(s.dim_qk, s.dim_v) > 256 || s.dim_qk % 8 != 0 || s.dim_v % 8 != 0) return "takes dims up to 256 backwards, multiples of 8";
-  if (std::max(s.dim_qk, s.dim_v) > 128 && problem.stats == StatsLevel::kFull) return "does not take full statistics of dims above 128 backwards";
+  if (s.dtype != DType::kF16 && s.dtype != DType::kBF16)
+    return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
+  if (std::max(s.dim_qk, s.dim_v) > 256 || s.dim_qk % 8 != 0 || s.dim_v % 8 != 0)
+    return "takes dims up to 256 backwards, multiples of 8";
+  if (std::max(s.dim_qk, s.dim_v) > 128 && problem.stats == StatsLevel::kFull)
+    return "does not take full statistics of dims above 128 backwards";
   const Mask& mask = problem.mask;
-  const std::pair<bool, const char*> unknown[] = {{mask.allowed.present(), "boolean masks"}, {mask.bias.present(), "biases"}, {!mask.alibi_slopes.empty(), "ALiBi"},
-                                                  {problem.soft_cap.has_value(), "a soft-cap"}, {problem.dropout.p > 0, "dropout"}, {problem.paged.has_value(), "pages"},
-                                                  {problem.scale.by_row(), "a scale by length"}};
+  const std::pair<bool, const char*> unknown[] = {
+      {mask.allowed.present(), "boolean masks"},    {mask.bias.present(), "biases"},
+      {!mask.alibi_slopes.empty(), "ALiBi"},        {problem.soft_cap.has_value(), "a soft-cap"},
+      {problem.dropout.p > 0, "dropout"},           {problem.paged.has_value(), "pages"},
+      {problem.scale.by_row(), "a scale by length"}};
   for (const auto& [there, what] : unknown)
     if (there) return std::string("does not take ") + what + " backwards";
   for (std::int64_t h = 0; h < s.heads_q; ++h)
     if (!(problem.scale.factor(h, s.dim_qk) >= 0x1p-100)) return "takes positive scales only";
   constexpr std::int64_t kFarthest = std::int64_t{1} << 28, kMostTiles = std::int64_t{1} << 24;
-  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest) return "takes lengths and offsets up to 2^28";
-  if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q)) return "takes fewer rows";
+  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest)
+    return "takes lengths and offsets up to 2^28";
+  if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q))
+    return "takes fewer rows";
   return {};
 }
 
@@ -279,11 +306,13 @@ HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena
   if (!sees_all(plan.problem.mask)) memory.trouble = arena.take<int>(1);
   memory.heads = arena.take<HeadScale>(s.heads_q);
   memory.d_q = arena.take<float>(heads * tiles * rows * dim);
-  if (plan.problem.stats == StatsLevel::kFull) memory.score_squares = arena.take<double>(heads * divide_up(s.len_kv, backward_keys(dim)) * 8);
+  if (plan.problem.stats == StatsLevel::kFull)
+    memory.score_squares = arena.take<double>(heads * divide_up(s.len_kv, backward_keys(dim)) * 8);
   return memory;
 }
 
-void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory, cudaStream_t stream) {
+void hopper_backward(const BackwardView& view, const base::BackwardCall& call, const HopperBackwardMemory& memory,
+                     cudaStream_t stream) {
   const Shape& s = call.plan.shape;
   const Mask& mask = call.plan.problem.mask;
   const int dim = backward_dim(s.dim_qk, s.dim_v), rows = backward_rows(dim);
@@ -292,7 +321,8 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   a.q = tensor_map(call.in.q, rows), a.d_o = tensor_map(call.in.d_o, rows);
   const int keys = backward_keys(dim);
   a.k = tensor_map(call.in.k, keys), a.v = tensor_map(call.in.v, keys);
-  a.lse = memory.lse, a.delta = memory.delta, a.rows = memory.rows, a.tiles = memory.tiles, a.turns = memory.turns, a.next_task = memory.next_task, a.d_q = memory.d_q;
+  a.lse = memory.lse, a.delta = memory.delta, a.rows = memory.rows, a.tiles = memory.tiles, a.turns = memory.turns,
+  a.next_task = memory.next_task, a.d_q = memory.d_q;
   if (view.stats) a.score_squares = memory.score_squares;
   a.trouble = memory.trouble, a.unseen_keys = leaves_unseen(mask, s);
   a.row_tiles = static_cast<int>(divide_up(s.len_q, rows)), a.key_tiles = static_cast<int>(divide_up(s.len_kv, keys));
@@ -302,7 +332,8 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
   a.first_keys_first = dim == 256;
   a.turns_alternate = dim != 256 && mask.causal && !mask.window && !mask.documents;
-  if (sees_all(mask) && a.key_tiles > 1 && dim != 256) a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
+  if (sees_all(mask) && a.key_tiles > 1 && dim != 256)
+    a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
   // An even number of sets, each as near as can be to one task for every multiprocessor.
   const std::int64_t pairs = std::max<std::int64_t>(1, (a.tasks + multiprocessors) / (2 * multiprocessors));
   a.near_heads = a.turns_alternate ? static_cast<int>(divide_up(s.batch * s.heads_kv, 2 * pairs)) : 1;

@@ -1,6 +1,7 @@
-// Backward on Hopper, the main kernel. A block owns 128 keys, 64 for each of two consumer warpgroups, and goes through the tiles of query rows
-// that see any of them. Scores are computed transposed, keys × queries, so that P and dS are in registers as the products dV += Pᵀ·dO and
-// dK += dSᵀ·Q want them; dS also goes to shared memory, for dQᵀ = Kᵀ·dSᵀ over the keys of both warpgroups.
+// Backward on Hopper, the main kernel. A block owns 128 keys, 64 for each of two consumer warpgroups, and goes through
+// the tiles of query rows that see any of them. Scores are computed transposed, keys × queries, so that P and dS are in
+// registers as the products dV += Pᵀ·dO and dK += dSᵀ·Q want them; dS also goes to shared memory, for dQᵀ = Kᵀ·dSᵀ over
+// the keys of both warpgroups.
 //
 //   in flight   meanwhile
 //   S           –
@@ -9,8 +10,9 @@
 //   dQ          –; of the tile before, so that neither warpgroup waits for the other's dS
 //   dK          dQ to shared memory; then S of the next tile is issued
 //
-// One producer warp loads; another adds dQ to the sum in memory, in bulk. So that the bits do not depend on the schedule, the blocks that add to a
-// tile take turns, in an order that place_task arranges to be the one in which they come by.
+// One producer warp loads; another adds dQ to the sum in memory, in bulk. So that the bits do not depend on the
+// schedule, the blocks that add to a tile take turns, in an order that place_task arranges to be the one in which they
+// come by.
 #pragma once
 
 #include "cuda/hopper_backward_wide.cuh"
@@ -31,7 +33,8 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
 #pragma unroll
     for (int x = 0; x < kDim / 16; ++x) {
       const int panel = x / 4, offset = x % 4 * 32;
-      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16, next_b = first_b + (panel * kRows * 128 + offset) / 16;
+      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16,
+                          next_b = first_b + (panel * kRows * 128 + offset) / 16;
       if (x == 0) FirstScores<kRows, T>::mma(s, next_a, next_b);
       else Scores<kRows, T>::mma(s, next_a, next_b, 1);
     }
@@ -44,8 +47,9 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
     products_commit();
   };
 
-  int q_stage = 0, o_stage = 0;  // o_stage also says which of the two buffers dS goes to, and whether the steps so far are odd
-  std::uint32_t parities = 0;    // of the rounds of the rings: 1 for tasks, 2 for Q, 4 for dO
+  int q_stage = 0,
+      o_stage = 0;  // o_stage also says which of the two buffers dS goes to, and whether the steps so far are odd
+  std::uint32_t parities = 0;  // of the rounds of the rings: 1 for tasks, 2 for Q, 4 for dO
   const Barriers barriers{group};
   barriers.free_scores(0), barriers.free_scores(1);
   if (group == 1) barriers.pass_turn();
@@ -53,7 +57,8 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
   // dQ of the step before, whose dS is in the other buffer.
   const auto query_products = [&](float(&d_q)[32]) {
     const std::uint64_t first_a = operand(base + T_::kK + (kDim == 128 ? group * kKeys * 128 : 0));
-    const std::uint64_t first_b = operand(base + T_::kDS + (again(o_stage) ^ 1) * T_::kScoreBytes + (kDim == 64 ? group * kKeys * 128 : 0));
+    const std::uint64_t first_b =
+        operand(base + T_::kDS + (again(o_stage) ^ 1) * T_::kScoreBytes + (kDim == 64 ? group * kKeys * 128 : 0));
 #pragma unroll
     for (int x = 0; x < kKeys / 16; ++x) {
       if (x == 0) Transposed<T>::first(d_q, first_a, first_b);
@@ -85,7 +90,9 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       barrier_wait(base + T_::kFullV, parities & 1);
       hold(d_k), hold(d_v);
       barriers.take_turn();
-      const auto free_last_q = [&] { release(base + T_::kEmptyQ + 8 * (q_stage == 0 ? T_::kQueryStages - 1 : q_stage - 1)); };
+      const auto free_last_q = [&] {
+        release(base + T_::kEmptyQ + 8 * (q_stage == 0 ? T_::kQueryStages - 1 : q_stage - 1));
+      };
 #pragma unroll 1
       for (; left > 0; --left) {
         barrier_wait(base + T_::kFullQ + 8 * q_stage, parities >> 1 & 1);
@@ -127,10 +134,12 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
             float square = 0;
 #pragma unroll
             for (int x = 0; x < kRows / 2; ++x)
-              if ((weights[x / 2] & 0xffffu << 16 * (x % 2)) != 0) square = fmaf(d_p[x], d_p[x], square);  // else a mask may hide it, and dS is not to be looked at
+              if ((weights[x / 2] & 0xffffu << 16 * (x % 2)) != 0)
+                square = fmaf(d_p[x], d_p[x], square);  // else a mask may hide it, and dS is not to be looked at
             square = warp_sum(square);
             if (lane == 0) {
-              double& sum = a.score_squares[(std::int64_t{step.tile / a.row_tiles} * a.key_tiles + task.key_tile) * 8 + group * 4 + warp];
+              double& sum = a.score_squares[(std::int64_t{step.tile / a.row_tiles} * a.key_tiles + task.key_tile) * 8 +
+                                            group * 4 + warp];
               sum = (step.first ? 0 : sum) + static_cast<double>(square);
             }
           }
@@ -148,7 +157,8 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         }
         // Where this thread's row of four matrices of dS goes, as store_matrices wants it.
         const std::uint32_t place = thread_again() - 128, own_row = place / 32 * 16 + place % 16;
-        const std::uint32_t to = base + T_::kDS + again(o_stage) * T_::kScoreBytes + own_row * 128 + (place / 16 % 2 ^ own_row % 8) * 16;
+        const std::uint32_t to =
+            base + T_::kDS + again(o_stage) * T_::kScoreBytes + own_row * 128 + (place / 16 % 2 ^ own_row % 8) * 16;
         barriers.wait_free(o_stage);
 #pragma unroll
         for (int x = 0; x < kRows / 16; ++x) store_matrices((to ^ x % 4 * 32) + x / 4 * kKeys * 128, d_scores + 4 * x);
@@ -167,7 +177,8 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         hold(d_q), hold(d_v), hold(weights);
         release(base + T_::kEmptyDO + 8 * o_stage);
         if (!first) hand_over(d_q);
-        if (group == 0 && thread == 0) *reinterpret_cast<Turn*>(memory + T_::kTurn + 8 * o_stage) = {step.tile, step.turn};
+        if (group == 0 && thread == 0)
+          *reinterpret_cast<Turn*>(memory + T_::kTurn + 8 * o_stage) = {step.tile, step.turn};
         if constexpr (!T_::kKeepsWeights) {  // dK's operand makes room for scores
           products_wait<0>();
           hold(d_k), hold(d_scores);
@@ -193,7 +204,8 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
     double* squares = a.f.stats ? a.f.key_squares + (batch * a.f.p.heads_kv + head) * length : nullptr;
     double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * length : nullptr;
     write_rows<T>(a.f.d_v, static_cast<int>(a.f.p.dim_v), length, batch, head, first_key, d_v, 1, value_squares);
-    write_rows<T>(a.f.d_k, static_cast<int>(a.f.p.dim_qk), length, batch, head, first_key, d_k, a.heads ? a.heads[head * a.f.p.group].last : a.scale, squares);
+    write_rows<T>(a.f.d_k, static_cast<int>(a.f.p.dim_qk), length, batch, head, first_key, d_k,
+                  a.heads ? a.heads[head * a.f.p.group].last : a.scale, squares);
   }
   if (group == 0) {  // nothing more to add
     barrier_wait(base + T_::kEmptyDQ, o_stage ^ 1);
@@ -211,9 +223,12 @@ __global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_kernel(const 
     for (const int barrier : {T_::kFullK, T_::kFullV, T_::kCleaning}) barrier_init(base + barrier, 1);
     auto& cleaning = *reinterpret_cast<Cleaning*>(memory + T_::kCleaning);
     cleaning.count = 0, cleaning.guarded = is_guarded(a, a.once_more);
-    barrier_init(base + T_::kEmptyK, a.unseen_keys ? kReleases + 32 : kReleases), barrier_init(base + T_::kEmptyV, kReleases);
-    for (int x = 0; x < T_::kQueryStages; ++x) barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, kReleases);
-    for (int x = 0; x < T_::kGradStages; ++x) barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, kReleases);
+    barrier_init(base + T_::kEmptyK, a.unseen_keys ? kReleases + 32 : kReleases),
+        barrier_init(base + T_::kEmptyV, kReleases);
+    for (int x = 0; x < T_::kQueryStages; ++x)
+      barrier_init(base + T_::kFullQ + 8 * x, 1), barrier_init(base + T_::kEmptyQ + 8 * x, kReleases);
+    for (int x = 0; x < T_::kGradStages; ++x)
+      barrier_init(base + T_::kFullDO + 8 * x, 1), barrier_init(base + T_::kEmptyDO + 8 * x, kReleases);
     for (int x = 0; x < 2; ++x) {
       barrier_init(base + T_::kFullDQ + 8 * x, 128), barrier_init(base + T_::kEmptyDQ + 8 * x, 1);
       barrier_init(base + T_::kShown + 8 * x, 128), barrier_init(base + T_::kSeen + 8 * x, 128);

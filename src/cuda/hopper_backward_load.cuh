@@ -1,5 +1,5 @@
-// The Hopper backward's blocks: which keys they take in which order, what they load, and how dQ leaves them. The parts that are the same whatever
-// the consumers do.
+// The Hopper backward's blocks: which keys they take in which order, what they load, and how dQ leaves them. The parts
+// that are the same whatever the consumers do.
 #pragma once
 
 #include "cuda/clean.cuh"
@@ -14,23 +14,32 @@ inline constexpr int kStepBytes = 48;
 
 template <int kDim_>
 struct Tile {
-  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384, kPanels = kDim / 64;
+  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384,
+                       kPanels = kDim / 64;
   static constexpr bool kWide = kDim == 256;
-  static constexpr int kQueryStages = kWide ? 2 : 3, kGradStages = 2;  ///< of Q, which the next scores need before dK is done with the last; of dO
-  static constexpr bool kKeepsWeights = kRows == 64;  ///< in f32 until dS is made of them; else there is room for the rounded ones only
+  static constexpr int kQueryStages = kWide ? 2 : 3,
+                       kGradStages = 2;  ///< of Q, which the next scores need before dK is done with the last; of dO
+  static constexpr bool kKeepsWeights =
+      kRows == 64;  ///< in f32 until dS is made of them; else there is room for the rounded ones only
   static constexpr int kProducerRegisters = kDim == 128 ? 24 : 40, kConsumerRegisters = kDim == 128 ? 240 : 232;
   static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kKeys * kRows * 2;
   static constexpr int kPartBytes = kWide ? 0 : 64 * 64 * 4;  ///< each warpgroup hands over 64 × 64 of dQᵀ
 
   // Offsets in shared memory
-  static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kQueryStages * kRowBytes, kDS = kDO + kGradStages * kRowBytes;
-  static constexpr int kDQ = kDS + 2 * kScoreBytes, kRanges = kDQ + 2 * kPartBytes, kLse = kRanges + kQueryStages * kRows * 8, kDelta = kLse + kQueryStages * kRows * 4;
-  static constexpr int kSteps = kDelta + kGradStages * kRows * 4, kTask = kSteps + kQueryStages * kStepBytes, kTurn = kTask + 32;
+  static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kQueryStages * kRowBytes,
+                       kDS = kDO + kGradStages * kRowBytes;
+  static constexpr int kDQ = kDS + 2 * kScoreBytes, kRanges = kDQ + 2 * kPartBytes,
+                       kLse = kRanges + kQueryStages * kRows * 8, kDelta = kLse + kQueryStages * kRows * 4;
+  static constexpr int kSteps = kDelta + kGradStages * kRows * 4, kTask = kSteps + kQueryStages * kStepBytes,
+                       kTurn = kTask + 32;
   static constexpr int kFullK = kTurn + 16, kFullV = kFullK + 8, kEmptyK = kFullV + 8, kEmptyV = kEmptyK + 8;
-  static constexpr int kFullQ = kEmptyV + 8, kEmptyQ = kFullQ + 8 * kQueryStages, kFullDO = kEmptyQ + 8 * kQueryStages, kEmptyDO = kFullDO + 8 * kGradStages;
+  static constexpr int kFullQ = kEmptyV + 8, kEmptyQ = kFullQ + 8 * kQueryStages, kFullDO = kEmptyQ + 8 * kQueryStages,
+                       kEmptyDO = kFullDO + 8 * kGradStages;
   static constexpr int kFullDQ = kEmptyDO + 8 * kGradStages, kEmptyDQ = kFullDQ + 16;
-  static constexpr int kShown = kEmptyDQ + 16, kSeen = kShown + 16;  ///< P, where one warpgroup computes it for the other
-  static constexpr int kCleaning = kSeen + 16, kSick = kCleaning + 16, kBytes = kSick + kKeys * 4;  ///< which keys were not finite
+  static constexpr int kShown = kEmptyDQ + 16,
+                       kSeen = kShown + 16;  ///< P, where one warpgroup computes it for the other
+  static constexpr int kCleaning = kSeen + 16, kSick = kCleaning + 16,
+                       kBytes = kSick + kKeys * 4;  ///< which keys were not finite
   static_assert(kBytes <= 232448);
 };
 
@@ -53,10 +62,10 @@ enum Special : int {
 
 /// A tile of query rows of one head, as far as consumers care.
 struct Step {
-  int tile;  ///< [batch, heads_q, row_tiles]
-  int turn;  ///< how many add to its dQ before; kLastTurn more where it is the last
-  int special;  ///< bits: see Special
-  int first;    ///< of the task's steps with this head
+  int tile;             ///< [batch, heads_q, row_tiles]
+  int turn;             ///< how many add to its dQ before; kLastTurn more where it is the last
+  int special;          ///< bits: see Special
+  int first;            ///< of the task's steps with this head
   float scale2, ratio;  ///< see HeadScale
   int m, head;          ///< which tile it is
 };
@@ -69,24 +78,29 @@ struct Turn {
   int tile, turn;  ///< tile −1: no more
 };
 
-/// Tasks in the order in which they are taken. A block waits for its turn at a tile only behind tasks that were taken before its own, so one of them
-/// can always go on.
+/// Tasks in the order in which they are taken. A block waits for its turn at a tile only behind tasks that were taken
+/// before its own, so one of them can always go on.
 ///
-/// Mostly the last keys go first, and each block goes through its rows from the first it sees: blocks that start together are then at different tiles, each
-/// a little behind the one before it. Below a causal mask that would leave the longest tasks to the end, so every other set of heads is taken the
-/// other way round: longest first, from the last row backwards. As the blocks of one set end one after another, those of the next
-/// start one after another, and end together.
+/// Mostly the last keys go first, and each block goes through its rows from the first it sees: blocks that start
+/// together are then at different tiles, each a little behind the one before it. Below a causal mask that would leave
+/// the longest tasks to the end, so every other set of heads is taken the other way round: longest first, from the last
+/// row backwards. As the blocks of one set end one after another, those of the next start one after another, and end
+/// together.
 ///
-/// Without a mask all see everything, and there is no such order. Then `ring` blocks start together, spread over the rows, and go round: the first at a
-/// tile is the one that starts there. They wait for each other, so all must be running: the launch sees to that. And no block may have two tasks of a ring, or it
-/// would wait for itself, so each takes every gridDim-th: a ring is never larger than that. (From a counter, a block with few steps takes its second before others have a first.)
+/// Without a mask all see everything, and there is no such order. Then `ring` blocks start together, spread over the
+/// rows, and go round: the first at a tile is the one that starts there. They wait for each other, so all must be
+/// running: the launch sees to that. And no block may have two tasks of a ring, or it would wait for itself, so each
+/// takes every gridDim-th: a ring is never larger than that. (From a counter, a block with few steps takes its second
+/// before others have a first.)
 ///
 /// Above dim 128 nothing is added up, and the longest tasks of a causal mask simply come first.
 __device__ __forceinline__ Task place_task(const BackwardArguments& a, int index) {
   const int heads = static_cast<int>(a.f.p.heads_kv);
-  if (a.ring > 0) return {index, index / a.key_tiles / heads, index / a.key_tiles % heads, index % a.key_tiles, 0, 0, false, 0};
+  if (a.ring > 0)
+    return {index, index / a.key_tiles / heads, index / a.key_tiles % heads, index % a.key_tiles, 0, 0, false, 0};
   const int all = static_cast<int>(a.f.p.batch) * heads, per_set = a.key_tiles * a.near_heads;
-  const int set = index / per_set, rest = index % per_set, near = min(a.near_heads, all - set * a.near_heads), head = set * a.near_heads + rest % near;
+  const int set = index / per_set, rest = index % per_set, near = min(a.near_heads, all - set * a.near_heads),
+            head = set * a.near_heads + rest % near;
   Task task{index, head / heads, head % heads, rest / near, 0, 0, a.turns_alternate && set % 2 == 1, 0};
   if (!task.backwards && !a.first_keys_first) task.key_tile = a.key_tiles - 1 - task.key_tile;
   return task;
@@ -106,8 +120,11 @@ struct Ring {
     first = key_tile / a.ring * a.ring;
     size = min(a.ring, a.key_tiles - first);
   }
-  __device__ __forceinline__ int start(const BackwardArguments& a, int key_tile) const { return (key_tile - first) * a.row_tiles / size; }
-  /// Of the ring, those that start at or before row tile m come first, the nearest of them first of all; then the others, which come round.
+  __device__ __forceinline__ int start(const BackwardArguments& a, int key_tile) const {
+    return (key_tile - first) * a.row_tiles / size;
+  }
+  /// Of the ring, those that start at or before row tile m come first, the nearest of them first of all; then the
+  /// others, which come round.
   __device__ __forceinline__ int turn(const BackwardArguments& a, int key_tile, int m) const {
     const int before = ((m + 1) * size + a.row_tiles - 1) / a.row_tiles, own = key_tile - first;
     return first + before - 1 - own + (own < before ? 0 : size);
@@ -165,9 +182,11 @@ __device__ __forceinline__ void clear_idle(std::uint32_t tile, const int2* range
 
 /// Both panels of a tile, or the one.
 template <class T_>
-__device__ __forceinline__ void copy_rows(std::uint32_t to, const CUtensorMap* map, int rows, int row, int head, int batch, std::uint32_t barrier) {
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const CUtensorMap* map, int rows, int row, int head,
+                                          int batch, std::uint32_t barrier) {
 #pragma unroll
-  for (int panel = 0; panel < T_::kPanels; ++panel) copy_box(to + panel * rows * 128, map, panel * 64, row, head, batch, barrier);
+  for (int panel = 0; panel < T_::kPanels; ++panel)
+    copy_box(to + panel * rows * 128, map, panel * 64, row, head, batch, barrier);
 }
 
 template <class T_>
@@ -175,21 +194,26 @@ __device__ __forceinline__ volatile Step& step_in(std::uint8_t* memory, unsigned
   return *reinterpret_cast<volatile Step*>(memory + T_::kSteps + kStepBytes * (step % T_::kQueryStages));
 }
 
-/// A step's Q, LSE and masks, in a place that is free; they complete on `full`. One thread's work; `at` is a Step, or what is kept of one in shared memory.
+/// A step's Q, LSE and masks, in a place that is free; they complete on `full`. One thread's work; `at` is a Step, or
+/// what is kept of one in shared memory.
 template <class T_, class At>
-__device__ __forceinline__ void load_queries(const BackwardArguments& a, std::uint32_t base, int batch, const At& at, unsigned step, std::uint32_t full) {
+__device__ __forceinline__ void load_queries(const BackwardArguments& a, std::uint32_t base, int batch, const At& at,
+                                             unsigned step, std::uint32_t full) {
   constexpr int kRows = T_::kRows;
   const unsigned stage = step % T_::kQueryStages;
   const bool masked = at.special & kMasked;
   barrier_expect(full, T_::kRowBytes + kRows * 4 + (masked ? kRows * 8 : 0));
   copy_rows<T_>(base + T_::kQ + stage * T_::kRowBytes, &a.q, kRows, at.m * kRows, at.head, batch, full);
   copy_run(base + T_::kLse + stage * kRows * 4, a.lse + std::int64_t{at.tile} * kRows, kRows * 4, full);
-  if (masked) copy_run(base + T_::kRanges + stage * kRows * 8, a.rows + std::int64_t{batch * a.row_tiles + at.m} * kRows, kRows * 8, full);
+  if (masked)
+    copy_run(base + T_::kRanges + stage * kRows * 8, a.rows + std::int64_t{batch * a.row_tiles + at.m} * kRows,
+             kRows * 8, full);
 }
 
 /// The same of dO and D, when their place is free.
 template <class T_, class At>
-__device__ __forceinline__ void load_gradients(const BackwardArguments& a, std::uint32_t base, int batch, const At& at, unsigned step, std::uint32_t full) {
+__device__ __forceinline__ void load_gradients(const BackwardArguments& a, std::uint32_t base, int batch, const At& at,
+                                               unsigned step, std::uint32_t full) {
   constexpr int kRows = T_::kRows;
   const unsigned stage = step % T_::kGradStages;
   barrier_wait(base + T_::kEmptyDO + 8 * stage, step / T_::kGradStages & 1 ^ 1);
@@ -200,7 +224,8 @@ __device__ __forceinline__ void load_gradients(const BackwardArguments& a, std::
 
 /// Copies what `load` issues, cleans it and hands it on: a warp's work.
 template <class Load, class Clean>
-__device__ __forceinline__ void load_cleaned(volatile Cleaning* cleaning, std::uint32_t full, const Load& load, const Clean& clean) {
+__device__ __forceinline__ void load_cleaned(volatile Cleaning* cleaning, std::uint32_t full, const Load& load,
+                                             const Clean& clean) {
   const std::uint32_t raw = shared_address(const_cast<Cleaning*>(cleaning));
   if (thread_again() % 32 == 0) load(raw);
   __syncwarp();
@@ -226,23 +251,30 @@ __device__ __forceinline__ void count_steps(const BackwardArguments& a, Task& ta
 
 /// A step whose rows are cleaned: all of them, or those that see nothing.
 template <class T_>
-__device__ __forceinline__ void load_cleaned_step(const BackwardArguments& a, std::uint8_t* memory, int batch, unsigned step) {
+__device__ __forceinline__ void load_cleaned_step(const BackwardArguments& a, std::uint8_t* memory, int batch,
+                                                  unsigned step) {
   constexpr int kRows = T_::kRows;
   const std::uint32_t base = shared_address(memory);
   auto* cleaning = reinterpret_cast<volatile Cleaning*>(memory + T_::kCleaning);
   const auto clean = [&](std::uint32_t tile) {
     if (cleaning->guarded) clean_rows<T_::kPanels, kRows>(a, tile);
     __syncwarp();
-    if (step_in<T_>(memory, step).special & kMasked) clear_idle<T_::kPanels, kRows>(tile, reinterpret_cast<const int2*>(memory + T_::kRanges + step % T_::kQueryStages * kRows * 8));
+    if (step_in<T_>(memory, step).special & kMasked)
+      clear_idle<T_::kPanels, kRows>(
+          tile, reinterpret_cast<const int2*>(memory + T_::kRanges + step % T_::kQueryStages * kRows * 8));
   };
-  load_cleaned(cleaning, base + T_::kFullQ + 8 * (step % T_::kQueryStages), [&](std::uint32_t full) { load_queries<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
-               [&] { clean(base + T_::kQ + step % T_::kQueryStages * T_::kRowBytes); });
-  load_cleaned(cleaning, base + T_::kFullDO + 8 * (step % T_::kGradStages), [&](std::uint32_t full) { load_gradients<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
-               [&] { clean(base + T_::kDO + step % T_::kGradStages * T_::kRowBytes); });
+  load_cleaned(
+      cleaning, base + T_::kFullQ + 8 * (step % T_::kQueryStages),
+      [&](std::uint32_t full) { load_queries<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
+      [&] { clean(base + T_::kQ + step % T_::kQueryStages * T_::kRowBytes); });
+  load_cleaned(
+      cleaning, base + T_::kFullDO + 8 * (step % T_::kGradStages),
+      [&](std::uint32_t full) { load_gradients<T_>(a, base, batch, step_in<T_>(memory, step), step, full); },
+      [&] { clean(base + T_::kDO + step % T_::kGradStages * T_::kRowBytes); });
 }
 
-/// Looks for keys that are not finite, beside the consumers, where there may be such as no row sees and prepare knows nothing of. (Values need no look: of pairs that
-/// a mask hides dP does not count.) A warp's work.
+/// Looks for keys that are not finite, beside the consumers, where there may be such as no row sees and prepare knows
+/// nothing of. (Values need no look: of pairs that a mask hides dP does not count.) A warp's work.
 template <class T_>
 __device__ __forceinline__ void inspect(const BackwardArguments& a, std::uint8_t* memory) {
   const std::uint32_t base = shared_address(memory);
@@ -256,7 +288,8 @@ __device__ __forceinline__ void inspect(const BackwardArguments& a, std::uint8_t
       for (int x = thread_again() % 32; x < T_::kKeyBytes / 16; x += 32) {
         const uint4 eight = *reinterpret_cast<const uint4*>(memory + T_::kK + 16 * x);
         const unsigned exponent = exponents(a.f.k.dtype);
-        bad |= not_finite(eight.x, exponent) | not_finite(eight.y, exponent) | not_finite(eight.z, exponent) | not_finite(eight.w, exponent);
+        bad |= not_finite(eight.x, exponent) | not_finite(eight.y, exponent) | not_finite(eight.z, exponent) |
+               not_finite(eight.w, exponent);
       }
       if (bad) store_release(a.trouble, kSickKeys);
     }
@@ -276,13 +309,16 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
   for (;;) {
     int index = 0;
     if (leader) index = a.ring > 0 ? shown.index + static_cast<int>(gridDim.x) : atomicAdd(a.next_task, 1);
-    if (leader && a.ring == 0 && index == a.tasks + static_cast<int>(gridDim.x) - 1) *a.next_task = 0;  // nobody else comes, until the next launch
+    if (leader && a.ring == 0 && index == a.tasks + static_cast<int>(gridDim.x) - 1)
+      *a.next_task = 0;  // nobody else comes, until the next launch
     index = __shfl_sync(~0u, index, 0);
     Task task{-1, 0, 0, 0, 0, 0, false, 0};
     if (index < a.tasks) {
       task = place_task(a, index);
       if (a.ring == 0) count_steps(a, task);
-      else task.steps = static_cast<int>(a.f.p.group) * a.row_tiles, task.start = Ring(a, task.key_tile).start(a, task.key_tile);
+      else
+        task.steps = static_cast<int>(a.f.p.group) * a.row_tiles,
+        task.start = Ring(a, task.key_tile).start(a, task.key_tile);
     }
     task.parity = shown.parity ^ 1;
     barrier_wait(base + T_::kEmptyK, task.parity);
@@ -305,16 +341,23 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
       barrier_expect(full, T_::kKeyBytes);
       copy_rows<T_>(base + to, map, kKeys, shown.key_tile * kKeys, shown.head, shown.batch, full);
     };
-    if (cleaning->guarded || (keys_of(a.f.p, shown.batch) < a.f.p.len_kv && (shown.key_tile + 1) * kKeys > keys_of(a.f.p, shown.batch))) {
+    if (cleaning->guarded ||
+        (keys_of(a.f.p, shown.batch) < a.f.p.len_kv && (shown.key_tile + 1) * kKeys > keys_of(a.f.p, shown.batch))) {
       const auto clean = [&](int tile, bool keys) {
-        if (cleaning->guarded && keys) clean_keys<T_::kPanels, kKeys>(a, base + tile, reinterpret_cast<int*>(memory + T_::kSick));
+        if (cleaning->guarded && keys)
+          clean_keys<T_::kPanels, kKeys>(a, base + tile, reinterpret_cast<int*>(memory + T_::kSick));
         else if (cleaning->guarded) clean_rows<T_::kPanels, kKeys>(a, base + tile);
         __syncwarp();
-        clear_rows<T_::kPanels, kKeys>(base + tile, max(0, min(kKeys, keys_of(a.f.p, shown.batch) - shown.key_tile * kKeys)));
+        clear_rows<T_::kPanels, kKeys>(base + tile,
+                                       max(0, min(kKeys, keys_of(a.f.p, shown.batch) - shown.key_tile * kKeys)));
       };
-      load_cleaned(cleaning, base + T_::kFullK, [&](std::uint32_t full) { load_keys(T_::kK, &a.k, full); }, [&] { clean(T_::kK, true); });
+      load_cleaned(
+          cleaning, base + T_::kFullK, [&](std::uint32_t full) { load_keys(T_::kK, &a.k, full); },
+          [&] { clean(T_::kK, true); });
       barrier_wait(base + T_::kEmptyV, shown.parity);
-      load_cleaned(cleaning, base + T_::kFullV, [&](std::uint32_t full) { load_keys(T_::kV, &a.v, full); }, [&] { clean(T_::kV, false); });
+      load_cleaned(
+          cleaning, base + T_::kFullV, [&](std::uint32_t full) { load_keys(T_::kV, &a.v, full); },
+          [&] { clean(T_::kV, false); });
     } else if (leader) {
       load_keys(T_::kK, &a.k, base + T_::kFullK);
       barrier_wait(base + T_::kEmptyV, shown.parity);
@@ -330,7 +373,9 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
         const RowTile sees = a.tiles[shown.batch * a.row_tiles + m];
         const int key_tile = shown.key_tile;
         if (sees.first_block <= key_tile && key_tile < sees.last_block) {
-          int turn = a.ring > 0 ? Ring(a, key_tile).turn(a, key_tile, m) : shown.backwards ? key_tile - sees.first_block : sees.last_block - 1 - key_tile;
+          int turn = a.ring > 0        ? Ring(a, key_tile).turn(a, key_tile, m)
+                     : shown.backwards ? key_tile - sees.first_block
+                                       : sees.last_block - 1 - key_tile;
           if (turn == sees.last_block - sees.first_block - 1) turn += kLastTurn;
           const bool masked = key_tile * kKeys < sees.max_begin || (key_tile + 1) * kKeys > sees.min_end;
           const bool cleans = cleaning->guarded || sees.min_end == 0;
@@ -338,9 +383,16 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
             const int head = shown.head * group + g;
             barrier_wait(base + T_::kEmptyQ + 8 * (step % T_::kQueryStages), step / T_::kQueryStages & 1 ^ 1);
             const float ratio = a.heads ? a.heads[head].ratio : 1;
-            const int special = (masked ? kMasked : 0) | (cleaning->guarded ? kGuarded : 0) | (ratio != 1 ? kRatio : 0) | (a.score_squares ? kSquares : 0);
-            const Step at{(shown.batch * static_cast<int>(a.f.p.heads_q) + head) * a.row_tiles + m, turn, special,
-                          a.score_squares && end - step == static_cast<unsigned>(shown.steps / group), a.heads ? a.heads[head].scale2 : a.scale2, ratio, m, head};
+            const int special = (masked ? kMasked : 0) | (cleaning->guarded ? kGuarded : 0) |
+                                (ratio != 1 ? kRatio : 0) | (a.score_squares ? kSquares : 0);
+            const Step at{(shown.batch * static_cast<int>(a.f.p.heads_q) + head) * a.row_tiles + m,
+                          turn,
+                          special,
+                          a.score_squares && end - step == static_cast<unsigned>(shown.steps / group),
+                          a.heads ? a.heads[head].scale2 : a.scale2,
+                          ratio,
+                          m,
+                          head};
             *reinterpret_cast<Step*>(memory + T_::kSteps + kStepBytes * (step % T_::kQueryStages)) = at;
             if (!cleans) {
               load_queries<T_>(a, base, shown.batch, at, step, base + T_::kFullQ + 8 * (step % T_::kQueryStages));
@@ -372,7 +424,8 @@ __device__ __forceinline__ void add_queries(const BackwardArguments& a, std::uin
     float* to = a.d_q + std::int64_t{turn.tile} * (2 * kPart / 4);
     const int own = turn.turn % kLastTurn;
     if (own > 0) {
-      while (load_acquire(a.turns + turn.tile) != own) {}
+      while (load_acquire(a.turns + turn.tile) != own) {
+      }
       fence_global();
     }
 #pragma unroll

@@ -15,10 +15,11 @@ __device__ __forceinline__ float2 unpack2(std::uint32_t x) {
   else return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
 }
 
-/// 64 rows of a warpgroup, of a tensor of `length` rows, from the thread's first on; where they are wanted the squares of each row's norm.
+/// 64 rows of a warpgroup, of a tensor of `length` rows, from the thread's first on; where they are wanted the squares
+/// of each row's norm.
 template <class T, int N>
-__device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t length, int batch, int head, int first, const float (&x)[N], float scale,
-                                           double* squares = nullptr) {
+__device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t length, int batch, int head, int first,
+                                           const float (&x)[N], float scale, double* squares = nullptr) {
   if (!to.data) return;
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -37,7 +38,8 @@ __device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t
         const int d = 8 * (j + n) + lane % 4 * 2;
         pairs[n] = pack2<T>(low, high);
         if (squares) square = fmaf(low, low, fmaf(high, high, square));
-        if (!aligned && real && d < dim) out[d * to.strides[3]] = narrow<T>(low), out[(d + 1) * to.strides[3]] = narrow<T>(high);
+        if (!aligned && real && d < dim)
+          out[d * to.strides[3]] = narrow<T>(low), out[(d + 1) * to.strides[3]] = narrow<T>(high);
       }
       quad_transpose(pairs);
       const int d = 8 * (j + lane % 4);
@@ -49,8 +51,8 @@ __device__ __forceinline__ void write_rows(const View& to, int dim, std::int64_t
   }
 }
 
-/// The thread no longer reads what a barrier of the producer guards. Each says so itself, of both warpgroups: one that spoke for a warp would be believed by the
-/// hardware, but not by racecheck, and costs as much.
+/// The thread no longer reads what a barrier of the producer guards. Each says so itself, of both warpgroups: one that
+/// spoke for a warp would be believed by the hardware, but not by racecheck, and costs as much.
 inline constexpr int kReleases = 256;
 __device__ __forceinline__ void release(std::uint32_t barrier) { barrier_arrive(barrier); }
 
@@ -67,8 +69,9 @@ __device__ __forceinline__ int again(int x) {
   return x;
 }
 
-/// Between the two consumer warpgroups, as one of them sees it. Each multiplies while the other is at its elementwise work: who has the turn issues
-/// dQ, dK, S and dP, then passes it on. Each shows the other its dS, in two buffers, and says when it no longer needs the other's.
+/// Between the two consumer warpgroups, as one of them sees it. Each multiplies while the other is at its elementwise
+/// work: who has the turn issues dQ, dK, S and dP, then passes it on. Each shows the other its dS, in two buffers, and
+/// says when it no longer needs the other's.
 struct Barriers {
   int group;
   __device__ __forceinline__ void take_turn() const { named_sync(1 + group, 256); }
@@ -82,13 +85,16 @@ struct Barriers {
 /// Of pairs that a mask hides dS is zero, whatever dP and D are: P of the same two pairs says which.
 template <class T>
 __device__ __forceinline__ std::uint32_t hide_gradients(std::uint32_t d_s, std::uint32_t p) {
-  if constexpr (std::is_same_v<T, __half>) return d_s & __hne2_mask(*reinterpret_cast<const __half2*>(&p), __half2{0, 0});
+  if constexpr (std::is_same_v<T, __half>)
+    return d_s & __hne2_mask(*reinterpret_cast<const __half2*>(&p), __half2{0, 0});
   else return d_s & __hne2_mask(*reinterpret_cast<const __nv_bfloat162*>(&p), __nv_bfloat162{0, 0});
 }
 
-/// P of a step from its scores, in place: masked where that is needed. Scores are keys × queries; `first_key` is the thread's first.
+/// P of a step from its scores, in place: masked where that is needed. Scores are keys × queries; `first_key` is the
+/// thread's first.
 template <class T_, int N>
-__device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory, const Step& step, int q_stage, int first_key) {
+__device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory, const Step& step, int q_stage,
+                                      int first_key) {
   constexpr int kRows = T_::kRows;
   const int lane = threadIdx.x % 32;
   const float scale2 = step.scale2;

@@ -1,5 +1,6 @@
-// dQ of dims above 128 on Hopper, apart from dK and dV: a block owns 128 query rows, 64 for each of two warpgroups, and goes through the keys that they
-// see. It computes scores and dP again, two products in seven, and in turn adds nothing up in memory.
+// dQ of dims above 128 on Hopper, apart from dK and dV: a block owns 128 query rows, 64 for each of two warpgroups, and
+// goes through the keys that they see. It computes scores and dP again, two products in seven, and in turn adds nothing
+// up in memory.
 //
 //   in flight   meanwhile
 //   S           –
@@ -15,14 +16,18 @@ namespace rootdk::gpu::back {
 
 template <int kDim_>
 struct RowsTile {
-  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kPanels = kDim / 64, kThreads = 384;  ///< rows: of a warpgroup
-  static constexpr int kRowBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2, kKeyStages = 2;  ///< of K, which dQ needs longer than the scores do; one of V
+  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kPanels = kDim / 64,
+                       kThreads = 384;  ///< rows: of a warpgroup
+  static constexpr int kRowBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2,
+                       kKeyStages = 2;  ///< of K, which dQ needs longer than the scores do; one of V
 
   // Offsets in shared memory
   static constexpr int kQ = 0, kDO = kQ + 2 * kRowBytes, kK = kDO + 2 * kRowBytes, kV = kK + kKeyStages * kKeyBytes;
-  static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16, kEmptyK = kFullK + 8 * kKeyStages;
+  static constexpr int kFullQ = kV + kKeyBytes, kFullDO = kFullQ + 16, kFullK = kFullDO + 16,
+                       kEmptyK = kFullK + 8 * kKeyStages;
   static constexpr int kFullV = kEmptyK + 8 * kKeyStages, kEmptyV = kFullV + 8;
-  static constexpr int kCleaning = kEmptyV + 8, kSick = kCleaning + 16, kBytes = kSick + kKeyStages * kKeys * 4;  ///< which keys of a stage were not finite
+  static constexpr int kCleaning = kEmptyV + 8, kSick = kCleaning + 16,
+                       kBytes = kSick + kKeyStages * kKeys * 4;  ///< which keys of a stage were not finite
   static_assert(kRows == 64 && kBytes <= 232448);
 };
 
@@ -45,7 +50,8 @@ struct OwnedRows {
     }
   }
 
-  /// Blocks of keys are taken from different ones on, and round, so that those who read the same keys do not all read the same of them at a time.
+  /// Blocks of keys are taken from different ones on, and round, so that those who read the same keys do not all read
+  /// the same of them at a time.
   __device__ __forceinline__ int start(const BackwardArguments& a) const {
     return first_block + static_cast<int>(std::int64_t{first_tile} * (last_block - first_block) / a.row_tiles);
   }
@@ -54,12 +60,14 @@ struct OwnedRows {
 
 /// The warp that loads.
 template <class T_>
-__device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint8_t* memory, const OwnedRows& rows, bool guarded) {
+__device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, std::uint8_t* memory,
+                                                   const OwnedRows& rows, bool guarded) {
   constexpr int kRows = T_::kRows, kKeys = T_::kKeys;
   const std::uint32_t base = shared_address(memory);
   const bool leader = threadIdx.x % 32 == 0;
   auto* cleaning = reinterpret_cast<volatile Cleaning*>(memory + T_::kCleaning);
-  const auto load_tile = [&](std::uint32_t to, const CUtensorMap* map, int count, int first, int head, std::uint32_t full) {
+  const auto load_tile = [&](std::uint32_t to, const CUtensorMap* map, int count, int first, int head,
+                             std::uint32_t full) {
     barrier_expect(full, T_::kRowBytes);
     copy_rows<T_>(to, map, count, first, head, rows.batch, full);
   };
@@ -92,7 +100,8 @@ __device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, s
       const auto load = [&](std::uint32_t barrier) { load_tile(tile, map, kKeys, key, kv_head, barrier); };
       if (cleans) {
         load_cleaned(cleaning, full, load, [&] {
-          if (guarded && notes) clean_keys<T_::kPanels, kKeys>(a, tile, reinterpret_cast<int*>(memory + T_::kSick) + stage * kKeys);
+          if (guarded && notes)
+            clean_keys<T_::kPanels, kKeys>(a, tile, reinterpret_cast<int*>(memory + T_::kSick) + stage * kKeys);
           else if (guarded) clean_rows<T_::kPanels, kKeys>(a, tile);
           __syncwarp();
           clear_rows<T_::kPanels, kKeys>(tile, max(0, min(kKeys, keys - key)));
@@ -110,12 +119,15 @@ __device__ __forceinline__ void load_rows_and_keys(const BackwardArguments& a, s
 }
 
 template <class T_, class T>
-__device__ __forceinline__ void consume_keys(const BackwardArguments& a, const std::uint8_t* memory, const OwnedRows& rows, int group, bool guarded) {
+__device__ __forceinline__ void consume_keys(const BackwardArguments& a, const std::uint8_t* memory,
+                                             const OwnedRows& rows, int group, bool guarded) {
   constexpr int kKeys = T_::kKeys, kRows = T_::kRows, kDim = T_::kDim;
   const std::uint32_t base = shared_address(memory);
   const int thread = threadIdx.x % 128, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
-  // Both warpgroups go through all keys of the block, and free them; a second one without rows computes what nobody reads.
-  const int m = rows.first_tile + min(group, rows.tiles - 1), tile = (rows.batch * static_cast<int>(a.f.p.heads_q) + rows.head) * a.row_tiles + m;
+  // Both warpgroups go through all keys of the block, and free them; a second one without rows computes what nobody
+  // reads.
+  const int m = rows.first_tile + min(group, rows.tiles - 1),
+            tile = (rows.batch * static_cast<int>(a.f.p.heads_q) + rows.head) * a.row_tiles + m;
   const RowTile sees = a.tiles[rows.batch * a.row_tiles + m];
   const float scale2 = a.heads ? a.heads[rows.head].scale2 : a.scale2;
   float origin[2], shift[2];
@@ -124,7 +136,8 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, const s
   for (int r = 0; r < 2; ++r) {
     const int2 range = a.rows[std::int64_t{rows.batch * a.row_tiles + m} * kRows + row + 8 * r];
     begin[r] = range.x - lane % 4 * 2, end[r] = range.y - lane % 4 * 2;  // of the thread's first key of a block
-    origin[r] = a.lse[std::int64_t{tile} * kRows + row + 8 * r], shift[r] = a.delta[std::int64_t{tile} * kRows + row + 8 * r];
+    origin[r] = a.lse[std::int64_t{tile} * kRows + row + 8 * r],
+    shift[r] = a.delta[std::int64_t{tile} * kRows + row + 8 * r];
   }
 
   const auto scores = [&](float(&s)[kKeys / 2], std::uint32_t own, std::uint32_t keys) {
@@ -132,7 +145,8 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, const s
 #pragma unroll
     for (int x = 0; x < kDim / 16; ++x) {
       const int panel = x / 4, offset = x % 4 * 32;
-      const std::uint64_t next_a = first_a + (panel * kRows * 128 + offset) / 16, next_b = first_b + (panel * kKeys * 128 + offset) / 16;
+      const std::uint64_t next_a = first_a + (panel * kRows * 128 + offset) / 16,
+                          next_b = first_b + (panel * kKeys * 128 + offset) / 16;
       if (x == 0) FirstScores<kKeys, T>::mma(s, next_a, next_b);
       else Scores<kKeys, T>::mma(s, next_a, next_b, 1);
     }
@@ -209,20 +223,24 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& a, const s
 #pragma unroll
     for (int x = 0; x < kDim / 8; ++x) to[128 * x] = {d_q[4 * x], d_q[4 * x + 1], d_q[4 * x + 2], d_q[4 * x + 3]};
   } else {
-    write_rows<T>(a.f.d_q, static_cast<int>(a.f.p.dim_qk), a.f.p.len_q, rows.batch, rows.head, m * kRows + row, d_q, a.heads ? a.heads[rows.head].last : a.scale);
+    write_rows<T>(a.f.d_q, static_cast<int>(a.f.p.dim_qk), a.f.p.len_q, rows.batch, rows.head, m * kRows + row, d_q,
+                  a.heads ? a.heads[rows.head].last : a.scale);
   }
 }
 
 template <class T_, class T>
-__global__ void __launch_bounds__(T_::kThreads, 1) hopper_backward_rows_kernel(const __grid_constant__ BackwardArguments a) {
+__global__ void __launch_bounds__(T_::kThreads, 1)
+    hopper_backward_rows_kernel(const __grid_constant__ BackwardArguments a) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t base = shared_address(memory);
   const OwnedRows rows(a, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
-    for (const int barrier : {T_::kFullQ, T_::kFullQ + 8, T_::kFullDO, T_::kFullDO + 8, T_::kFullV, T_::kCleaning}) barrier_init(base + barrier, 1);
+    for (const int barrier : {T_::kFullQ, T_::kFullQ + 8, T_::kFullDO, T_::kFullDO + 8, T_::kFullV, T_::kCleaning})
+      barrier_init(base + barrier, 1);
     reinterpret_cast<Cleaning*>(memory + T_::kCleaning)->count = 0;
     barrier_init(base + T_::kEmptyV, kReleases);
-    for (int x = 0; x < T_::kKeyStages; ++x) barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, kReleases);
+    for (int x = 0; x < T_::kKeyStages; ++x)
+      barrier_init(base + T_::kFullK + 8 * x, 1), barrier_init(base + T_::kEmptyK + 8 * x, kReleases);
     asm volatile("fence.mbarrier_init.release.cluster;");
   }
   __syncthreads();

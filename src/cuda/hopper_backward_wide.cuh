@@ -1,10 +1,12 @@
-// Consumers of the Hopper backward for dims up to 256, of which a block owns 64 keys. dV fills the registers of one warpgroup, dK those of the other, so
-// each does its own half of a step and nothing is computed twice; P goes from the first to the second, in the order of registers.
+// Consumers of the Hopper backward for dims up to 256, of which a block owns 64 keys. dV fills the registers of one
+// warpgroup, dK those of the other, so each does its own half of a step and nothing is computed twice; P goes from the
+// first to the second, in the order of registers.
 //
 //   first     S, P = exp2(S·c − LSE); dV += Pᵀ·dO
 //   second    dP, dS = P∘(dP − D); dK += dSᵀ·Q
 //
-// dQ is left to hopper_backward_rows.cuh: 64 keys to a sum would make it more traffic than the second-level cache has room for.
+// dQ is left to hopper_backward_rows.cuh: 64 keys to a sum would make it more traffic than the second-level cache has
+// room for.
 #pragma once
 
 #include "cuda/hopper_backward_parts.cuh"
@@ -25,7 +27,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
 #pragma unroll
     for (int x = 0; x < kDim / 16; ++x) {
       const int panel = x / 4, offset = x % 4 * 32;
-      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16, next_b = first_b + (panel * kRows * 128 + offset) / 16;
+      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16,
+                          next_b = first_b + (panel * kRows * 128 + offset) / 16;
       if (x == 0) FirstScores<kRows, T>::mma(s, next_a, next_b);
       else Scores<kRows, T>::mma(s, next_a, next_b, 1);
     }
@@ -38,12 +41,13 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
     products_commit();
   };
 
-  int stage = 0;                 // of Q and dO, and of the exchange
-  std::uint32_t parities = 0;    // of the rounds of the rings: 1 for tasks, 2 for Q and dO
+  int stage = 0;               // of Q and dO, and of the exchange
+  std::uint32_t parities = 0;  // of the rounds of the rings: 1 for tasks, 2 for Q and dO
   // Own: what the first product wants, Q or dO. Other: what the second does.
   constexpr int kOwnFull = kFirst ? T_::kFullQ : T_::kFullDO, kOtherFull = kFirst ? T_::kFullDO : T_::kFullQ;
   constexpr int kOwnEmpty = kFirst ? T_::kEmptyQ : T_::kEmptyDO, kOtherEmpty = kFirst ? T_::kEmptyDO : T_::kEmptyQ;
-  constexpr int kOwn = kFirst ? T_::kQ : T_::kDO, kOther = kFirst ? T_::kDO : T_::kQ, kOwnKeys = kFirst ? T_::kK : T_::kV;
+  constexpr int kOwn = kFirst ? T_::kQ : T_::kDO, kOther = kFirst ? T_::kDO : T_::kQ,
+                kOwnKeys = kFirst ? T_::kK : T_::kV;
 
 #pragma unroll 1
   for (;; parities ^= 1) {
@@ -70,14 +74,17 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
         if (left < task.steps) release(base + kOtherEmpty + 8 * (stage ^ 1));
         products_wait<0>();
         hold(s);
-        auto* exchanged = reinterpret_cast<uint4*>(memory + T_::kDS + again(stage) * T_::kScoreBytes) + thread_again() % 128;
+        auto* exchanged =
+            reinterpret_cast<uint4*>(memory + T_::kDS + again(stage) * T_::kScoreBytes) + thread_again() % 128;
         if constexpr (kFirst) {
-          weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + kStepBytes * stage), stage, task.key_tile * kKeys + row);
+          weigh<T_>(s, memory, *reinterpret_cast<const Step*>(memory + T_::kSteps + kStepBytes * stage), stage,
+                    task.key_tile * kKeys + row);
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
           barrier_wait(base + T_::kSeen + 8 * stage, parities >> 1 ^ 1);
 #pragma unroll
-          for (int x = 0; x < 4; ++x) exchanged[128 * x] = {weights[4 * x], weights[4 * x + 1], weights[4 * x + 2], weights[4 * x + 3]};
+          for (int x = 0; x < 4; ++x)
+            exchanged[128 * x] = {weights[4 * x], weights[4 * x + 1], weights[4 * x + 2], weights[4 * x + 3]};
           barrier_arrive(base + T_::kShown + 8 * stage);
           release(base + kOwnEmpty + 8 * stage);
           barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);
@@ -86,7 +93,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
 #pragma unroll
           for (int x = 0; x < 4; ++x) {
             const uint4 four = exchanged[128 * x];
-            weights[4 * x] = four.x, weights[4 * x + 1] = four.y, weights[4 * x + 2] = four.z, weights[4 * x + 3] = four.w;
+            weights[4 * x] = four.x, weights[4 * x + 1] = four.y, weights[4 * x + 2] = four.z,
+                        weights[4 * x + 3] = four.w;
           }
           barrier_arrive(base + T_::kSeen + 8 * stage);
           barrier_wait(base + kOtherFull + 8 * stage, parities >> 1);  // the step's ratio comes with Q
@@ -109,7 +117,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
           }
           if (special & kMasked) {
 #pragma unroll
-            for (int x = 0; x < kRows / 4; ++x) weights[x] = hide_gradients<T>(pack2<T>(s[2 * x], s[2 * x + 1]), weights[x]);
+            for (int x = 0; x < kRows / 4; ++x)
+              weights[x] = hide_gradients<T>(pack2<T>(s[2 * x], s[2 * x + 1]), weights[x]);
           } else {
 #pragma unroll
             for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<T>(s[2 * x], s[2 * x + 1]);
@@ -128,7 +137,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
     release(base + T_::kEmptyK), release(base + T_::kEmptyV);
     const float scale = kFirst ? 1 : a.heads ? a.heads[head * a.f.p.group].last : a.scale;
-    write_rows<T>(kFirst ? a.f.d_v : a.f.d_k, static_cast<int>(kFirst ? a.f.p.dim_v : a.f.p.dim_qk), a.f.p.len_kv, batch, head, first_key, sums, scale);
+    write_rows<T>(kFirst ? a.f.d_v : a.f.d_k, static_cast<int>(kFirst ? a.f.p.dim_v : a.f.p.dim_qk), a.f.p.len_kv,
+                  batch, head, first_key, sums, scale);
   }
 }
 

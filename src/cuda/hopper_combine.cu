@@ -29,16 +29,21 @@ struct PartValues {
 
 /// A block merges the parts of a row, `per` threads a group; then the groups, in order.
 template <class T>
-__global__ void __launch_bounds__(kMostThreads, 1) combine_kernel(const __grid_constant__ ForwardView f, const __grid_constant__ Parts parts, std::int64_t all_rows, int per) {
+__global__ void __launch_bounds__(kMostThreads, 1)
+    combine_kernel(const __grid_constant__ ForwardView f, const __grid_constant__ Parts parts, std::int64_t all_rows,
+                   int per) {
   const ProblemView& p = f.p;
   __shared__ PartValues others[kMostThreads];
-  const int slots = static_cast<int>(blockDim.x) / per, slot = static_cast<int>(threadIdx.x) / per, first_d = static_cast<int>(threadIdx.x) % per, dim = static_cast<int>(p.dim_v);
-  const std::int64_t index = blockIdx.x, b = index / p.len_q / p.heads_q, h = index / p.len_q % p.heads_q, i = index % p.len_q;
+  const int slots = static_cast<int>(blockDim.x) / per, slot = static_cast<int>(threadIdx.x) / per,
+            first_d = static_cast<int>(threadIdx.x) % per, dim = static_cast<int>(p.dim_v);
+  const std::int64_t index = blockIdx.x, b = index / p.len_q / p.heads_q, h = index / p.len_q % p.heads_q,
+                     i = index % p.len_q;
   next_kernel_wait();
   const auto part = [&](int n) {
     PartValues out{PartRow::of(parts.rows[n * all_rows + index]), {}};
 #pragma unroll
-    for (int x = 0; x < kColumns; ++x) out.values[x] = first_d + x * per < dim ? parts.o[(n * all_rows + index) * dim + first_d + x * per] : 0;
+    for (int x = 0; x < kColumns; ++x)
+      out.values[x] = first_d + x * per < dim ? parts.o[(n * all_rows + index) * dim + first_d + x * per] : 0;
     return out;
   };
   PartValues all{};
@@ -98,9 +103,13 @@ __global__ void __launch_bounds__(kMostThreads, 1) combine_kernel(const __grid_c
 void combine_parts(const ForwardView& view, const Parts& parts, DType dtype, cudaStream_t stream) {
   const std::int64_t rows = view.p.batch * view.p.heads_q * view.p.len_q;
   const auto combine = dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
-  const int per = view.p.dim_v <= 64 ? 32 : view.p.dim_v <= 128 ? 64 : 128, groups = static_cast<int>(divide_up(parts.count, parts.group));
+  const int per = view.p.dim_v <= 64    ? 32
+                  : view.p.dim_v <= 128 ? 64
+                                        : 128,
+            groups = static_cast<int>(divide_up(parts.count, parts.group));
   const int slots = std::min({groups, kMostSlots, kMostThreads / per});
-  launch_beside("merging splits", combine, dim3(static_cast<unsigned>(rows)), per * slots, 0, stream, view, parts, rows, per);
+  launch_beside("merging splits", combine, dim3(static_cast<unsigned>(rows)), per * slots, 0, stream, view, parts, rows,
+                per);
 }
 
 }  // namespace rootdk::gpu

@@ -6,7 +6,8 @@
 
 namespace rootdk::gpu {
 
-/// A block of values before it is multiplied: rows from `keys` on become zero, the others what the guard makes of them. A warp's work.
+/// A block of values before it is multiplied: rows from `keys` on become zero, the others what the guard makes of them.
+/// A warp's work.
 template <class Tile>
 __device__ __forceinline__ void clean_values(std::uint32_t v, int keys, const volatile Guard& guard, DType dtype) {
   if (guard != Guard::kNone) {
@@ -38,7 +39,8 @@ __device__ __forceinline__ void suspect(const HopperArguments& a, Work& work) {
   if (atomicExch(&work.suspect, 1) == 0) a.again[work.index] = atomicExch(&again_list<Tile>().first, work.index);
 }
 
-/// The tile after `before`: the next of its run, or the first of another; in the end those that are suspect, a run at a time, once for each guard.
+/// The tile after `before`: the next of its run, or the first of another; in the end those that are suspect, a run at a
+/// time, once for each guard.
 template <class Tile>
 __device__ __forceinline__ int next_index(const HopperArguments& a, const Work& before, Guard& guard) {
   int run = before.index / a.run;
@@ -46,7 +48,10 @@ __device__ __forceinline__ int next_index(const HopperArguments& a, const Work& 
   if (before.index >= 0) {
     const int next = before.index + 1;
     if (next % a.run != 0 && !(Tile::kPacked && next % a.padded_splits >= a.splits)) return next;
-    if (guard == Guard::kNone) return (a.next_tile ? static_cast<int>(gridDim.x) + atomicAdd(a.next_tile, 1) : run + static_cast<int>(gridDim.x)) * a.run;
+    if (guard == Guard::kNone)
+      return (a.next_tile ? static_cast<int>(gridDim.x) + atomicAdd(a.next_tile, 1)
+                          : run + static_cast<int>(gridDim.x)) *
+             a.run;
   }
   if (guard == Guard::kZero) {
     guard = Guard::kMark;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kThreads = 512, kPerKey = 8;  ///< of a block, of a key
 
-/// Of rows that the copy engine can read, which begin at multiples of 16 bytes: of the first eight elements, or as many as there are.
+/// Of rows that the copy engine can read, which begin at multiples of 16 bytes: of the first eight elements, or as many
+/// as there are.
 template <class T>
 __device__ float dot_of_eight(const T* q, const T* k, int count) {
   float dot = 0;
@@ -38,14 +39,16 @@ __device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head
   if (threadIdx.x == 0) best = 0;
   __syncthreads();
   const QueryRow run = visible_keys(p, b, i);
-  const int start = record.raw.argmax, begin = max(start, static_cast<int>(run.begin)), end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
+  const int start = record.raw.argmax, begin = max(start, static_cast<int>(run.begin)),
+            end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
   if (start < 0) return;
   const T* q = reinterpret_cast<const T*>(f.q.data) + at(f.q, b, h, i);
   for (int j = begin + static_cast<int>(threadIdx.x) / kPerKey; j < end; j += kThreads / kPerKey) {
     const T* k = reinterpret_cast<const T*>(f.k.data) + key_offset(p, f.k, b, h / p.group, j);
     float dot = 0;
 #pragma unroll 2
-    for (int d = 8 * static_cast<int>(threadIdx.x % kPerKey); d < p.dim_qk; d += 8 * kPerKey) dot += dot_of_eight(q + d, k + d, static_cast<int>(p.dim_qk) - d);
+    for (int d = 8 * static_cast<int>(threadIdx.x % kPerKey); d < p.dim_qk; d += 8 * kPerKey)
+      dot += dot_of_eight(q + d, k + d, static_cast<int>(p.dim_qk) - d);
     const unsigned others = 0xffu << (threadIdx.x % 32 / kPerKey * kPerKey);
     for (int distance = kPerKey / 2; distance > 0; distance /= 2) dot += __shfl_xor_sync(others, dot, distance);
     if (threadIdx.x % kPerKey == 0 && !isnan(dot)) atomicMax(&best, first_of_largest(dot, j));
@@ -54,12 +57,14 @@ __device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head
   if (threadIdx.x != 0) return;
   const int key = best == 0 ? begin : number_of(best);
   record.raw.argmax = record.score.argmax = key;
-  write_row(f.full_rows[11], b, h, i, static_cast<float>(key)), write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
+  write_row(f.full_rows[11], b, h, i, static_cast<float>(key)),
+      write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
 }
 
 /// A block takes a head's row, or `rows` of its rows.
 template <class T>
-__global__ void __launch_bounds__(kThreads) find_keys_kernel(const __grid_constant__ ForwardView f, const __grid_constant__ KeySearch search, int rows) {
+__global__ void __launch_bounds__(kThreads)
+    find_keys_kernel(const __grid_constant__ ForwardView f, const __grid_constant__ KeySearch search, int rows) {
   const ProblemView& p = f.p;
   const std::int64_t head = blockIdx.x;
   __shared__ unsigned long long best;
@@ -71,7 +76,8 @@ __global__ void __launch_bounds__(kThreads) find_keys_kernel(const __grid_consta
   __syncthreads();
   if (search.largest) {
     unsigned long long most = 0;
-    for (int w = static_cast<int>(threadIdx.x); w < search.warps; w += kThreads) most = max(most, search.largest[head * search.warps + w]);
+    for (int w = static_cast<int>(threadIdx.x); w < search.warps; w += kThreads)
+      most = max(most, search.largest[head * search.warps + w]);
     if (most > 0) atomicMax(&best, most);
     __syncthreads();
     if (best != 0) find_key<T>(f, search.block_keys, head, number_of(best), best);
@@ -87,8 +93,10 @@ __global__ void __launch_bounds__(kThreads) find_keys_kernel(const __grid_consta
 
 void find_keys(const ForwardView& view, const KeySearch& search, DType dtype, cudaStream_t stream) {
   const ProblemView& p = view.p;
-  const std::int64_t rows = std::max<std::int64_t>(64, divide_up(p.len_q, 65535));  // a grid has no more blocks that way
-  const dim3 blocks(static_cast<unsigned>(p.batch * p.heads_q), static_cast<unsigned>(search.largest ? 1 : divide_up(p.len_q, rows)));
+  const std::int64_t rows =
+      std::max<std::int64_t>(64, divide_up(p.len_q, 65535));  // a grid has no more blocks that way
+  const dim3 blocks(static_cast<unsigned>(p.batch * p.heads_q),
+                    static_cast<unsigned>(search.largest ? 1 : divide_up(p.len_q, rows)));
   const auto find = dtype == DType::kBF16 ? find_keys_kernel<__nv_bfloat16> : find_keys_kernel<__half>;
   launch_beside("search for keys", find, blocks, kThreads, 0, stream, view, search, static_cast<int>(rows));
 }

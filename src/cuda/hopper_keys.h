@@ -11,12 +11,13 @@ namespace rootdk::gpu {
 struct KeySearch {
   const unsigned long long* largest = nullptr;  ///< of each head's warps; null: the key of each row is wanted
   int warps = 0;
-  const int* ready = nullptr;  ///< if there, the search begins when it is not 0, instead of at the end of the kernel before
+  const int* ready =
+      nullptr;  ///< if there, the search begins when it is not 0, instead of at the end of the kernel before
   int block_keys = 0;
 };
 
-/// The kernel only knows in which block of keys a row's maximum is: finds the key, of the row that has the head's, or of all rows. Starts
-/// beside the kernel before it.
+/// The kernel only knows in which block of keys a row's maximum is: finds the key, of the row that has the head's, or
+/// of all rows. Starts beside the kernel before it.
 void find_keys(const ForwardView& view, const KeySearch& search, DType dtype, cudaStream_t stream);
 
 }  // namespace rootdk::gpu

@@ -1,5 +1,5 @@
-// Rows whose keys were split: how two parts become one. A block that takes several splits of a row and the kernel that merges the rest do
-// the same operations in the same order, so that a row's bits do not depend on who did it.
+// Rows whose keys were split: how two parts become one. A block that takes several splits of a row and the kernel that
+// merges the rest do the same operations in the same order, so that a row's bits do not depend on who did it.
 #pragma once
 
 #include "cuda/ptx.cuh"

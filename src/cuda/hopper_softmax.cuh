@@ -1,7 +1,8 @@
 // Softmax of a block of scores in the registers of a warpgroup, and the statistics that ride on it.
 //
-// A thread has a quarter of two rows: s[4j + 2r + e] is row r of its pair, column 8j + 2·(lane % 4) + e. Exponents are of base 2 and relative
-// to a maximum that the row had: gap = s·scale2 − origin ≤ kSlack, w = 2^gap. What statistics need beyond that is added up from gap and w.
+// A thread has a quarter of two rows: s[4j + 2r + e] is row r of its pair, column 8j + 2·(lane % 4) + e. Exponents are
+// of base 2 and relative to a maximum that the row had: gap = s·scale2 − origin ≤ kSlack, w = 2^gap. What statistics
+// need beyond that is added up from gap and w.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -69,21 +70,24 @@ __device__ __forceinline__ void quad_transpose(std::uint32_t (&x)[4]) {
 
 /// Sums and maxima are the thread's own until the end, the base agrees across the quarter.
 ///
-/// Weights are relative to `base`, a maximum that was: it follows the true one only once that is 2^kSlack times as heavy, which after the
-/// first block hardly ever happens, so that what was added up before seldom has to be multiplied, and threads seldom have to ask each other
-/// for their maxima. Sums of such weights are as exact as others; in the end they are made relative to the maximum.
+/// Weights are relative to `base`, a maximum that was: it follows the true one only once that is 2^kSlack times as
+/// heavy, which after the first block hardly ever happens, so that what was added up before seldom has to be
+/// multiplied, and threads seldom have to ask each other for their maxima. Sums of such weights are as exact as others;
+/// in the end they are made relative to the maximum.
 struct RowPair {
-  float max[2], base[2], sum[2];  ///< max and base: of what softmax_step is given; with full statistics the base is where weights count from, as origin_of says
+  float max[2], base[2], sum[2];  ///< max and base: of what softmax_step is given; with full statistics the base is
+                                  ///< where weights count from, as origin_of says
 };
 
 inline constexpr float kSlack = 8;  ///< 2^8 times 2^8 such weights stay in the range of f16
 
 /// What full statistics add, in units of gap; sums are relative to the base.
 struct FullPair {
-  float t[2], sum2[2], sum3[2];          ///< Σ w·gap, Σ w², Σ w³
-  float first[2], second[2];             ///< Σ and Σ² of the window's gaps, or of distances from a centre; in the end the row's mean and squared deviations
-  float min[2];                          ///< of the scores as they come
-  int max_block[2];                      ///< first key of the block that the maximum is in
+  float t[2], sum2[2], sum3[2];  ///< Σ w·gap, Σ w², Σ w³
+  float first[2], second[2];  ///< Σ and Σ² of the window's gaps, or of distances from a centre; in the end the row's
+                              ///< mean and squared deviations
+  float min[2];               ///< of the scores as they come
+  int max_block[2];           ///< first key of the block that the maximum is in
 };
 
 /// Keys outside a row's run.
@@ -121,15 +125,17 @@ __device__ __forceinline__ Range range_of(const float (&s)[N], const float (&max
   return {{fmaxf(top[0], top[1]), fmaxf(top[2], top[3])}, {fminf(low[0], low[1]), fminf(low[2], low[3])}};
 }
 
-/// The maxima in half as many steps. Above zero the bits of floats are in the order of the floats, so three at a time can be compared as
-/// integers. False where that will not do: nothing above zero, or a NaN.
+/// The maxima in half as many steps. Above zero the bits of floats are in the order of the floats, so three at a time
+/// can be compared as integers. False where that will not do: nothing above zero, or a NaN.
 template <int N>
 __device__ __forceinline__ bool maxima_by_bits(const float (&s)[N], const float (&max)[2], float (&out)[2]) {
   int top[2][2] = {{__float_as_int(max[0]), __float_as_int(max[0])}, {__float_as_int(max[1]), __float_as_int(max[1])}};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) top[r][j % 2] = __vimax3_s32(top[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
+    for (int r = 0; r < 2; ++r)
+      top[r][j % 2] =
+          __vimax3_s32(top[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
   bool sure = true;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -148,9 +154,10 @@ __device__ __forceinline__ bool too_far(const float (&max)[2], const RowPair& ro
   return (max[0] - rows.base[0]) * scale2[0] > kSlack || (max[1] - rows.base[1]) * scale2[1] > kSlack;
 }
 
-/// Moves the base of such rows, all in a warp at once: `shrink` is what all that was added up before is to be multiplied by. Returns whether
-/// there is anything to do. The maxima of the quarter agree from here on.
-__device__ __forceinline__ bool move_base(RowPair& rows, const float (&max)[2], float (&shrink)[2], const float (&scale2)[2]) {
+/// Moves the base of such rows, all in a warp at once: `shrink` is what all that was added up before is to be
+/// multiplied by. Returns whether there is anything to do. The maxima of the quarter agree from here on.
+__device__ __forceinline__ bool move_base(RowPair& rows, const float (&max)[2], float (&shrink)[2],
+                                          const float (&scale2)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) rows.max[r] = quad_max(max[r]), shrink[r] = 1;
   if (!__any_sync(~0u, too_far(rows.max, rows, scale2))) return false;
@@ -165,7 +172,8 @@ __device__ __forceinline__ bool move_base(RowPair& rows, const float (&max)[2], 
 
 /// Weights relative to `origin`, in place of exponents.
 template <int N>
-__device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const float (&scale2)[2], const float (&origin)[2]) {
+__device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const float (&scale2)[2],
+                                             const float (&origin)[2]) {
   float sum[2][2] = {{rows.sum[0], 0}, {rows.sum[1], 0}};
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
@@ -181,7 +189,8 @@ __device__ __forceinline__ void exponentiate(float (&s)[N], RowPair& rows, const
 
 /// Scores become weights. Returns whether everything before is to be multiplied by `shrink`.
 template <bool kByBits, int N>
-__device__ __forceinline__ bool softmax_step(float (&s)[N], RowPair& rows, float (&shrink)[2], const float (&scale2)[2]) {
+__device__ __forceinline__ bool softmax_step(float (&s)[N], RowPair& rows, float (&shrink)[2],
+                                             const float (&scale2)[2]) {
   Range range;
   bool sure = true, moved = false;
   if constexpr (kByBits) sure = maxima_by_bits(s, rows.max, range.max);
@@ -201,17 +210,23 @@ __device__ __forceinline__ bool softmax_step(float (&s)[N], RowPair& rows, float
 __device__ __forceinline__ float capped(float x) { return 1 - __fdividef(2.0f, 1 + exp2_approx(2 * kLog2E * x)); }
 
 /// tanh(x) / x in x², for |x| ≤ ½: minimax, off by a relative 5.4e-07 at most.
-inline constexpr float kTanhOverX[4] = {0.999999463558197f, -0.33326318860054016f, 0.13190296292304993f, -0.04440220072865486f};
+inline constexpr float kTanhOverX[4] = {0.999999463558197f, -0.33326318860054016f, 0.13190296292304993f,
+                                        -0.04440220072865486f};
 
 /// Where weights under a soft-cap count from, in base 2. scale2 is cap · log₂e, `inner` c / cap.
-__device__ __forceinline__ float capped_origin(float base, float scale2, float inner) { return capped(base * inner) * scale2; }
+__device__ __forceinline__ float capped_origin(float base, float scale2, float inner) {
+  return capped(base * inner) * scale2;
+}
 
-/// softmax_step under a soft-cap, which is monotone: the maximum is found before it. Where what a thread has of a row is small against the cap a
-/// polynomial does, and where that is so in all of a warp it is all there is; else tanh takes two more special functions for each.
+/// softmax_step under a soft-cap, which is monotone: the maximum is found before it. Where what a thread has of a row
+/// is small against the cap a polynomial does, and where that is so in all of a warp it is all there is; else tanh
+/// takes two more special functions for each.
 template <int N>
-__device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2, float inner, bool masked, const int (&begin)[2],
+__device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows, float (&shrink)[2], float scale2,
+                                                    float inner, bool masked, const int (&begin)[2],
                                                     const int (&end)[2], int first_key) {
-  float origin[2], peak[2] = {0, 0};  // of the thread's part of each row: a row's bits must not depend on its neighbours
+  float origin[2],
+      peak[2] = {0, 0};  // of the thread's part of each row: a row's bits must not depend on its neighbours
 #pragma unroll
   for (int j = 0; j < N; ++j) peak[j / 2 % 2] = fmaxf(peak[j / 2 % 2], fabsf(s[j]));
   const Range range = range_of<false>(s, rows.max, rows.max);
@@ -234,7 +249,8 @@ __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows
   }
   const auto exponent_of_small = [&](float x, int r) {
     const float unit = scale2 * inner, square = inner * inner, u = x * x;
-    const float a0 = kTanhOverX[0] * unit, a1 = kTanhOverX[1] * unit * square, a2 = kTanhOverX[2] * unit * square * square, a3 = kTanhOverX[3] * unit * square * square * square;
+    const float a0 = kTanhOverX[0] * unit, a1 = kTanhOverX[1] * unit * square,
+                a2 = kTanhOverX[2] * unit * square * square, a3 = kTanhOverX[3] * unit * square * square * square;
     return fmaf(x, fmaf(fmaf(fmaf(a3, u, a2), u, a1), u, a0), -origin[r]);
   };
   const bool small[2] = {peak[0] * inner <= 0.5f, peak[1] * inner <= 0.5f};
@@ -253,7 +269,9 @@ __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows
       for (int j = 2 * r; j < N; j += 4) s[j] = exponent_of_small(s[j], r), s[j + 1] = exponent_of_small(s[j + 1], r);
     } else {
 #pragma unroll
-      for (int j = 2 * r; j < N; j += 4) s[j] = fmaf(capped(s[j] * inner), scale2, -origin[r]), s[j + 1] = fmaf(capped(s[j + 1] * inner), scale2, -origin[r]);
+      for (int j = 2 * r; j < N; j += 4)
+        s[j] = fmaf(capped(s[j] * inner), scale2, -origin[r]),
+        s[j + 1] = fmaf(capped(s[j + 1] * inner), scale2, -origin[r]);
     }
   }
   if (masked) hide(s, begin, end, first_key);
@@ -263,27 +281,36 @@ __device__ __forceinline__ bool softmax_step_capped(float (&s)[N], RowPair& rows
 }
 
 /// How many of the keys before `end` a thread has.
-__device__ __forceinline__ int keys_of_thread(int end) { return end / 8 * 2 + ::min(::max(end % 8 - 2 * (thread_again() % 4), 0), 2); }
+__device__ __forceinline__ int keys_of_thread(int end) {
+  return end / 8 * 2 + ::min(::max(end % 8 - 2 * (thread_again() % 4), 0), 2);
+}
 
 /// How many of the keys before `next` a thread has seen of a row.
-__device__ __forceinline__ float seen_before(int next, int begin, int end) { return static_cast<float>(::max(0, keys_of_thread(::min(next, end)) - keys_of_thread(begin))); }
+__device__ __forceinline__ float seen_before(int next, int begin, int end) {
+  return static_cast<float>(::max(0, keys_of_thread(::min(next, end)) - keys_of_thread(begin)));
+}
 
-/// Where the weights of full statistics count from while nothing has been seen. Finite, so that a hidden score's weight is 0 wherever they count from.
+/// Where the weights of full statistics count from while nothing has been seen. Finite, so that a hidden score's weight
+/// is 0 wherever they count from.
 inline constexpr float kNowhere = -0x1p127f;
 
-/// What full statistics have added up of weights, once these are 2^step = a of what they were, and gaps are larger by `step`.
+/// What full statistics have added up of weights, once these are 2^step = a of what they were, and gaps are larger by
+/// `step`.
 __device__ __forceinline__ void shift_full(FullPair& full, int r, float sum, float step, float a) {
   full.t[r] = a * fmaf(step, sum, full.t[r]);
   full.sum2[r] *= a * a, full.sum3[r] *= a * a * a;
 }
 
-/// The first window ends after the first block, of which a thread has seen `count` keys of each row. Returns what the next one is about.
+/// The first window ends after the first block, of which a thread has seen `count` keys of each row. Returns what the
+/// next one is about.
 template <bool kApart>
-__device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t all_seen, const RowPair& rows, const float (&count)[2]) {
+__device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t all_seen, const RowPair& rows,
+                                                  const float (&count)[2]) {
   const std::uint32_t mine = seen_of_thread(all_seen);
   bool far = false;
   const auto end_row = [&]<int kRow>(std::integral_constant<int, kRow>) {
-    const SeenScores seen = first_window(full.first[kRow], full.second[kRow], count[kRow] == 0 ? 0 : rows.base[kRow], count[kRow]);
+    const SeenScores seen =
+        first_window(full.first[kRow], full.second[kRow], count[kRow] == 0 ? 0 : rows.base[kRow], count[kRow]);
     store_seen<kRow>(mine, seen);
     full.first[kRow] = full.second[kRow] = 0;
     far = far || is_far(seen, rows.base[kRow]);
@@ -295,7 +322,8 @@ __device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t 
 
 /// A window ends before key `next`, after a block of kKeys. Returns whether a row of the thread lies far from its base.
 template <int kKeys>
-__device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_seen, About about, const RowPair& rows, int next) {
+__device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_seen, About about, const RowPair& rows,
+                                           int next) {
   constexpr bool kApart = kAddsApart<kKeys>;
   const std::uint32_t mine = seen_of_thread(all_seen);
   bool far = false;
@@ -306,8 +334,10 @@ __device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_see
   if (about == About::kMoved) load_sums(mine, first, second), load_base(mine, base);
   const auto end_row = [&]<int kRow>(std::integral_constant<int, kRow>) {
     SeenScores seen = load_seen<kRow>(mine);
-    if (about == About::kMoved) add_window(seen, first[kRow], second[kRow], base[kRow], seen_before(next - kKeys, begin[kRow], end[kRow]));
-    add_window(seen, full.first[kRow], full.second[kRow], about == About::kCenter ? seen.center : rows.base[kRow], seen_before(next, begin[kRow], end[kRow]));
+    if (about == About::kMoved)
+      add_window(seen, first[kRow], second[kRow], base[kRow], seen_before(next - kKeys, begin[kRow], end[kRow]));
+    add_window(seen, full.first[kRow], full.second[kRow], about == About::kCenter ? seen.center : rows.base[kRow],
+               seen_before(next, begin[kRow], end[kRow]));
     store_seen<kRow>(mine, seen);
     full.first[kRow] = full.second[kRow] = 0;
     far = far || is_far(seen, rows.base[kRow]);
@@ -317,17 +347,20 @@ __device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_see
   return far;
 }
 
-/// The last window ends, and the quarter's threads put together what they have seen: the mean relative to `origin`, and squared deviations.
+/// The last window ends, and the quarter's threads put together what they have seen: the mean relative to `origin`, and
+/// squared deviations.
 template <bool kApart>
-__device__ __forceinline__ void end_last_window(FullPair& full, std::uint32_t all_seen, About about, const RowPair& rows, const float (&origin)[2]) {
+__device__ __forceinline__ void end_last_window(FullPair& full, std::uint32_t all_seen, About about,
+                                                const RowPair& rows, const float (&origin)[2]) {
   const std::uint32_t mine = seen_of_thread(all_seen);
   int begin[2], end[2];
   load_runs(mine, begin, end);
   if (kApart && about == About::kCenter) load_sums(mine, full.first, full.second);
   const auto end_row = [&]<int kRow>(std::integral_constant<int, kRow>) {
     const SeenScores seen = load_seen<kRow>(mine);
-    const Deviations d = last_window(seen, full.first[kRow], full.second[kRow], about == About::kCenter ? seen.center : rows.base[kRow], origin[kRow],
-                                     seen_before(0x7fffffff, begin[kRow], end[kRow]));
+    const Deviations d =
+        last_window(seen, full.first[kRow], full.second[kRow], about == About::kCenter ? seen.center : rows.base[kRow],
+                    origin[kRow], seen_before(0x7fffffff, begin[kRow], end[kRow]));
     const float mean = quad_sum(d.sum) * reciprocal(static_cast<float>(::max(1, end[kRow] - begin[kRow])));
     full.first[kRow] = mean, full.second[kRow] = quad_sum(d.about(mean));
   };
@@ -344,10 +377,13 @@ __device__ __forceinline__ void agree_on_blocks(FullPair& full, const float (&ma
   }
 }
 
-/// What a thread adds up of two scores of a row, which become weights a and b: Σ w² and Σ w³ of two cost five operations, of one three.
+/// What a thread adds up of two scores of a row, which become weights a and b: Σ w² and Σ w³ of two cost five
+/// operations, of one three.
 template <bool kCentred>
-__device__ __forceinline__ void add_pair(float& first, float& second, RowPair& rows, FullPair& full, int r, float scale2, float center) {
-  const float g = fmaf(first, scale2, -rows.base[r]), h = fmaf(second, scale2, -rows.base[r]), a = exp2_approx(g), b = exp2_approx(h);
+__device__ __forceinline__ void add_pair(float& first, float& second, RowPair& rows, FullPair& full, int r,
+                                         float scale2, float center) {
+  const float g = fmaf(first, scale2, -rows.base[r]), h = fmaf(second, scale2, -rows.base[r]), a = exp2_approx(g),
+              b = exp2_approx(h);
   const float sum = a + b, squares = fmaf(b, b, a * a);
   rows.sum[r] += sum;
   full.t[r] = fmaf(b, h, fmaf(a, g, full.t[r]));
@@ -375,10 +411,12 @@ __device__ __forceinline__ void add_seen(float& s, RowPair& rows, FullPair& full
 
 /// Scores become weights, and all that full statistics need is added up.
 template <bool kFirst, bool kMasked, bool kCentred, int N>
-__device__ __forceinline__ void add_block(float (&s)[N], RowPair& rows, FullPair& full, const float (&scale2)[2], std::uint32_t all_seen, bool usual) {
+__device__ __forceinline__ void add_block(float (&s)[N], RowPair& rows, FullPair& full, const float (&scale2)[2],
+                                          std::uint32_t all_seen, bool usual) {
   unsigned low[2] = {__float_as_uint(full.min[0]), __float_as_uint(full.min[1])};
   float center[2] = {0, 0};
-  if constexpr (kCentred) center[0] = load_center<0>(seen_of_thread(all_seen)), center[1] = load_center<1>(seen_of_thread(all_seen));
+  if constexpr (kCentred)
+    center[0] = load_center<0>(seen_of_thread(all_seen)), center[1] = load_center<1>(seen_of_thread(all_seen));
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
@@ -410,10 +448,11 @@ __device__ __forceinline__ void add_apart(const float (&s)[N], const float (&sca
   store_sums(mine, first, second);
 }
 
-/// softmax_step with full statistics. `kFirst`: nothing was added up before, and the base goes where this block's maximum is. `about`: of the window that this block
-/// belongs to; of the next one after the first block.
+/// softmax_step with full statistics. `kFirst`: nothing was added up before, and the base goes where this block's
+/// maximum is. `about`: of the window that this block belongs to; of the next one after the first block.
 template <bool kFirst, bool kMasked, int N>
-__device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, std::uint32_t all_seen, About& about, float (&shrink)[2], const float (&scale2)[2],
+__device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, FullPair& full, std::uint32_t all_seen,
+                                                  About& about, float (&shrink)[2], const float (&scale2)[2],
                                                   int first_key) {
   if constexpr (kMasked) {
     int begin[2], end[2];
@@ -425,7 +464,8 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
     if (about == About::kCenter) add_apart(s, scale2, all_seen);
   Range range;
   bool sure = maxima_by_bits(s, rows.max, range.max);
-  // Once a thread has seen scores below zero the lowest is found by bits, too, beside the weights: another unit of the processor does that.
+  // Once a thread has seen scores below zero the lowest is found by bits, too, beside the weights: another unit of the
+  // processor does that.
   if constexpr (!kMasked) sure = sure && full.min[0] < 0 && full.min[1] < 0;
   const auto too_far = [&](int r, float max) { return fmaf(max, scale2[r], -rows.base[r]) > kSlack; };
   const bool usual = !kFirst && !__any_sync(~0u, !sure || too_far(0, range.max[0]) || too_far(1, range.max[1]));
@@ -465,7 +505,8 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
   if constexpr (kFirst || kMasked || kApart) {
     add_block<kFirst, kMasked, false>(s, rows, full, scale2, all_seen, usual);
   } else {
-    if (about == About::kCenter) [[unlikely]] add_block<kFirst, kMasked, true>(s, rows, full, scale2, all_seen, usual);
+    if (about == About::kCenter) [[unlikely]]
+      add_block<kFirst, kMasked, true>(s, rows, full, scale2, all_seen, usual);
     else add_block<kFirst, kMasked, false>(s, rows, full, scale2, all_seen, usual);
   }
   if constexpr (kFirst) {
@@ -482,7 +523,8 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
 }
 
 /// A row's full statistics, once its thread has the sums of the quarter. `origin` and the sums are of base 2.
-__device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, const FullPair& full, int r, std::int64_t h, float sum, float origin, int visible) {
+__device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, const FullPair& full, int r,
+                                                        std::int64_t h, float sum, float origin, int visible) {
   base::FullRecord record = {};
   const double ln2 = kLn2;
   if (visible > 0) {
@@ -494,7 +536,8 @@ __device__ __forceinline__ base::FullRecord finish_full(const ProblemView& p, co
   record.score = record.raw;
   float sums = sum, t = kLn2 * full.t[r], sum2 = full.sum2[r], sum3 = full.sum3[r];
   if (p.sink) {
-    const float z = p.sink[h], largest = origin * kLn2, high = sums > 0 ? fmaxf(largest, z) : z, delta = sums > 0 ? largest - high : 0;
+    const float z = p.sink[h], largest = origin * kLn2, high = sums > 0 ? fmaxf(largest, z) : z,
+                delta = sums > 0 ? largest - high : 0;
     const float shrunk = sums > 0 ? expf(delta) : 0, e = expf(z - high);
     t = shrunk * fmaf(delta, sums, t) + e * (z - high);
     sums = shrunk * sums + e, sum2 = shrunk * shrunk * sum2 + e * e, sum3 = shrunk * shrunk * shrunk * sum3 + e * e * e;

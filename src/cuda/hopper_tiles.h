@@ -20,7 +20,8 @@ enum class HopperLayout {
 
 template <int kDim>
 struct HopperTiles;
-//                                 dim groups keys stages blocks registers: producer, consumer; keys of a tail, tiles of queries
+//                                 dim groups keys stages blocks registers: producer, consumer; keys of a tail, tiles of
+//                                 queries
 template <>
 struct HopperTiles<64> {
   using Wide = HopperTile<64, 3, 128, 2, 1, 32, 160, 64>;
@@ -81,14 +82,18 @@ inline std::int64_t padded_dim(std::int64_t dim) { return dim <= 64 ? 64 : dim <
 
 inline HopperTileSizes hopper_tile(std::int64_t dim, HopperLayout layout) {
   const auto sizes = []<class Tile>(Tile) { return HopperTileSizes{Tile::kRows, Tile::kKeys, Tile::kBlocks}; };
-  return dim == 64 ? with_tile<64>(layout, sizes) : dim == 128 ? with_tile<128>(layout, sizes) : with_tile<256>(layout, sizes);
+  return dim == 64    ? with_tile<64>(layout, sizes)
+         : dim == 128 ? with_tile<128>(layout, sizes)
+                      : with_tile<256>(layout, sizes);
 }
 
 /// Scaled scores, with statistics; scores that are more than scaled, without full ones.
 template <int kDim>
-void hopper_scaled(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid, cudaStream_t stream);
+void hopper_scaled(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid,
+                   cudaStream_t stream);
 template <int kDim>
-void hopper_rich(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, const HopperGrid& grid, cudaStream_t stream);
+void hopper_rich(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, const HopperGrid& grid,
+                 cudaStream_t stream);
 
 template <class F>
 void with_type(DType dtype, const F& f) {
@@ -96,34 +101,40 @@ void with_type(DType dtype, const F& f) {
   else f(__half{});
 }
 
-#define ROOTDK_HOPPER_SCALED(DIM)                                                                                                    \
-  template <>                                                                                                                        \
-  void hopper_scaled<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid, cudaStream_t stream) { \
-    using Tiles = HopperTiles<DIM>;                                                                                                  \
-    constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                                                \
-    with_type(dtype, [&]<class T>(T) {                                                                                               \
-      switch (layout) {                                                                                                              \
-        case HopperLayout::kShort:                                                                                                   \
-          if constexpr (!std::is_void_v<Tiles::Short>) return hopper_launch<Tiles::Short, T, false, kScaled>(a, grid, stream);       \
-          [[fallthrough]];                                                                                                           \
-        case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, grid, stream);                             \
-        case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, grid, stream);                              \
-        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, grid, stream);                                            \
-      }                                                                                                                              \
-    });                                                                                                                              \
+#define ROOTDK_HOPPER_SCALED(DIM)                                                                             \
+  template <>                                                                                                 \
+  void hopper_scaled<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, const HopperGrid& grid, \
+                          cudaStream_t stream) {                                                              \
+    using Tiles = HopperTiles<DIM>;                                                                           \
+    constexpr ScoreKind kScaled = ScoreKind::kScaled;                                                         \
+    with_type(dtype, [&]<class T>(T) {                                                                        \
+      switch (layout) {                                                                                       \
+        case HopperLayout::kShort:                                                                            \
+          if constexpr (!std::is_void_v<Tiles::Short>)                                                        \
+            return hopper_launch<Tiles::Short, T, false, kScaled>(a, grid, stream);                           \
+          [[fallthrough]];                                                                                    \
+        case HopperLayout::kWide: return hopper_launch<Tiles::Wide, T, false, kScaled>(a, grid, stream);      \
+        case HopperLayout::kFull: return hopper_launch<Tiles::Full, T, true, kScaled>(a, grid, stream);       \
+        default: return hopper_launch<Tiles::Packed, T, false, kScaled>(a, grid, stream);                     \
+      }                                                                                                       \
+    });                                                                                                       \
   }
 
-#define ROOTDK_HOPPER_RICH(DIM)                                                                                                                    \
-  template <>                                                                                                                                      \
-  void hopper_rich<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, const HopperGrid& grid, cudaStream_t stream) { \
-    using Tiles = HopperTiles<DIM>;                                                                                                                \
-    with_type(dtype, [&]<class T>(T) {                                                                                                             \
-      if (layout == HopperLayout::kPackedCapped) return hopper_launch<Tiles::Packed, T, false, ScoreKind::kCapped>(a, grid, stream);               \
-      if constexpr (!std::is_void_v<Tiles::PackedRich>)                                                                                            \
-        if (layout == HopperLayout::kPackedRich) return hopper_launch<Tiles::PackedRich, T, false, ScoreKind::kRich>(a, grid, stream);             \
-      if (kind == ScoreKind::kCapped) return hopper_launch<Tiles::Capped, T, false, ScoreKind::kCapped>(a, grid, stream);                          \
-      hopper_launch<Tiles::Rich, T, false, ScoreKind::kRich>(a, grid, stream);                                                                     \
-    });                                                                                                                                            \
+#define ROOTDK_HOPPER_RICH(DIM)                                                                     \
+  template <>                                                                                       \
+  void hopper_rich<DIM>(const HopperArguments& a, DType dtype, HopperLayout layout, ScoreKind kind, \
+                        const HopperGrid& grid, cudaStream_t stream) {                              \
+    using Tiles = HopperTiles<DIM>;                                                                 \
+    with_type(dtype, [&]<class T>(T) {                                                              \
+      if (layout == HopperLayout::kPackedCapped)                                                    \
+        return hopper_launch<Tiles::Packed, T, false, ScoreKind::kCapped>(a, grid, stream);         \
+      if constexpr (!std::is_void_v<Tiles::PackedRich>)                                             \
+        if (layout == HopperLayout::kPackedRich)                                                    \
+          return hopper_launch<Tiles::PackedRich, T, false, ScoreKind::kRich>(a, grid, stream);     \
+      if (kind == ScoreKind::kCapped)                                                               \
+        return hopper_launch<Tiles::Capped, T, false, ScoreKind::kCapped>(a, grid, stream);         \
+      hopper_launch<Tiles::Rich, T, false, ScoreKind::kRich>(a, grid, stream);                      \
+    });                                                                                             \
   }
 
 }  // namespace rootdk::gpu

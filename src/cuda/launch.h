@@ -23,22 +23,27 @@ inline void check(cudaError_t status, const char* what) {
 /// More dynamic shared memory than the 48 KB that need no asking.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory");
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "shared memory");
 }
 
 inline __host__ __device__ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// How a kernel is started. Whatever is asked for beyond sizes is a method, and takes effect by being called: attributes are nobody else's to fill in.
+/// How a kernel is started. Whatever is asked for beyond sizes is a method, and takes effect by being called:
+/// attributes are nobody else's to fill in.
 class Launch {
  public:
   Launch(dim3 blocks, int threads, std::size_t shared, cudaStream_t stream) {
-    config_.gridDim = blocks, config_.blockDim = dim3(static_cast<unsigned>(threads)), config_.dynamicSmemBytes = shared, config_.stream = stream;
+    config_.gridDim = blocks, config_.blockDim = dim3(static_cast<unsigned>(threads)),
+    config_.dynamicSmemBytes = shared, config_.stream = stream;
     config_.attrs = attributes_;
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end itself.
+  /// Starts while the kernel before it still runs, once that allows it (next_kernel_start), and waits for its end
+  /// itself.
   Launch& beside() {
     add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
     return *this;
@@ -89,19 +94,22 @@ class Launch {
 
 /// After all that came before it in the stream; `what` is for an error.
 template <class... Parameters, class... Arguments>
-void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared,
+                   cudaStream_t stream, const Arguments&... arguments) {
   static_cast<void>(Launch(blocks, threads, shared, stream).run(what, kernel, arguments...));
 }
 
 template <class... Parameters, class... Arguments>
-void launch_beside(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
+void launch_beside(const char* what, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared,
+                   cudaStream_t stream, const Arguments&... arguments) {
   static_cast<void>(Launch(blocks, threads, shared, stream).beside().run(what, kernel, arguments...));
 }
 
 /// More blocks to a cluster than the 8 that need no asking.
 template <class Kernel>
 void allow_clusters(Kernel kernel) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "clusters");
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+        "clusters");
 }
 
 /// What is found out once for each device.
@@ -123,6 +131,8 @@ class PerDevice {
 };
 
 /// Blocks for so many tasks; kernels stride over the rest.
-inline unsigned grid(std::int64_t tasks) { return static_cast<unsigned>(tasks < 1 ? 1 : tasks > (1 << 22) ? 1 << 22 : tasks); }
+inline unsigned grid(std::int64_t tasks) {
+  return static_cast<unsigned>(tasks < 1 ? 1 : tasks > (1 << 22) ? 1 << 22 : tasks);
+}
 
 }  // namespace rootdk::gpu

@@ -1,6 +1,6 @@
-// Backward for every problem, on every card since sm_80. Every element of a gradient has one owner that adds in a fixed order, so
-// the bits do not depend on the schedule: query rows own dQ and what is summed along a row, keys own dK and dV, elements of the bias
-// own dbias.
+// Backward for every problem, on every card since sm_80. Every element of a gradient has one owner that adds in a fixed
+// order, so the bits do not depend on the schedule: query rows own dQ and what is summed along a row, keys own dK and
+// dV, elements of the bias own dbias.
 #include "cuda/launch.h"
 #include "cuda/plain.h"
 #include "cuda/plain_tile.cuh"
@@ -13,14 +13,17 @@ constexpr int kWarps = kTileThreads / 32;
 
 /// delta = dO·O − dLSE, a warp per row. A row that sees no key has O = 0, and its dO may hold anything.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_constant__ BackwardView f, std::int64_t rows) {
+__global__ void __launch_bounds__(kTileThreads)
+    delta_kernel(const __grid_constant__ BackwardView f, std::int64_t rows) {
   const ProblemView& p = f.p;
   const int lane = threadIdx.x % 32;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < rows; row += std::int64_t{gridDim.x} * kWarps) {
+  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < rows;
+       row += std::int64_t{gridDim.x} * kWarps) {
     const std::int64_t b = row / p.len_q / p.heads_q, h = row / p.len_q % p.heads_q, i = row % p.len_q;
     float sum = 0;
     for (std::int64_t d = lane; d < p.dim_v; d += 32) {
-      const float o = widen(reinterpret_cast<const T*>(f.o.data)[at(f.o, b, h, i, d)]), d_o = widen(reinterpret_cast<const T*>(f.d_o.data)[at(f.d_o, b, h, i, d)]);
+      const float o = widen(reinterpret_cast<const T*>(f.o.data)[at(f.o, b, h, i, d)]),
+                  d_o = widen(reinterpret_cast<const T*>(f.d_o.data)[at(f.d_o, b, h, i, d)]);
       sum = fmaf(o != 0 ? d_o : 0, o, sum);
     }
     sum = warp_sum(sum);
@@ -36,8 +39,9 @@ struct Gradient {
 };
 
 /// Of one pair; zeros for a key that the row does not see.
-__device__ Gradient gradient_of(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, const QueryRow& row,
-                                float c, float dot, float d_p, float lse, float delta) {
+__device__ Gradient gradient_of(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h,
+                                std::int64_t i, std::int64_t j, const QueryRow& row, float c, float dot, float d_p,
+                                float lse, float delta) {
   if (j < row.begin || j >= row.end || lse == -kInfinityF) return {0, 0, 0};
   const Score s = score_of(p, b, h, i, j, row, c, dot);
   if (!s.visible) return {0, 0, 0};
@@ -46,7 +50,8 @@ __device__ Gradient gradient_of(const ProblemView& p, const PhiloxKey& key, std:
   return {probability * keep, d_score, d_score * s.slope};
 }
 
-/// Σ over keys of w·x, added in place: sums[own][d] += Σ_other w[own][other]·x[other][d], for `width` elements from `first_dim`.
+/// Σ over keys of w·x, added in place: sums[own][d] += Σ_other w[own][other]·x[other][d], for `width` elements from
+/// `first_dim`.
 template <int kOwn, int kOther, class Weight, class Load>
 __device__ void accumulate(float* sums, int dims, int width, int others, const Weight& weight, const Load& load) {
   for (int d = threadIdx.x; d < width; d += kTileThreads) {
@@ -66,7 +71,8 @@ __device__ void accumulate(float* sums, int dims, int width, int others, const W
 
 /// dQ, and the sums along each row.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
+__global__ void __launch_bounds__(kTileThreads)
+    rows_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
   float* sums = dynamic_shared<float>();  // [kTileRows][dims]
   __shared__ TileMemory memory;
@@ -103,7 +109,8 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
 #pragma unroll
         for (int n = 0; n < kRowsPerWarp; ++n) {
           const int r = warp * kRowsPerWarp + n;
-          const Gradient g = gradient_of(p, key, b, h, first_row + r, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse[n], delta[n]);
+          const Gradient g = gradient_of(p, key, b, h, first_row + r, first_key + lane, tile.row[r], tile.c[r], dots[n],
+                                         d_p[n], lse[n], delta[n]);
           weights[r][lane] = g.d_raw;
           d_scores[n] += static_cast<double>(g.d_score) * static_cast<double>(g.d_score);
         }
@@ -111,7 +118,10 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
         const int keys = static_cast<int>(min(static_cast<std::int64_t>(kTileKeys), tile.end - first_key));
         accumulate<kTileRows, kTileKeys>(
             sums, dims, width, keys, [&](int r, int j) { return weights[r][j]; },
-            [&](int j, int d) { return widen(k_data[key_offset(p, f.k, b, h / p.group, first_key + j) + (first_dim + d) * f.k.strides[3]]); });
+            [&](int j, int d) {
+              return widen(
+                  k_data[key_offset(p, f.k, b, h / p.group, first_key + j) + (first_dim + d) * f.k.strides[3]]);
+            });
         __syncthreads();
       }
       __syncthreads();
@@ -123,9 +133,11 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
         double dot = 0, square = 0;
         for (int d = lane; d < width; d += 32) {
           const float sum = sums[r * dims + d];
-          if (sum != 0) dot += static_cast<double>(widen(q_data[at(f.q, b, h, i, first_dim + d)])) * static_cast<double>(sum);
+          if (sum != 0)
+            dot += static_cast<double>(widen(q_data[at(f.q, b, h, i, first_dim + d)])) * static_cast<double>(sum);
           square += static_cast<double>(sum) * static_cast<double>(sum);
-          if (f.d_q.data) reinterpret_cast<T*>(f.d_q.data)[at(f.d_q, b, h, i, first_dim + d)] = narrow<T>(tile.c[r] * sum);
+          if (f.d_q.data)
+            reinterpret_cast<T*>(f.d_q.data)[at(f.d_q, b, h, i, first_dim + d)] = narrow<T>(tile.c[r] * sum);
         }
         d_c[n] += warp_sum(dot), squares[n] += warp_sum(square);
       }
@@ -145,7 +157,8 @@ __global__ void __launch_bounds__(kTileThreads) rows_kernel(const __grid_constan
 
 /// dK or dV of 32 keys: over the query heads that read them and over query tiles, in order.
 template <class T, bool kValues>
-__global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
+__global__ void __launch_bounds__(kTileThreads)
+    keys_kernel(const __grid_constant__ BackwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
   float* sums = dynamic_shared<float>();  // [kTileKeys][dims]
   __shared__ TileMemory memory;
@@ -159,7 +172,8 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
   const T* from_data = reinterpret_cast<const T*>(from.data);
 
   for (std::int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const std::int64_t b = task / tiles / p.heads_kv, kv_head = task / tiles % p.heads_kv, first_key = task % tiles * kTileKeys;
+    const std::int64_t b = task / tiles / p.heads_kv, kv_head = task / tiles % p.heads_kv,
+                       first_key = task % tiles * kTileKeys;
     if (threadIdx.x < kTileKeys) squares[threadIdx.x] = 0;
     for (std::int64_t first_dim = 0; first_dim < dim; first_dim += dims) {
       const int width = static_cast<int>(min(static_cast<std::int64_t>(dims), dim - first_dim));
@@ -179,7 +193,8 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
             float weight = 0;
             if (i < p.len_q) {
               const float lse = read(f.lse, at(f.lse, b, h, i)), delta = f.delta[(b * p.heads_q + h) * p.len_q + i];
-              const Gradient g = gradient_of(p, key, b, h, i, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse, delta);
+              const Gradient g =
+                  gradient_of(p, key, b, h, i, first_key + lane, tile.row[r], tile.c[r], dots[n], d_p[n], lse, delta);
               weight = kValues ? g.weight : tile.c[r] * g.d_raw;
             }
             weights[r][lane] = weight;
@@ -205,23 +220,28 @@ __global__ void __launch_bounds__(kTileThreads) keys_kernel(const __grid_constan
       }
       __syncthreads();
     }
-    const std::int64_t keys = p.batch * p.heads_kv * p.len_kv, index = (b * p.heads_kv + kv_head) * p.len_kv + first_key + threadIdx.x;
-    if (threadIdx.x < kTileKeys && first_key + threadIdx.x < p.len_kv) f.key_squares[(kValues ? keys : 0) + index] = squares[threadIdx.x];
+    const std::int64_t keys = p.batch * p.heads_kv * p.len_kv,
+                       index = (b * p.heads_kv + kv_head) * p.len_kv + first_key + threadIdx.x;
+    if (threadIdx.x < kTileKeys && first_key + threadIdx.x < p.len_kv)
+      f.key_squares[(kValues ? keys : 0) + index] = squares[threadIdx.x];
     __syncthreads();
   }
 }
 
 /// A warp per element of the bias, over all pairs that share it.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) bias_kernel(const __grid_constant__ BackwardView f, std::int64_t elements) {
+__global__ void __launch_bounds__(kTileThreads)
+    bias_kernel(const __grid_constant__ BackwardView f, std::int64_t elements) {
   const ProblemView& p = f.p;
   const PhiloxKey key = philox_key(p);
   const int lane = threadIdx.x % 32;
   const std::int64_t* shape = f.bias_shape;
-  const T *q = reinterpret_cast<const T*>(f.q.data), *k = reinterpret_cast<const T*>(f.k.data), *v = reinterpret_cast<const T*>(f.v.data),
-          *d_o = reinterpret_cast<const T*>(f.d_o.data);
-  for (std::int64_t element = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; element < elements; element += std::int64_t{gridDim.x} * kWarps) {
-    const std::int64_t place[4] = {element / shape[3] / shape[2] / shape[1], element / shape[3] / shape[2] % shape[1], element / shape[3] % shape[2], element % shape[3]};
+  const T *q = reinterpret_cast<const T*>(f.q.data), *k = reinterpret_cast<const T*>(f.k.data),
+          *v = reinterpret_cast<const T*>(f.v.data), *d_o = reinterpret_cast<const T*>(f.d_o.data);
+  for (std::int64_t element = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; element < elements;
+       element += std::int64_t{gridDim.x} * kWarps) {
+    const std::int64_t place[4] = {element / shape[3] / shape[2] / shape[1], element / shape[3] / shape[2] % shape[1],
+                                   element / shape[3] % shape[2], element % shape[3]};
     const std::int64_t sizes[4] = {p.batch, p.heads_q, p.len_q, p.len_kv};
     std::int64_t from[4], to[4];
     for (int axis = 0; axis < 4; ++axis) {
@@ -237,10 +257,14 @@ __global__ void __launch_bounds__(kTileThreads) bias_kernel(const __grid_constan
           const float lse = read(f.lse, at(f.lse, b, h, i)), delta = f.delta[(b * p.heads_q + h) * p.len_q + i];
           for (std::int64_t j = max(from[3], row.begin); j < min(to[3], row.end); ++j) {
             float dot = 0, d_p = 0;
-            const std::int64_t k_at = key_offset(p, f.k, b, h / p.group, j), v_at = key_offset(p, f.v, b, h / p.group, j);
-            for (std::int64_t d = lane; d < p.dim_qk; d += 32) dot = fmaf(widen(q[at(f.q, b, h, i, d)]), widen(k[k_at + d * f.k.strides[3]]), dot);
-            for (std::int64_t d = lane; d < p.dim_v; d += 32) d_p = fmaf(widen(d_o[at(f.d_o, b, h, i, d)]), widen(v[v_at + d * f.v.strides[3]]), d_p);
-            sum += static_cast<double>(gradient_of(p, key, b, h, i, j, row, c, warp_sum(dot), warp_sum(d_p), lse, delta).d_score);
+            const std::int64_t k_at = key_offset(p, f.k, b, h / p.group, j),
+                               v_at = key_offset(p, f.v, b, h / p.group, j);
+            for (std::int64_t d = lane; d < p.dim_qk; d += 32)
+              dot = fmaf(widen(q[at(f.q, b, h, i, d)]), widen(k[k_at + d * f.k.strides[3]]), dot);
+            for (std::int64_t d = lane; d < p.dim_v; d += 32)
+              d_p = fmaf(widen(d_o[at(f.d_o, b, h, i, d)]), widen(v[v_at + d * f.v.strides[3]]), d_p);
+            sum += static_cast<double>(
+                gradient_of(p, key, b, h, i, j, row, c, warp_sum(dot), warp_sum(d_p), lse, delta).d_score);
           }
         }
     if (lane == 0) write(f.d_bias, at(f.d_bias, place[0], place[1], place[2], place[3]), static_cast<float>(sum));
@@ -268,7 +292,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) heads_kernel(const __grid_con
     const RowSums& sums = f.rows[head * p.len_q + i];
     const QueryRow row = visible_keys(p, b, i);
     rule += p.yarn * length_factor(p, h, row) * sums.d_c;
-    if (p.length == Scale::Length::kLogN) gain += factor_of(p, h) * log_keys(row) * sums.d_c, offset += factor_of(p, h) * sums.d_c;
+    if (p.length == Scale::Length::kLogN)
+      gain += factor_of(p, h) * log_keys(row) * sums.d_c, offset += factor_of(p, h) * sums.d_c;
     sink += sums.d_sink, d_scores += sums.d_scores, d_q += sums.d_q;
     d_log_scale += static_cast<double>(static_cast<float>(scale_of(p, h, row))) * sums.d_c;
   }
@@ -277,7 +302,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) heads_kernel(const __grid_con
   for (int which = 0; which < 2 && f.stats; ++which) {
     if (!(which == 0 ? f.d_k : f.d_v).data) squares[which] = __longlong_as_double(0x7ff8000000000000ll);
     else
-      for (std::int64_t j = threadIdx.x; j < p.len_kv; j += kTileThreads) squares[which] += f.key_squares[which * keys + first + j];
+      for (std::int64_t j = threadIdx.x; j < p.len_kv; j += kTileThreads)
+        squares[which] += f.key_squares[which * keys + first + j];
   }
   const double sums[4] = {block_sum(rule), block_sum(gain), block_sum(offset), block_sum(sink)};
   HeadGradients out;
@@ -308,7 +334,8 @@ void launch_keys(const BackwardView& f, cudaStream_t stream) {
   const int dims = dims_held(kValues ? f.p.dim_v : f.p.dim_qk, kKeyDims);
   const std::size_t bytes = sizeof(float) * kTileKeys * static_cast<std::size_t>(dims);
   allow_shared(keys_kernel<T, kValues>, bytes);
-  launch_kernel(kValues ? "plain dV" : "plain dK", keys_kernel<T, kValues>, grid(tasks), kTileThreads, bytes, stream, f, tasks, dims);
+  launch_kernel(kValues ? "plain dV" : "plain dK", keys_kernel<T, kValues>, grid(tasks), kTileThreads, bytes, stream, f,
+                tasks, dims);
 }
 
 template <class T>
@@ -327,7 +354,8 @@ void launch(const BackwardView& f, cudaStream_t stream) {
   if (f.d_v.data && keys > 0) launch_keys<T, true>(f, stream);
   const std::int64_t elements = f.bias_shape[0] * f.bias_shape[1] * f.bias_shape[2] * f.bias_shape[3];
   if (f.d_bias.data && elements > 0) {
-    launch_kernel("plain dbias", bias_kernel<T>, grid(divide_up(elements, kWarps)), kTileThreads, 0, stream, f, elements);
+    launch_kernel("plain dbias", bias_kernel<T>, grid(divide_up(elements, kWarps)), kTileThreads, 0, stream, f,
+                  elements);
   }
   plain_head_sums(f, stream);
 }
@@ -337,7 +365,8 @@ void launch(const BackwardView& f, cudaStream_t stream) {
 void plain_head_sums(const BackwardView& f, cudaStream_t stream) {
   const ProblemView& p = f.p;
   if (p.batch * p.heads_q > 0) {
-    launch_kernel("plain head sums", heads_kernel, static_cast<unsigned>(p.batch * p.heads_q), kTileThreads, 0, stream, f);
+    launch_kernel("plain head sums", heads_kernel, static_cast<unsigned>(p.batch * p.heads_q), kTileThreads, 0, stream,
+                  f);
   }
   if (p.heads_q > 0) {
     launch_kernel("plain batch sums", batch_kernel, 1, 256, 0, stream, f);

@@ -53,7 +53,8 @@ struct RowState {
   __device__ float lse() const { return sum > 0 || isnan(sum) ? max + logf(sum) : -kInfinityF; }
 };
 
-__device__ void observe_full(FullState& full, const Score& s, unsigned seen, float old_max, float new_max, std::int64_t before, std::int64_t first_key) {
+__device__ void observe_full(FullState& full, const Score& s, unsigned seen, float old_max, float new_max,
+                             std::int64_t before, std::int64_t first_key) {
   const bool mine = seen >> (threadIdx.x % 32) & 1;
   full.raw.observe(s.raw, seen, before, first_key);
   full.score.observe(s.score, seen, before, first_key);
@@ -63,7 +64,8 @@ __device__ void observe_full(FullState& full, const Score& s, unsigned seen, flo
     full.sum *= a, full.sum2 *= a * a, full.sum3 *= a * a * a;
   }
   const bool counts = mine && s.score != -kInfinityF;
-  const double gap = counts ? static_cast<double>(s.score) - static_cast<double>(new_max) : 0, e = counts ? exp(gap) : 0;
+  const double gap = counts ? static_cast<double>(s.score) - static_cast<double>(new_max) : 0,
+               e = counts ? exp(gap) : 0;
   full.sum += warp_sum(e);
   full.t += warp_sum(e * gap);
   full.sum2 += warp_sum(e * e);
@@ -90,7 +92,8 @@ __device__ base::FullRecord full_record(FullState full, float max, const float* 
 }
 
 template <class T, bool kFull>
-__global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_constant__ ForwardView f, std::int64_t tasks, int dims) {
+__global__ void __launch_bounds__(kTileThreads)
+    forward_kernel(const __grid_constant__ ForwardView f, std::int64_t tasks, int dims) {
   const ProblemView& p = f.p;
   float* o = dynamic_shared<float>();  // [kTileRows][dims]
   __shared__ TileMemory memory;
@@ -149,7 +152,8 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
 #pragma unroll
           for (int r = 0; r < kTileRows; ++r) sums[r] = o[r * dims + d] * rescale[r];
           for (int j = 0; j < keys; ++j) {
-            const float value = widen(v_data[key_offset(p, f.v, b, h / p.group, first_key + j) + (first_dim + d) * f.v.strides[3]]);
+            const float value =
+                widen(v_data[key_offset(p, f.v, b, h / p.group, first_key + j) + (first_dim + d) * f.v.strides[3]]);
 #pragma unroll
             for (int r = 0; r < kTileRows; ++r)
               if (weights[r][j] != 0) sums[r] = fmaf(weights[r][j], value, sums[r]);  // a hidden value may be NaN
@@ -184,7 +188,8 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
       if (lane != 0 || i >= p.len_q) continue;
       SinkShare total{state[n].lse(), 1};
       if (p.sink) total = with_sink(total.lse, p.sink[h]);
-      const float quotient = state[n].sum == 0 ? 0 : total.share / state[n].sum, p_max = quotient > 1 ? 1 : quotient;  // not fminf, which passes over NaN
+      const float quotient = state[n].sum == 0 ? 0 : total.share / state[n].sum,
+                  p_max = quotient > 1 ? 1 : quotient;  // not fminf, which passes over NaN
       write_row(f.lse, b, h, i, total.lse);
       write_row(f.raw_max, b, h, i, state[n].raw_max);
       write_row(f.score_max, b, h, i, state[n].max);
@@ -192,7 +197,8 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(const __grid_cons
       if (!f.records) continue;
       const std::int64_t index = (b * p.heads_q + h) * p.len_q + i;
       const bool is_finite = finite[r] && (isfinite(total.lse) || total.lse == -kInfinityF);
-      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, static_cast<std::int32_t>(state[n].visible), is_finite};
+      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, static_cast<std::int32_t>(state[n].visible),
+                          is_finite};
       if constexpr (kFull) {
         const bool sampled = is_sampled(p, i);
         base::FullRecord record = {};

@@ -1,6 +1,6 @@
-// The tile that the plain kernels share: 16 query rows by 32 keys, four warps. A lane is a key, a warp owns four rows, so what
-// happens to a score happens in registers and what happens to a row is a warp's reduction. f32 throughout, no instructions that
-// every card since sm_80 does not have.
+// The tile that the plain kernels share: 16 query rows by 32 keys, four warps. A lane is a key, a warp owns four rows,
+// so what happens to a score happens in registers and what happens to a row is a warp's reduction. f32 throughout, no
+// instructions that every card since sm_80 does not have.
 #pragma once
 
 #include "cuda/launch.h"
@@ -10,8 +10,9 @@
 namespace rootdk::gpu {
 
 inline constexpr int kTileRows = 16, kTileKeys = 32, kTileThreads = 128, kRowsPerWarp = 4;
-inline constexpr int kStep = 32;        ///< elements of a row that are in shared memory at a time
-inline constexpr int kForwardDims = 1024, kKeyDims = 512;  ///< of an output held in shared memory; wider ones are computed in parts
+inline constexpr int kStep = 32;  ///< elements of a row that are in shared memory at a time
+inline constexpr int kForwardDims = 1024,
+                     kKeyDims = 512;  ///< of an output held in shared memory; wider ones are computed in parts
 
 struct TileMemory {
   float rows[kTileRows][kStep + 1], keys[kTileKeys][kStep + 1];
@@ -24,8 +25,8 @@ struct TilePlace {
 
 /// dots[n] = row (4·warp + n) · key (lane), over `dim` elements; 0 beyond either length. Synchronises.
 template <class T>
-__device__ void tile_dots(const ProblemView& p, const View& rows, const View& keys, std::int64_t dim, const TilePlace& place, TileMemory& memory,
-                          float (&dots)[kRowsPerWarp]) {
+__device__ void tile_dots(const ProblemView& p, const View& rows, const View& keys, std::int64_t dim,
+                          const TilePlace& place, TileMemory& memory, float (&dots)[kRowsPerWarp]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const T* row_data = reinterpret_cast<const T*>(rows.data);
   const T* key_data = reinterpret_cast<const T*>(keys.data);
@@ -40,7 +41,10 @@ __device__ void tile_dots(const ProblemView& p, const View& rows, const View& ke
     }
     for (int r = warp; r < kTileKeys; r += 4) {
       const std::int64_t j = place.first_key + r;
-      memory.keys[r][lane] = j < p.len_kv && d < dim ? widen(key_data[key_offset(p, keys, place.b, place.h / p.group, j) + d * keys.strides[3]]) : 0;
+      memory.keys[r][lane] =
+          j < p.len_kv && d < dim
+              ? widen(key_data[key_offset(p, keys, place.b, place.h / p.group, j) + d * keys.strides[3]])
+              : 0;
     }
     __syncthreads();
     const int count = static_cast<int>(min(static_cast<std::int64_t>(kStep), dim - first));
@@ -59,7 +63,8 @@ struct TileRows {
   std::int64_t begin, end;
 };
 
-__device__ inline void find_rows(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t first_row, TileRows& rows) {
+__device__ inline void find_rows(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t first_row,
+                                 TileRows& rows) {
   __syncthreads();
   if (threadIdx.x < kTileRows) {
     const std::int64_t i = first_row + threadIdx.x;
@@ -75,6 +80,5 @@ __device__ inline void find_rows(const ProblemView& p, std::int64_t b, std::int6
   }
   __syncthreads();
 }
-
 
 }  // namespace rootdk::gpu

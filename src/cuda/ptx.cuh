@@ -1,5 +1,5 @@
-// The few instructions of sm_90 that CUDA C++ has no words for: barriers that count bytes, bulk tensor copies, kernels side by side, flags between
-// blocks, named barriers, and the bookkeeping around wgmma.
+// The few instructions of sm_90 that CUDA C++ has no words for: barriers that count bytes, bulk tensor copies, kernels
+// side by side, flags between blocks, named barriers, and the bookkeeping around wgmma.
 #pragma once
 
 #include <cuda.h>
@@ -8,34 +8,45 @@
 
 namespace rootdk::gpu {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
 
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count)); }
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
 
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra "
+               "AGAIN;\nDONE:\n}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
 }
 
 /// A box of a tensor [batch, heads, length, dim] into shared memory; completes on the barrier.
-__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int dim, int row, int head, int batch, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to), "l"(map), "r"(dim),
-               "r"(row), "r"(head), "r"(batch), "r"(barrier)
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int dim, int row, int head,
+                                         int batch, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+               "%5}], [%6];" ::"r"(to),
+               "l"(map), "r"(dim), "r"(row), "r"(head), "r"(batch), "r"(barrier)
                : "memory");
 }
 
 /// The same of a box that is read once: it is the first to leave the cache.
-__device__ __forceinline__ void copy_box_once(std::uint32_t to, const CUtensorMap* map, int dim, int row, int head, int batch, std::uint32_t barrier) {
+__device__ __forceinline__ void copy_box_once(std::uint32_t to, const CUtensorMap* map, int dim, int row, int head,
+                                              int batch, std::uint32_t barrier) {
   constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;  // the policy that createpolicy makes of evict_first
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to), "l"(map),
-               "r"(dim), "r"(row), "r"(head), "r"(batch), "r"(barrier), "l"(kEvictFirst)
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+               "{%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+               "l"(map), "r"(dim), "r"(row), "r"(head), "r"(batch), "r"(barrier), "l"(kEvictFirst)
                : "memory");
 }
 
@@ -56,10 +67,16 @@ __device__ __forceinline__ int load_acquire(const int* flag) {
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_release(int* flag, int value) { asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory"); }
+__device__ __forceinline__ void store_release(int* flag, int value) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
 
-__device__ __forceinline__ void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-__device__ __forceinline__ void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -81,8 +98,8 @@ __device__ __forceinline__ int thread_again() {
   return x;
 }
 
-/// A number that is the same in all lanes, said so that the compiler keeps it, and what is made of it, once for a warp: operands of products
-/// must be, and what is moved there costs time in which nothing multiplies.
+/// A number that is the same in all lanes, said so that the compiler keeps it, and what is made of it, once for a warp:
+/// operands of products must be, and what is moved there costs time in which nothing multiplies.
 __device__ __forceinline__ int same_in_warp(int x) { return __reduce_max_sync(~0u, x); }
 
 /// Registers that a product in flight uses: keeps the compiler from moving work on them across this point.
@@ -97,11 +114,11 @@ __device__ __forceinline__ void hold(std::uint32_t (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-/// Where an operand lies: rows of 128 bytes, swizzled by 128 bytes in groups of eight rows. `panel` is the distance between groups of 64
-/// elements of d, which only the transposed operand needs.
+/// Where an operand lies: rows of 128 bytes, swizzled by 128 bytes in groups of eight rows. `panel` is the distance
+/// between groups of 64 elements of d, which only the transposed operand needs.
 __device__ __forceinline__ std::uint64_t operand(std::uint32_t address, int panel = 16) {
-  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | static_cast<std::uint64_t>(panel >> 4) << 16 | static_cast<std::uint64_t>(1024 >> 4) << 32 |
-         static_cast<std::uint64_t>(1) << 62;
+  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | static_cast<std::uint64_t>(panel >> 4) << 16 |
+         static_cast<std::uint64_t>(1024 >> 4) << 32 | static_cast<std::uint64_t>(1) << 62;
 }
 
 }  // namespace rootdk::gpu

@@ -1,5 +1,5 @@
-// What a kernel must know of a query row and of a score: which keys it sees, its scale, and the way of a score from q·k to
-// softmax. The same rules as base/visibility.cc, base/scale.cc and base/dropout.h; the tests hold them together.
+// What a kernel must know of a query row and of a score: which keys it sees, its scale, and the way of a score from q·k
+// to softmax. The same rules as base/visibility.cc, base/scale.cc and base/dropout.h; the tests hold them together.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -50,7 +50,7 @@ __device__ inline void write_row(const View& t, std::int64_t b, std::int64_t h, 
 
 template <class Int>
 struct QueryRowOf {
-  Int begin, end;        ///< the run of keys that structural masks leave
+  Int begin, end;  ///< the run of keys that structural masks leave
   Int position, origin;
 };
 using QueryRow = QueryRowOf<std::int64_t>;
@@ -89,11 +89,17 @@ __device__ inline QueryRowOf<Int> visible_keys_as(const ProblemView& p, std::int
   return row;
 }
 
-__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, std::int64_t i) { return visible_keys_as<std::int64_t>(p, b, i); }
+__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, std::int64_t i) {
+  return visible_keys_as<std::int64_t>(p, b, i);
+}
 
-__device__ inline double log_keys(const QueryRow& row) { return log(static_cast<double>(max(row.end - row.begin, std::int64_t{1}))); }
+__device__ inline double log_keys(const QueryRow& row) {
+  return log(static_cast<double>(max(row.end - row.begin, std::int64_t{1})));
+}
 
-__device__ inline double factor_of(const ProblemView& p, std::int64_t h) { return p.factor ? p.factor[h] : p.factor_of_all; }
+__device__ inline double factor_of(const ProblemView& p, std::int64_t h) {
+  return p.factor ? p.factor[h] : p.factor_of_all;
+}
 
 /// The length rule's part of c.
 __device__ inline double length_factor(const ProblemView& p, std::int64_t h, const QueryRow& row) {
@@ -109,14 +115,17 @@ __device__ inline double length_factor(const ProblemView& p, std::int64_t h, con
   return 1;
 }
 
-__device__ inline double scale_of(const ProblemView& p, std::int64_t h, const QueryRow& row) { return factor_of(p, h) * length_factor(p, h, row); }
+__device__ inline double scale_of(const ProblemView& p, std::int64_t h, const QueryRow& row) {
+  return factor_of(p, h) * length_factor(p, h, row);
+}
 
 __device__ inline bool is_sampled(const ProblemView& p, std::int64_t i) {
   return (p.first_query + i) / kSampleBlock % p.sample == p.sample_offset;
 }
 
 /// Offset of key j's first element.
-__device__ inline std::int64_t key_offset(const ProblemView& p, const View& t, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+__device__ inline std::int64_t key_offset(const ProblemView& p, const View& t, std::int64_t b, std::int64_t kv_head,
+                                          std::int64_t j) {
   if (!p.pages) return at(t, b, kv_head, j);
   return at(t, p.pages[b * p.pages_per_item + j / p.page_size], kv_head, j % p.page_size);
 }
@@ -127,8 +136,8 @@ struct Score {
 };
 
 /// From q·k to what softmax sees, of a key inside the row's run.
-__device__ inline Score score_of(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, const QueryRow& row,
-                                 float c, float dot) {
+__device__ inline Score score_of(const ProblemView& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
+                                 const QueryRow& row, float c, float dot) {
   Score s{c * dot, 0, 1, true};
   if (p.allowed.data && p.allowed.data[at(p.allowed, b, h, i, j)] == 0) s.visible = false;
   float bias = 0;
@@ -170,9 +179,11 @@ __device__ inline void philox(const PhiloxKey& key, std::uint32_t (&x)[4]) {
 }
 
 /// What dropout multiplies a probability by.
-__device__ inline float keep_factor(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+__device__ inline float keep_factor(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h,
+                                    std::int64_t i, std::int64_t j) {
   if (!p.dropout) return 1;
-  std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(b)};
+  std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
+                        static_cast<std::uint32_t>(b)};
   philox(key, x);
   const int word = static_cast<int>(j % 4);
   const std::uint32_t bits = word == 0 ? x[0] : word == 1 ? x[1] : word == 2 ? x[2] : x[3];
@@ -212,16 +223,27 @@ __device__ inline SinkShare with_sink(float lse, float z) {
 }
 
 /// In the order of base::kFullRowTensors.
-__device__ inline void write_full_rows(const ForwardView& f, std::int64_t b, std::int64_t h, std::int64_t i, bool sampled, std::int32_t visible,
-                                const base::FullRecord& full) {
+__device__ inline void write_full_rows(const ForwardView& f, std::int64_t b, std::int64_t h, std::int64_t i,
+                                       bool sampled, std::int32_t visible, const base::FullRecord& full) {
   const double nan = __longlong_as_double(0x7ff8000000000000ll), n = visible;
   const auto of_keys = [&](double x) { return visible > 0 ? x : nan; };
   const auto variance = [&](double m2) { return visible > 1 ? m2 / (n - 1) : 0; };
-  const double values[kFullRowCount] = {n, full.entropy, full.sum_p2, full.sum_p3, full.sink_mass, of_keys(full.raw.mean), variance(full.raw.m2),
-                                        of_keys(full.raw.min), of_keys(full.score.mean), variance(full.score.m2), of_keys(full.score.min),
-                                        static_cast<double>(full.raw.argmax), static_cast<double>(full.score.argmax)};
+  const double values[kFullRowCount] = {n,
+                                        full.entropy,
+                                        full.sum_p2,
+                                        full.sum_p3,
+                                        full.sink_mass,
+                                        of_keys(full.raw.mean),
+                                        variance(full.raw.m2),
+                                        of_keys(full.raw.min),
+                                        of_keys(full.score.mean),
+                                        variance(full.score.m2),
+                                        of_keys(full.score.min),
+                                        static_cast<double>(full.raw.argmax),
+                                        static_cast<double>(full.score.argmax)};
 #pragma unroll
-  for (int x = 0; x < kFullRowCount; ++x) write_row(f.full_rows[x], b, h, i, static_cast<float>(sampled ? values[x] : nan));
+  for (int x = 0; x < kFullRowCount; ++x)
+    write_row(f.full_rows[x], b, h, i, static_cast<float>(sampled ? values[x] : nan));
 }
 
 }  // namespace rootdk::gpu

@@ -1,5 +1,5 @@
-// What needs a row's final maximum and lse: how far keys lie below the maximum, and each key's probability summed over the queries.
-// Key-major, from the records that any forward kernel leaves.
+// What needs a row's final maximum and lse: how far keys lie below the maximum, and each key's probability summed over
+// the queries. Key-major, from the records that any forward kernel leaves.
 #include "cuda/launch.h"
 #include "cuda/plain.h"
 #include "cuda/plain_tile.cuh"
@@ -17,7 +17,8 @@ __device__ int gap_bin(float gap) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kTileThreads) look_again_kernel(const __grid_constant__ ForwardView f, std::int64_t tasks) {
+__global__ void __launch_bounds__(kTileThreads)
+    look_again_kernel(const __grid_constant__ ForwardView f, std::int64_t tasks) {
   const ProblemView& p = f.p;
   __shared__ TileMemory memory;
   __shared__ TileRows tile;
@@ -26,7 +27,8 @@ __global__ void __launch_bounds__(kTileThreads) look_again_kernel(const __grid_c
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t tiles = divide_up(p.len_kv, kTileKeys);
   for (std::int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const std::int64_t b = task / tiles / p.heads_q, h = task / tiles % p.heads_q, first_key = task % tiles * kTileKeys, j = first_key + lane;
+    const std::int64_t b = task / tiles / p.heads_q, h = task / tiles % p.heads_q, first_key = task % tiles * kTileKeys,
+                       j = first_key + lane;
     for (int x = threadIdx.x; x < GapHistogram::kBins; x += kTileThreads) bins[x] = 0;
     double mass = 0;
     for (std::int64_t first_row = 0; first_row < p.len_q; first_row += kTileRows) {
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(kTileThreads) look_again_kernel(const __grid_c
       for (int w = 0; w < kWarps; ++w) sum += parts[w][lane];
       write(f.key_mass, at(f.key_mass, b, h, j), static_cast<float>(sum));
     }
-    unsigned long long* gaps = reinterpret_cast<unsigned long long*>(f.gaps) + (b * p.heads_q + h) * GapHistogram::kBins;
+    unsigned long long* gaps =
+        reinterpret_cast<unsigned long long*>(f.gaps) + (b * p.heads_q + h) * GapHistogram::kBins;
     for (int x = threadIdx.x; x < GapHistogram::kBins && f.gaps; x += kTileThreads)
       if (bins[x] > 0) atomicAdd(&gaps[x], static_cast<unsigned long long>(bins[x]));  // integers: in any order
     __syncthreads();
@@ -64,7 +67,10 @@ template <class T>
 void launch(const ForwardView& f, cudaStream_t stream) {
   const ProblemView& p = f.p;
   const std::int64_t heads = p.batch * p.heads_q, tasks = heads * divide_up(p.len_kv, kTileKeys);
-  if (f.gaps) check(cudaMemsetAsync(f.gaps, 0, static_cast<std::size_t>(heads * GapHistogram::kBins) * sizeof(std::int64_t), stream), "gaps");
+  if (f.gaps)
+    check(cudaMemsetAsync(f.gaps, 0, static_cast<std::size_t>(heads * GapHistogram::kBins) * sizeof(std::int64_t),
+                          stream),
+          "gaps");
   if ((f.gaps || f.key_mass.data) && tasks > 0) {
     launch_kernel("second pass", look_again_kernel<T>, grid(tasks), kTileThreads, 0, stream, f, tasks);
   }

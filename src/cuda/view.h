@@ -16,7 +16,8 @@ struct View {
 
   View() = default;
   explicit View(const ConstTensor& t) : data(static_cast<char*>(const_cast<void*>(t.data))), dtype(t.dtype) {
-    for (int axis = 0; axis < 4; ++axis) strides[axis] = t.shape[static_cast<std::size_t>(axis)] == 1 ? 0 : t.strides[static_cast<std::size_t>(axis)];
+    for (int axis = 0; axis < 4; ++axis)
+      strides[axis] = t.shape[static_cast<std::size_t>(axis)] == 1 ? 0 : t.strides[static_cast<std::size_t>(axis)];
   }
 };
 
@@ -26,7 +27,7 @@ struct ProblemView {
 
   const double* factor = nullptr;  ///< [heads_q] rule × YaRN; null where all heads have `factor_of_all`
   double factor_of_all = 1;
-  double yarn = 1;                 ///< the part of `factor` that is YaRN's
+  double yarn = 1;                                              ///< the part of `factor` that is YaRN's
   const double *log_n_gain = nullptr, *log_n_offset = nullptr;  ///< [heads_q], for SSMax
   Scale::Length length = Scale::Length::kNone;
   float cap = 0;  ///< 0: off
@@ -77,10 +78,10 @@ struct BackwardView {
   std::int64_t bias_shape[4] = {};
   float *d_scale = nullptr, *d_sink = nullptr, *d_log_n_gain = nullptr, *d_log_n_offset = nullptr;
   HeadGradients* stats = nullptr;
-  float* delta = nullptr;          ///< [batch, heads_q, len_q]: dO·O − dLSE
-  RowSums* rows = nullptr;         ///< the same
-  double* key_squares = nullptr;   ///< [2][batch, heads_kv, len_kv]: of dK, of dV
-  double* head_sums = nullptr;     ///< [batch, heads_q][4]: by the rule, a, b, the sink
+  float* delta = nullptr;         ///< [batch, heads_q, len_q]: dO·O − dLSE
+  RowSums* rows = nullptr;        ///< the same
+  double* key_squares = nullptr;  ///< [2][batch, heads_kv, len_kv]: of dK, of dV
+  double* head_sums = nullptr;    ///< [batch, heads_q][4]: by the rule, a, b, the sink
 };
 
 }  // namespace rootdk::gpu

@@ -1,5 +1,5 @@
-// The instruction that Hopper's tensor cores are fed with: wgmma, m64 x N x k16, f32 += bf16·bf16 or f16·f16, for the N that the kernels use.
-// Inline assembly must name every register, so lists of eight are spelt out once and joined.
+// The instruction that Hopper's tensor cores are fed with: wgmma, m64 x N x k16, f32 += bf16·bf16 or f16·f16, for the N
+// that the kernels use. Inline assembly must name every register, so lists of eight are spelt out once and joined.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -35,12 +35,18 @@ namespace rootdk::gpu {
 #define ROOTDK_F7 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 #define ROOTDK_F8 "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
 #define ROOTDK_F9 "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-#define ROOTDK_F10 "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
-#define ROOTDK_F11 "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-#define ROOTDK_F12 "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103])
-#define ROOTDK_F13 "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111])
-#define ROOTDK_F14 "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
-#define ROOTDK_F15 "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+#define ROOTDK_F10 \
+  "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
+#define ROOTDK_F11 \
+  "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+#define ROOTDK_F12 \
+  "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103])
+#define ROOTDK_F13 \
+  "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111])
+#define ROOTDK_F14 \
+  "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
+#define ROOTDK_F15 \
+  "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 #define ROOTDK_PS1 ROOTDK_P0
 #define ROOTDK_FS1 ROOTDK_F0
 #define ROOTDK_PS2 ROOTDK_P0 ", " ROOTDK_P1
@@ -53,12 +59,22 @@ namespace rootdk::gpu {
 #define ROOTDK_FS5 ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4
 #define ROOTDK_PS6 ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5
 #define ROOTDK_FS6 ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5
-#define ROOTDK_PS8 ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7
+#define ROOTDK_PS8 \
+  ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7
 #define ROOTDK_FS8 ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5, ROOTDK_F6, ROOTDK_F7
-#define ROOTDK_PS11 ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7 ", " ROOTDK_P8 ", " ROOTDK_P9 ", " ROOTDK_P10
-#define ROOTDK_FS11 ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5, ROOTDK_F6, ROOTDK_F7, ROOTDK_F8, ROOTDK_F9, ROOTDK_F10
-#define ROOTDK_PS16 ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7 ", " ROOTDK_P8 ", " ROOTDK_P9 ", " ROOTDK_P10 ", " ROOTDK_P11 ", " ROOTDK_P12 ", " ROOTDK_P13 ", " ROOTDK_P14 ", " ROOTDK_P15
-#define ROOTDK_FS16 ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5, ROOTDK_F6, ROOTDK_F7, ROOTDK_F8, ROOTDK_F9, ROOTDK_F10, ROOTDK_F11, ROOTDK_F12, ROOTDK_F13, ROOTDK_F14, ROOTDK_F15
+#define ROOTDK_PS11                                                                                                  \
+  ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7 \
+            ", " ROOTDK_P8 ", " ROOTDK_P9 ", " ROOTDK_P10
+#define ROOTDK_FS11                                                                                             \
+  ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5, ROOTDK_F6, ROOTDK_F7, ROOTDK_F8, ROOTDK_F9, \
+      ROOTDK_F10
+#define ROOTDK_PS16                                                                                                  \
+  ROOTDK_P0 ", " ROOTDK_P1 ", " ROOTDK_P2 ", " ROOTDK_P3 ", " ROOTDK_P4 ", " ROOTDK_P5 ", " ROOTDK_P6 ", " ROOTDK_P7 \
+            ", " ROOTDK_P8 ", " ROOTDK_P9 ", " ROOTDK_P10 ", " ROOTDK_P11 ", " ROOTDK_P12 ", " ROOTDK_P13            \
+            ", " ROOTDK_P14 ", " ROOTDK_P15
+#define ROOTDK_FS16                                                                                             \
+  ROOTDK_F0, ROOTDK_F1, ROOTDK_F2, ROOTDK_F3, ROOTDK_F4, ROOTDK_F5, ROOTDK_F6, ROOTDK_F7, ROOTDK_F8, ROOTDK_F9, \
+      ROOTDK_F10, ROOTDK_F11, ROOTDK_F12, ROOTDK_F13, ROOTDK_F14, ROOTDK_F15
 
 /// S += Q·Kᵀ: both operands from shared memory, both with d contiguous. `add` false overwrites.
 template <int N, class T>
@@ -68,25 +84,26 @@ struct Scores;
 template <int N, class T>
 struct Values;
 
-#define ROOTDK_SCORES(N, LISTS, A, B, C, T, NAME)                                                                                       \
-  template <>                                                                                                                          \
-  struct Scores<N, T> {                                                                                                                \
-    static __device__ __forceinline__ void mma(float (&d)[N / 2], std::uint64_t q, std::uint64_t k, int add) {                           \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {"        \
-                   ROOTDK_PS##LISTS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                           \
-                   : ROOTDK_FS##LISTS                                                                                                    \
-                   : "l"(q), "l"(k), "r"(add));                                                                                         \
-    }                                                                                                                                  \
+#define ROOTDK_SCORES(N, LISTS, A, B, C, T, NAME)                                                              \
+  template <>                                                                                                  \
+  struct Scores<N, T> {                                                                                        \
+    static __device__ __forceinline__ void mma(float (&d)[N / 2], std::uint64_t q, std::uint64_t k, int add) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
+                   "k16.f32." NAME "." NAME " {" ROOTDK_PS##LISTS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"   \
+                   : ROOTDK_FS##LISTS                                                                          \
+                   : "l"(q), "l"(k), "r"(add));                                                                \
+    }                                                                                                          \
   };
-#define ROOTDK_VALUES(N, LISTS, A, B, C, D, E, F, T, NAME)                                                                              \
-  template <>                                                                                                                          \
-  struct Values<N, T> {                                                                                                                \
-    static __device__ __forceinline__ void mma(float (&d)[N / 2], const std::uint32_t* p, std::uint64_t v) {                             \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {"        \
-                   ROOTDK_PS##LISTS "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, 1;\n}\n"                                  \
-                   : ROOTDK_FS##LISTS                                                                                                    \
-                   : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v), "r"(1));                                                       \
-    }                                                                                                                                  \
+#define ROOTDK_VALUES(N, LISTS, A, B, C, D, E, F, T, NAME)                                                        \
+  template <>                                                                                                     \
+  struct Values<N, T> {                                                                                           \
+    static __device__ __forceinline__ void mma(float (&d)[N / 2], const std::uint32_t* p, std::uint64_t v) {      \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N           \
+                   "k16.f32." NAME "." NAME " {" ROOTDK_PS##LISTS "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E \
+                                                                  ", p, 1, 1, 1;\n}\n"                            \
+                   : ROOTDK_FS##LISTS                                                                             \
+                   : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v), "r"(1));                                 \
+    }                                                                                                             \
   };
 
 ROOTDK_SCORES(16, 1, 8, 9, 10, __nv_bfloat16, "bf16")

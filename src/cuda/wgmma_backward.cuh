@@ -1,5 +1,6 @@
-// More of wgmma, for backward: products that overwrite, whose registers nothing need have written before (a compiler that sees them written while other
-// products are in flight puts all products in series), and one with both operands transposed.
+// More of wgmma, for backward: products that overwrite, whose registers nothing need have written before (a compiler
+// that sees them written while other products are in flight puts all products in series), and one with both operands
+// transposed.
 #pragma once
 
 #include "cuda/wgmma.cuh"
@@ -25,31 +26,31 @@ struct FirstScores;
 template <class T>
 struct Transposed;
 
-#define ROOTDK_FIRST_SCORES(N, LISTS, A, B, T, NAME)                                                                                     \
-  template <>                                                                                                                          \
-  struct FirstScores<N, T> {                                                                                                           \
-    static __device__ __forceinline__ void mma(float (&d)[N / 2], std::uint64_t q, std::uint64_t k) {                                    \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {"              \
-                   ROOTDK_PS##LISTS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                           \
-                   : ROOTDK_NS##LISTS                                                                                                    \
-                   : "l"(q), "l"(k));                                                                                                   \
-    }                                                                                                                                  \
+#define ROOTDK_FIRST_SCORES(N, LISTS, A, B, T, NAME)                                                              \
+  template <>                                                                                                     \
+  struct FirstScores<N, T> {                                                                                      \
+    static __device__ __forceinline__ void mma(float (&d)[N / 2], std::uint64_t q, std::uint64_t k) {             \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
+                   "." NAME " {" ROOTDK_PS##LISTS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                      \
+                   : ROOTDK_NS##LISTS                                                                             \
+                   : "l"(q), "l"(k));                                                                             \
+    }                                                                                                             \
   };
-#define ROOTDK_TRANSPOSED(T, NAME)                                                                                                       \
-  template <>                                                                                                                          \
-  struct Transposed<T> {                                                                                                               \
-    static __device__ __forceinline__ void first(float (&d)[32], std::uint64_t a, std::uint64_t b) {                                     \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {"                 \
-                   ROOTDK_PS4 "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                                         \
-                   : ROOTDK_NS4                                                                                                          \
-                   : "l"(a), "l"(b));                                                                                                   \
-    }                                                                                                                                  \
-    static __device__ __forceinline__ void add(float (&d)[32], std::uint64_t a, std::uint64_t b) {                                       \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {"                 \
-                   ROOTDK_PS4 "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                                         \
-                   : ROOTDK_FS4                                                                                                          \
-                   : "l"(a), "l"(b));                                                                                                   \
-    }                                                                                                                                  \
+#define ROOTDK_TRANSPOSED(T, NAME)                                                                                     \
+  template <>                                                                                                          \
+  struct Transposed<T> {                                                                                               \
+    static __device__ __forceinline__ void first(float (&d)[32], std::uint64_t a, std::uint64_t b) {                   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                   " {" ROOTDK_PS4 "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                  \
+                   : ROOTDK_NS4                                                                                        \
+                   : "l"(a), "l"(b));                                                                                  \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void add(float (&d)[32], std::uint64_t a, std::uint64_t b) {                     \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                   " {" ROOTDK_PS4 "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                  \
+                   : ROOTDK_FS4                                                                                        \
+                   : "l"(a), "l"(b));                                                                                  \
+    }                                                                                                                  \
   };
 
 ROOTDK_FIRST_SCORES(64, 4, 32, 33, __nv_bfloat16, "bf16")

@@ -45,7 +45,8 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   for (std::int64_t h = 0; h < s.heads_q; ++h) factors.push_back(problem.scale.factor(h, s.dim_qk));
   Arrays::Slot<double> factor;
   if (!factors.empty()) p.factor_of_all = factors[0];
-  if (std::any_of(factors.begin(), factors.end(), [&](double x) { return x != factors[0]; })) factor = arrays.add(factors.data(), factors.size());
+  if (std::any_of(factors.begin(), factors.end(), [&](double x) { return x != factors[0]; }))
+    factor = arrays.add(factors.data(), factors.size());
   Arrays::Slot<double> gain, offset;
   if (problem.scale.length == Scale::Length::kLogN) {
     const std::vector<double> gains = one_per_head(problem.scale.head_gains, problem.scale.log_n_gain, s.heads_q);
@@ -76,7 +77,8 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   p.dropout = problem.dropout.p > 0;
   p.keep_threshold = base::keep_threshold(problem.dropout);
   p.keep_gain = static_cast<float>(base::keep_gain(problem.dropout));
-  p.seed_low = static_cast<std::uint32_t>(problem.dropout.seed), p.seed_high = static_cast<std::uint32_t>(problem.dropout.seed >> 32);
+  p.seed_low = static_cast<std::uint32_t>(problem.dropout.seed),
+  p.seed_high = static_cast<std::uint32_t>(problem.dropout.seed >> 32);
   p.seed = problem.dropout.device_seed;
 
   Arrays::Slot<std::int32_t> pages;
@@ -105,7 +107,8 @@ void upload(const Staged& staged, void* stream) {
     const std::size_t count = std::min(kWords, words - first);
     Chunk chunk = {};
     std::memcpy(chunk.words, bytes.data() + first * sizeof(uint4), count * sizeof(uint4));
-    launch_kernel("upload", write_chunk, 1, kWords, 0, static_cast<cudaStream_t>(stream), reinterpret_cast<uint4*>(staged.base) + first, chunk, static_cast<unsigned>(count));
+    launch_kernel("upload", write_chunk, 1, kWords, 0, static_cast<cudaStream_t>(stream),
+                  reinterpret_cast<uint4*>(staged.base) + first, chunk, static_cast<unsigned>(count));
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace rootdk::gpu {
 
-/// The problem's arrays, packed on the host as they will lie in the workspace. They travel as kernel arguments, so that the
-/// call neither waits nor keeps a pointer into the caller's memory, and a captured graph replays what was captured.
+/// The problem's arrays, packed on the host as they will lie in the workspace. They travel as kernel arguments, so that
+/// the call neither waits nor keeps a pointer into the caller's memory, and a captured graph replays what was captured.
 class Arrays {
  public:
   template <class T>

@@ -48,7 +48,8 @@ void load(const ConstTensor& t, std::int64_t b, std::int64_t h, std::int64_t l, 
 }
 
 // Cov(K): centred before multiplying, because KᵀK/S − k̄k̄ᵀ would cancel.
-Gram key_covariance(const Problem& problem, const Shape& s, const ConstTensor& k, std::int64_t b, std::int64_t kv_head) {
+Gram key_covariance(const Problem& problem, const Shape& s, const ConstTensor& k, std::int64_t b,
+                    std::int64_t kv_head) {
   std::vector<double> row(static_cast<std::size_t>(s.dim_qk)), mean = row;
   const auto each_key = [&](const auto& visit) {
     for (std::int64_t j = 0; j < s.len_kv; ++j) {
@@ -85,7 +86,8 @@ Gram query_gram(const Shape& s, const ConstTensor& q, std::int64_t b, std::int64
 
 std::vector<float> factors_of(const std::vector<double>& variance, std::int64_t dim_qk) {
   std::vector<float> factors;
-  for (const double v : variance) factors.push_back(static_cast<float>(1 / std::sqrt(v == 0 ? static_cast<double>(dim_qk) : v)));
+  for (const double v : variance)
+    factors.push_back(static_cast<float>(1 / std::sqrt(v == 0 ? static_cast<double>(dim_qk) : v)));
   return factors;
 }
 
@@ -113,7 +115,8 @@ UnitVariance measure(Problem problem, const ConstTensor& q, const ConstTensor& k
   base::check_problem(problem, s);
   base::check_keys(problem, s, q, k);
   if (s.len_q == 0 || s.len_kv == 0 || s.batch == 0)
-    refuse("q, k: {} batch items, {} queries and {} keys, but at least 1 of each is wanted", s.batch, s.len_q, s.len_kv);
+    refuse("q, k: {} batch items, {} queries and {} keys, but at least 1 of each is wanted", s.batch, s.len_q,
+           s.len_kv);
 
   std::vector<double> parts(static_cast<std::size_t>(s.batch * s.heads_q));  // [batch, heads_q]
   cpu::parallel_tasks(s.batch * s.heads_kv, Machine::here().threads, [&](std::int64_t task, int) {
@@ -169,7 +172,8 @@ namespace {
 
 void check_two_passes(const Problem& p, const Shape& s) {
   const auto refuse_if = [](bool present, const char* what) {
-    if (present) refuse("{}: does not go with adaptive temperature, which needs scores that are c·q·k and nothing else", what);
+    if (present)
+      refuse("{}: does not go with adaptive temperature, which needs scores that are c·q·k and nothing else", what);
   };
   refuse_if(p.soft_cap.has_value(), "softcap");
   refuse_if(p.transform.present(), "transform");
@@ -188,7 +192,8 @@ Stats two_passes(const Problem& problem, const Inputs& in, const Outputs& out, c
   base::check_forward(problem, s, in, out);
   if (temperatures.present()) {
     base::check_numbers("temperatures", temperatures, {s.batch, s.heads_q, s.len_q, 1});
-    for (const auto& [name, t] : {std::pair{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", ConstTensor(out.o)}, {"lse", ConstTensor(out.lse)}})
+    for (const auto& [name, t] :
+         {std::pair{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", ConstTensor(out.o)}, {"lse", ConstTensor(out.lse)}})
       base::check_output("temperatures", temperatures, name, t);
   }
   const Extents wide = {s.batch, s.heads_q, s.len_q, s.dim_qk}, rows = {s.batch, s.heads_q, s.len_q, 1};
@@ -216,7 +221,8 @@ Stats two_passes(const Problem& problem, const Inputs& in, const Outputs& out, c
 
 }  // namespace
 
-Stats forward_adaptive_temperature(const Problem& problem, const Inputs& inputs, const Outputs& outputs, const Tensor& temperatures) {
+Stats forward_adaptive_temperature(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
+                                   const Tensor& temperatures) {
   return base::with_memory_errors([&] { return two_passes(problem, inputs, outputs, temperatures); });
 }
 

@@ -22,14 +22,14 @@ using base::with_memory_errors;  // what a kernel or a check asks for beside the
 namespace {
 
 struct Free {
-  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{base::kAlignment}); }
+  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{base::kAlignment}); }
 };
 
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes) : bytes_(bytes) {
     try {
-      memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{base::kAlignment})));
+      memory_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{base::kAlignment})));
     } catch (const std::bad_alloc&) {
       throw Error(ErrorCode::kOutOfMemory, fmt::format("workspace: {} bytes could not be allocated", bytes));
     }
@@ -42,10 +42,13 @@ class Workspace {
 };
 
 void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
-  if (plan.device != Device::kCpu) throw Error(ErrorCode::kInvalidArgument, "plan: made for a GPU, but the CPU was called (rootdk/cuda.h has forward and backward for GPUs)");
+  if (plan.device != Device::kCpu)
+    throw Error(ErrorCode::kInvalidArgument,
+                "plan: made for a GPU, but the CPU was called (rootdk/cuda.h has forward and backward for GPUs)");
   if (plan.pass != pass)
-    throw Error(ErrorCode::kInvalidArgument, pass == Pass::kForward ? "plan: made for backward, but forward was called"
-                                                                    : "plan: made for forward, but backward was called");
+    throw Error(ErrorCode::kInvalidArgument, pass == Pass::kForward
+                                                 ? "plan: made for backward, but forward was called"
+                                                 : "plan: made for forward, but backward was called");
   if (workspace.size() < plan.workspace_bytes)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("workspace: {} bytes, but the plan needs {}", workspace.size(), plan.workspace_bytes));
@@ -59,7 +62,9 @@ Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   if (stats.level == StatsLevel::kNone) return stats;
   const std::int64_t heads = stats.batch * stats.heads;
   stats.per_head.resize(static_cast<std::size_t>(heads));
-  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) { stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head); });
+  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) {
+    stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head);
+  });
   return stats;
 }
 
@@ -72,13 +77,14 @@ Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, st
     base::Arena arena(workspace.data());
     const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
     if (records.gaps) std::fill_n(records.gaps, plan.shape.batch * plan.shape.heads_q * GapHistogram::kBins, 0);
-    engine::kernel_of(plan).forward(
-        {plan, inputs, outputs, records.rows, records.full, records.causes, records.gaps, workspace.data() + arena.used()});
+    engine::kernel_of(plan).forward({plan, inputs, outputs, records.rows, records.full, records.causes, records.gaps,
+                                     workspace.data() + arena.used()});
     return reduce(plan, records);
   });
 }
 
-GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients, std::span<std::byte> workspace) {
+GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients,
+                       std::span<std::byte> workspace) {
   return with_memory_errors([&] {
     check_run(plan, Pass::kBackward, workspace);
     base::check_backward(plan.problem, plan.shape, inputs, gradients);
@@ -93,7 +99,8 @@ GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gra
 
 Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
   const Plan plan = make_plan(problem, shape_of(inputs, problem), Pass::kForward);
-  with_memory_errors([&] { base::check_forward(problem, plan.shape, inputs, outputs); });  // before asking for a workspace
+  with_memory_errors(
+      [&] { base::check_forward(problem, plan.shape, inputs, outputs); });  // before asking for a workspace
   return forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
 }
 

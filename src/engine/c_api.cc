@@ -1,4 +1,5 @@
-// The C ABI on the CPU, and what it does with statistics. c_structs.h turns the structs of C into those of C++; c_cuda.cc is for GPUs.
+// The C ABI on the CPU, and what it does with statistics. c_structs.h turns the structs of C into those of C++;
+// c_cuda.cc is for GPUs.
 #include "rootdk/c.h"
 
 #include <array>
@@ -23,7 +24,8 @@ Plan plan_for(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk
 
 extern "C" {
 
-rootdk_tensor rootdk_row_major(const void* data, rootdk_dtype dtype, int64_t batch, int64_t heads, int64_t length, int64_t dim) {
+rootdk_tensor rootdk_row_major(const void* data, rootdk_dtype dtype, int64_t batch, int64_t heads, int64_t length,
+                               int64_t dim) {
   rootdk_tensor t = {};
   t.data = const_cast<void*>(data);
   t.dtype = dtype;
@@ -58,9 +60,12 @@ int rootdk_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, c
     const Outputs out = to_outputs(c_out);
     const Shape shape = shape_of(in, p);
     const std::int64_t heads = shape.batch * shape.heads_q;
-    check_stats_array("head_stats", c_out.head_stats, c_out.head_stats_count, heads, p.stats != StatsLevel::kNone, "a level above ROOTDK_STATS_NONE");
-    check_stats_array("gaps", c_out.gaps, c_out.gaps_count, heads * ROOTDK_GAP_BINS, p.stats_options.gaps, "ROOTDK_STATS_GAPS");
-    if (c_out.stats != nullptr && p.stats == StatsLevel::kNone) refuse("stats: wanted, but the problem's stats lack a level above ROOTDK_STATS_NONE");
+    check_stats_array("head_stats", c_out.head_stats, c_out.head_stats_count, heads, p.stats != StatsLevel::kNone,
+                      "a level above ROOTDK_STATS_NONE");
+    check_stats_array("gaps", c_out.gaps, c_out.gaps_count, heads * ROOTDK_GAP_BINS, p.stats_options.gaps,
+                      "ROOTDK_STATS_GAPS");
+    if (c_out.stats != nullptr && p.stats == StatsLevel::kNone)
+      refuse("stats: wanted, but the problem's stats lack a level above ROOTDK_STATS_NONE");
     Stats stats;
     if (workspace == nullptr && workspace_size == 0) {
       stats = forward(p, in, out);
@@ -73,15 +78,15 @@ int rootdk_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, c
   });
 }
 
-int rootdk_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs, const rootdk_gradients* gradients,
-                    void* workspace, size_t workspace_size) {
+int rootdk_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs,
+                    const rootdk_gradients* gradients, void* workspace, size_t workspace_size) {
   return guarded([&] {
     const Problem p = to_problem(problem);
     const BackwardInputs in = to_backward_inputs(inputs);
     const Gradients out = to_gradients(gradients);
     const Shape shape = shape_of({in.q, in.k, in.v}, p);
-    check_stats_array("head_stats", gradients->head_stats, gradients->head_stats_count, shape.batch * shape.heads_q, p.stats == StatsLevel::kFull,
-                      "ROOTDK_STATS_FULL");
+    check_stats_array("head_stats", gradients->head_stats, gradients->head_stats_count, shape.batch * shape.heads_q,
+                      p.stats == StatsLevel::kFull, "ROOTDK_STATS_FULL");
     GradientStats stats;
     if (workspace == nullptr && workspace_size == 0) {
       stats = backward(p, in, out);
@@ -100,12 +105,13 @@ int rootdk_workspace_size(const rootdk_problem* problem, const rootdk_inputs* in
   });
 }
 
-int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer, size_t capacity,
-                   size_t* needed) {
+int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
+                   size_t capacity, size_t* needed) {
   return guarded([&] { copy_words(plan_for(problem, inputs, pass).explain(), buffer, capacity, needed); });
 }
 
-int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count, int64_t* gaps, int64_t gaps_count) {
+int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count, int64_t* gaps,
+                      int64_t gaps_count) {
   return guarded([&] {
     const Stats& s = to_stats(given("stats", stats));
     const auto count = static_cast<std::int64_t>(s.per_head.size());
@@ -148,10 +154,11 @@ int rootdk_stats_of_rows(const rootdk_outputs* outputs, rootdk_stats** stats) {
 
 void rootdk_stats_free(rootdk_stats* stats) { delete reinterpret_cast<Stats*>(stats); }
 
-int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, const rootdk_tensor* other_o, const rootdk_tensor* other_lse) {
+int rootdk_merge(const rootdk_tensor* o, const rootdk_tensor* lse, const rootdk_tensor* other_o,
+                 const rootdk_tensor* other_lse) {
   return guarded([&] {
-    merge(to_tensor("o", given("o", o)), to_tensor("lse", given("lse", lse)), to_tensor("other_o", given("other_o", other_o)),
-          to_tensor("other_lse", given("other_lse", other_lse)));
+    merge(to_tensor("o", given("o", o)), to_tensor("lse", given("lse", lse)),
+          to_tensor("other_o", given("other_o", other_o)), to_tensor("other_lse", given("other_lse", other_lse)));
   });
 }
 

@@ -15,7 +15,8 @@ Plan gpu_plan(const Problem& problem, const Inputs& inputs, Pass pass) {
 
 // Nothing has been learned yet when such a call returns.
 void must_be_absent(std::string_view name, const void* pointer, std::int64_t count, std::string_view reader) {
-  if (pointer != nullptr || count != 0) base::refuse("{}: on a GPU it cannot be filled before the call returns; {} reads it afterwards", name, reader);
+  if (pointer != nullptr || count != 0)
+    base::refuse("{}: on a GPU it cannot be filled before the call returns; {} reads it afterwards", name, reader);
 }
 
 }  // namespace
@@ -37,26 +38,28 @@ int rootdk_cuda_is_fast(const rootdk_problem* problem, const rootdk_inputs* inpu
   });
 }
 
-int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, size_t* size) {
+int rootdk_cuda_workspace_size(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
+                               size_t* size) {
   return guarded([&] {
     given("size", size);
     *size = padded(gpu_plan(to_problem(problem), to_inputs(inputs), to_pass(pass)).workspace_bytes);
   });
 }
 
-int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer, size_t capacity,
-                        size_t* needed) {
+int rootdk_cuda_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
+                        size_t capacity, size_t* needed) {
   return guarded([&] {
     const Inputs in = to_inputs(inputs);
     const Plan plan = gpu_plan(to_problem(problem), in, to_pass(pass));
     std::string words = plan.explain();
-    if (const std::string slow = cuda::why_slow(plan, in); !slow.empty() && !words.starts_with(slow)) words.insert(0, slow + '\n');
+    if (const std::string slow = cuda::why_slow(plan, in); !slow.empty() && !words.starts_with(slow))
+      words.insert(0, slow + '\n');
     copy_words(words, buffer, capacity, needed);
   });
 }
 
-int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs, void* workspace,
-                        size_t workspace_size, void* stream) {
+int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inputs, const rootdk_outputs* outputs,
+                        void* workspace, size_t workspace_size, void* stream) {
   return guarded([&] {
     const Problem p = to_problem(problem);
     const Inputs in = to_inputs(inputs);
@@ -70,8 +73,8 @@ int rootdk_cuda_forward(const rootdk_problem* problem, const rootdk_inputs* inpu
   });
 }
 
-int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs, const rootdk_gradients* gradients,
-                         void* workspace, size_t workspace_size, void* stream) {
+int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_inputs* inputs,
+                         const rootdk_gradients* gradients, void* workspace, size_t workspace_size, void* stream) {
   return guarded([&] {
     const Problem p = to_problem(problem);
     const BackwardInputs in = to_backward_inputs(inputs);
@@ -82,8 +85,8 @@ int rootdk_cuda_backward(const rootdk_problem* problem, const rootdk_backward_in
   });
 }
 
-int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, void* workspace, size_t workspace_size,
-                           void* stream, rootdk_stats** stats) {
+int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, void* workspace,
+                           size_t workspace_size, void* stream, rootdk_stats** stats) {
   return guarded([&] {
     given("stats", stats);
     const Plan plan = gpu_plan(to_problem(problem), to_inputs(inputs), Pass::kForward);
@@ -92,12 +95,15 @@ int rootdk_cuda_read_stats(const rootdk_problem* problem, const rootdk_inputs* i
 }
 
 int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, const rootdk_inputs* inputs, const void* workspace,
-                                    size_t workspace_size, void* stream, rootdk_head_gradients* heads, int64_t heads_count) {
+                                    size_t workspace_size, void* stream, rootdk_head_gradients* heads,
+                                    int64_t heads_count) {
   return guarded([&] {
     given("heads", heads);
     const Plan plan = gpu_plan(to_problem(problem), to_inputs(inputs), Pass::kBackward);
-    check_stats_array("heads", heads, heads_count, plan.shape.batch * plan.shape.heads_q, plan.problem.stats == StatsLevel::kFull, "ROOTDK_STATS_FULL");
-    copy_gradient_stats(cuda::read_gradient_stats(plan, align(const_cast<void*>(workspace), workspace_size, plan), stream), heads);
+    check_stats_array("heads", heads, heads_count, plan.shape.batch * plan.shape.heads_q,
+                      plan.problem.stats == StatsLevel::kFull, "ROOTDK_STATS_FULL");
+    copy_gradient_stats(
+        cuda::read_gradient_stats(plan, align(const_cast<void*>(workspace), workspace_size, plan), stream), heads);
   });
 }
 

@@ -26,8 +26,9 @@ static_assert(same(ROOTDK_CPU, Device::kCpu) && same(ROOTDK_CUDA, Device::kCuda)
 static_assert(same(ROOTDK_SCALE_NONE, Scale::Rule::kNone) && same(ROOTDK_SCALE_INV_SQRT_DK, Scale::Rule::kInvSqrtDk) &&
               same(ROOTDK_SCALE_INV_DK, Scale::Rule::kInvDk) && same(ROOTDK_SCALE_CONSTANT, Scale::Rule::kConstant) &&
               same(ROOTDK_SCALE_PER_HEAD, Scale::Rule::kPerHead));
-static_assert(same(ROOTDK_BOTTOM_RIGHT, Diagonal::Kind::kBottomRight) && same(ROOTDK_TOP_LEFT, Diagonal::Kind::kTopLeft) &&
-              same(ROOTDK_LAST_KEY, Diagonal::Kind::kLastKey) && same(ROOTDK_AT, Diagonal::Kind::kAt));
+static_assert(same(ROOTDK_BOTTOM_RIGHT, Diagonal::Kind::kBottomRight) &&
+              same(ROOTDK_TOP_LEFT, Diagonal::Kind::kTopLeft) && same(ROOTDK_LAST_KEY, Diagonal::Kind::kLastKey) &&
+              same(ROOTDK_AT, Diagonal::Kind::kAt));
 static_assert(same(ROOTDK_STATS_NONE, StatsLevel::kNone) && same(ROOTDK_STATS_BASIC, StatsLevel::kBasic) &&
               same(ROOTDK_STATS_FULL, StatsLevel::kFull));
 static_assert(same(ROOTDK_FORWARD, Pass::kForward) && same(ROOTDK_BACKWARD, Pass::kBackward));
@@ -94,8 +95,10 @@ auto to_span(std::string_view name, const Array& array) {
 }
 
 ScoreTransform to_transform(const rootdk_transform& f) {
-  const int present = (f.apply_f32 != nullptr) + (f.apply_f64 != nullptr) + (f.chain_f32 != nullptr) + (f.chain_f64 != nullptr);
-  if (present != 0 && present != 4) refuse("transform: {} of its 4 functions are null, but all or none are wanted", 4 - present);
+  const int present =
+      (f.apply_f32 != nullptr) + (f.apply_f64 != nullptr) + (f.chain_f32 != nullptr) + (f.chain_f64 != nullptr);
+  if (present != 0 && present != 4)
+    refuse("transform: {} of its 4 functions are null, but all or none are wanted", 4 - present);
   ScoreTransform transform;
   transform.context = f.context;
   transform.apply_f32 = f.apply_f32;
@@ -137,8 +140,10 @@ Scale to_scale(const rootdk_problem& p) {
 static_assert(ROOTDK_GAP_BINS == GapHistogram::kBins);
 
 StatsOptions to_stats_options(const rootdk_problem& p) {
-  constexpr std::int32_t kAll = ROOTDK_STATS_NO_CAUSES | ROOTDK_STATS_GAPS | ROOTDK_STATS_KEY_MASS | ROOTDK_STATS_BY_KEYS;
-  if ((p.stats_flags & ~kAll) != 0) refuse("problem: stats_flags is {}, but only bits of {} are known", p.stats_flags, kAll);
+  constexpr std::int32_t kAll =
+      ROOTDK_STATS_NO_CAUSES | ROOTDK_STATS_GAPS | ROOTDK_STATS_KEY_MASS | ROOTDK_STATS_BY_KEYS;
+  if ((p.stats_flags & ~kAll) != 0)
+    refuse("problem: stats_flags is {}, but only bits of {} are known", p.stats_flags, kAll);
   if (p.unused != 0) refuse("problem: unused is {}, but 0 is wanted", p.unused);
   StatsOptions options;
   options.sample = p.stats_sample == 0 ? 1 : p.stats_sample;
@@ -244,7 +249,8 @@ Gradients to_gradients(const rootdk_gradients* gradients) {
   return result;
 }
 
-void check_stats_array(std::string_view name, const void* data, std::int64_t count, std::int64_t wanted, bool has, std::string_view need) {
+void check_stats_array(std::string_view name, const void* data, std::int64_t count, std::int64_t wanted, bool has,
+                       std::string_view need) {
   if (data == nullptr && count != 0) refuse("{}: null, but its count is {}", name, count);
   if (data == nullptr) return;
   if (!has) refuse("{}: wanted, but the problem's stats lack {}", name, need);
@@ -260,7 +266,8 @@ void copy_full_stats(const HeadStats& head, rootdk_head_stats& out) {
   out.pairs = head.score.pairs;
   out.raw_mean = head.raw.mean, out.score_mean = head.score.mean;
   out.raw_variance = head.raw.variance(), out.score_variance = head.score.variance();
-  out.raw_within_row_variance = head.raw.within_row_variance(), out.score_within_row_variance = head.score.within_row_variance();
+  out.raw_within_row_variance = head.raw.within_row_variance(),
+  out.score_within_row_variance = head.score.within_row_variance();
   out.raw_min = head.raw.min, out.score_min = head.score.min;
   out.raw_max_query = head.raw.max_query, out.raw_max_key = head.raw.max_key;
   out.score_max_query = head.score.max_query, out.score_max_key = head.score.max_key;
@@ -273,7 +280,8 @@ void copy_full_stats(const HeadStats& head, rootdk_head_stats& out) {
   out.mean_frobenius_j = softmax.frobenius_j;
   out.mean_sink_mass = softmax.sink_mass;
   out.mean_log_keys = softmax.log_keys;
-  out.p_max_over_50 = softmax.p_max_over[0], out.p_max_over_90 = softmax.p_max_over[1], out.p_max_over_99 = softmax.p_max_over[2];
+  out.p_max_over_50 = softmax.p_max_over[0], out.p_max_over_90 = softmax.p_max_over[1],
+  out.p_max_over_99 = softmax.p_max_over[2];
   out.trace_j_under_001 = softmax.trace_j_under_001;
   for (int i = 0; i < 3; ++i) {
     constexpr double kShares[] = {0.05, 0.5, 0.95};
@@ -318,7 +326,9 @@ void copy_gradient_stats(const GradientStats& stats, rootdk_head_gradients* head
 
 rootdk_stats* new_stats(Stats stats) { return reinterpret_cast<rootdk_stats*>(new Stats(std::move(stats))); }
 
-std::size_t padded(std::size_t workspace_bytes) { return workspace_bytes == 0 ? 0 : workspace_bytes + base::kAlignment - 1; }
+std::size_t padded(std::size_t workspace_bytes) {
+  return workspace_bytes == 0 ? 0 : workspace_bytes + base::kAlignment - 1;
+}
 
 std::span<std::byte> align(void* workspace, std::size_t size, const Plan& plan) {
   if (workspace == nullptr) refuse("workspace: null, but workspace_size is {}", size);

@@ -1,5 +1,5 @@
-// The structs of rootdk/c.h as those of C++, and exceptions as codes. Checks only what C++ types rule out (null pointers, enumerations,
-// counts, reserved space); everything else is checked where C++ callers are.
+// The structs of rootdk/c.h as those of C++, and exceptions as codes. Checks only what C++ types rule out (null
+// pointers, enumerations, counts, reserved space); everything else is checked where C++ callers are.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace rootdk::c {
 
 inline constexpr std::int32_t kProblemVersion = 1;
 
-/// What rootdk_last_error() says next; kept in a fixed array, since to remember why something failed must not itself fail.
+/// What rootdk_last_error() says next; kept in a fixed array, since to remember why something failed must not itself
+/// fail.
 void remember(std::string_view message);
 
 /// The code of the exception that is being handled, which is remembered.
@@ -47,7 +48,8 @@ BackwardInputs to_backward_inputs(const rootdk_backward_inputs* inputs);
 Gradients to_gradients(const rootdk_gradients* gradients);
 
 /// An array of statistics that the caller may leave out: `wanted` entries, and only where the problem has them.
-void check_stats_array(std::string_view name, const void* data, std::int64_t count, std::int64_t wanted, bool has, std::string_view need);
+void check_stats_array(std::string_view name, const void* data, std::int64_t count, std::int64_t wanted, bool has,
+                       std::string_view need);
 
 /// One entry for each head; `heads` and `gaps` may be null.
 void copy_stats(const Stats& stats, rootdk_head_stats* heads, std::int64_t* gaps);

@@ -16,8 +16,8 @@ struct Kernel {
   std::string isa;
   std::string base_isa;  ///< that it extends, or the same
   std::int64_t tile_rows, tile_keys, lanes;
-  std::int64_t bf16_step;  ///< not 0: takes bf16 only, and dim_qk must be a multiple
-  std::size_t (*forward_bytes)(const Plan& plan);   ///< of workspace
+  std::int64_t bf16_step;                          ///< not 0: takes bf16 only, and dim_qk must be a multiple
+  std::size_t (*forward_bytes)(const Plan& plan);  ///< of workspace
   std::size_t (*backward_bytes)(const Plan& plan);
   void (*forward)(const base::ForwardCall& call);
   void (*backward)(const base::BackwardCall& call);

@@ -1,4 +1,5 @@
-// Two attention results over different keys, merged: the monoid of row states seen from outside, where only (o, lse) is left.
+// Two attention results over different keys, merged: the monoid of row states seen from outside, where only (o, lse) is
+// left.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,7 +24,8 @@ void merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const
         const double total = high + std::log(std::exp(mine - high) + std::exp(theirs - high));
         const double my_share = std::exp(mine - total), their_share = std::exp(theirs - total);
         for (std::int64_t d = 0; d < o.shape[3]; ++d)
-          base::write(o, b, h, i, d, my_share * base::read(o, b, h, i, d) + their_share * base::read(other_o, b, h, i, d));
+          base::write(o, b, h, i, d,
+                      my_share * base::read(o, b, h, i, d) + their_share * base::read(other_o, b, h, i, d));
         base::write(lse, b, h, i, 0, total);
       }
 }

@@ -27,29 +27,41 @@ Row read_row(const RowTensors& t, const ConstTensor& lse_tensor, std::int64_t b,
   const auto keys = visible > 0 ? static_cast<std::int32_t>(std::min(visible, 0x1p30)) : 0;  // NaN: not sampled
   const auto moments = [&](const Tensor& mean, const Tensor& variance, const Tensor& min, const Tensor& argmax) {
     const double place = at(argmax);
-    return base::RowMoments{keys > 0 ? at(mean) : 0, keys > 1 ? at(variance) * (keys - 1) : 0, keys > 0 ? at(min) : std::numeric_limits<double>::infinity(),
+    return base::RowMoments{keys > 0 ? at(mean) : 0, keys > 1 ? at(variance) * (keys - 1) : 0,
+                            keys > 0 ? at(min) : std::numeric_limits<double>::infinity(),
                             place >= 0 && place < 0x1p30 ? static_cast<std::int32_t>(place) : -1};
   };
   Row row;
-  row.record = {at(t.raw_max), at(t.score_max), p_max, lse, keys, (std::isfinite(lse) || lse == kNothing) && std::isfinite(p_max)};
-  row.full = {moments(t.raw_mean, t.raw_variance, t.raw_min, t.raw_argmax), moments(t.score_mean, t.score_variance, t.score_min, t.score_argmax),
-              at(t.entropy), at(t.sum_p2), at(t.sum_p3), at(t.sink_mass)};
+  row.record = {at(t.raw_max), at(t.score_max),
+                p_max,         lse,
+                keys,          (std::isfinite(lse) || lse == kNothing) && std::isfinite(p_max)};
+  row.full = {moments(t.raw_mean, t.raw_variance, t.raw_min, t.raw_argmax),
+              moments(t.score_mean, t.score_variance, t.score_min, t.score_argmax),
+              at(t.entropy),
+              at(t.sum_p2),
+              at(t.sum_p3),
+              at(t.sink_mass)};
   return row;
 }
 
 // `later_max`: b's maximum is larger, or the only one.
-base::RowMoments merged(const base::RowMoments& a, std::int32_t keys_a, const base::RowMoments& b, std::int32_t keys_b, bool later_max) {
+base::RowMoments merged(const base::RowMoments& a, std::int32_t keys_a, const base::RowMoments& b, std::int32_t keys_b,
+                        bool later_max) {
   if (keys_a == 0 || keys_b == 0) return keys_a == 0 ? b : a;
   const double n = keys_a, m = keys_b, delta = b.mean - a.mean;
-  return {a.mean + delta * m / (n + m), a.m2 + b.m2 + delta * delta * n * m / (n + m), std::min(a.min, b.min), later_max ? b.argmax : a.argmax};
+  return {a.mean + delta * m / (n + m), a.m2 + b.m2 + delta * delta * n * m / (n + m), std::min(a.min, b.min),
+          later_max ? b.argmax : a.argmax};
 }
 
 Row merged(const Row& a, const Row& b) {
   const double high = std::max(a.record.lse, b.record.lse);
-  const double lse = high == kNothing ? kNothing : high + std::log(std::exp(a.record.lse - high) + std::exp(b.record.lse - high));
+  const double lse =
+      high == kNothing ? kNothing : high + std::log(std::exp(a.record.lse - high) + std::exp(b.record.lse - high));
   const auto share = [lse](const Row& row) { return row.record.lse == kNothing ? 0 : std::exp(row.record.lse - lse); };
   const double w = share(a), v = share(b);
-  const auto entropy = [](double weight, const Row& row) { return weight > 0 ? weight * (row.full.entropy - std::log(weight)) : 0; };
+  const auto entropy = [](double weight, const Row& row) {
+    return weight > 0 ? weight * (row.full.entropy - std::log(weight)) : 0;
+  };
   Row out;
   out.record = {std::max(a.record.raw_max, b.record.raw_max),
                 std::max(a.record.score_max, b.record.score_max),
@@ -57,12 +69,13 @@ Row merged(const Row& a, const Row& b) {
                 lse,
                 a.record.visible + b.record.visible,
                 a.record.finite && b.record.finite};
-  out.full = {merged(a.full.raw, a.record.visible, b.full.raw, b.record.visible, b.record.raw_max > a.record.raw_max),
-              merged(a.full.score, a.record.visible, b.full.score, b.record.visible, b.record.score_max > a.record.score_max),
-              entropy(w, a) + entropy(v, b),
-              w * w * a.full.sum_p2 + v * v * b.full.sum_p2,
-              w * w * w * a.full.sum_p3 + v * v * v * b.full.sum_p3,
-              w * a.full.sink_mass + v * b.full.sink_mass};
+  out.full = {
+      merged(a.full.raw, a.record.visible, b.full.raw, b.record.visible, b.record.raw_max > a.record.raw_max),
+      merged(a.full.score, a.record.visible, b.full.score, b.record.visible, b.record.score_max > a.record.score_max),
+      entropy(w, a) + entropy(v, b),
+      w * w * a.full.sum_p2 + v * v * b.full.sum_p2,
+      w * w * w * a.full.sum_p3 + v * v * v * b.full.sum_p3,
+      w * a.full.sink_mass + v * b.full.sink_mass};
   return out;
 }
 
@@ -70,7 +83,8 @@ void write_row(const RowTensors& t, std::int64_t b, std::int64_t h, std::int64_t
   base::write(t.raw_max, b, h, i, 0, row.record.raw_max);
   base::write(t.score_max, b, h, i, 0, row.record.score_max);
   base::write(t.p_max, b, h, i, 0, row.record.p_max);
-  for (const base::FullRowTensor& tensor : base::kFullRowTensors) base::write(t.*tensor.tensor, b, h, i, 0, tensor.value(row.record, row.full));
+  for (const base::FullRowTensor& tensor : base::kFullRowTensors)
+    base::write(t.*tensor.tensor, b, h, i, 0, tensor.value(row.record, row.full));
 }
 
 }  // namespace

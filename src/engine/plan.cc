@@ -37,18 +37,19 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 int useful_threads(const Shape& s, int threads) {
   // In double: the product of sizes may pass int64, and only its order of magnitude matters.
-  const double work = static_cast<double>(s.batch * s.heads_q) * static_cast<double>(s.len_q) * static_cast<double>(s.len_kv) *
-                      static_cast<double>(s.dim_qk + s.dim_v);
+  const double work = static_cast<double>(s.batch * s.heads_q) * static_cast<double>(s.len_q) *
+                      static_cast<double>(s.len_kv) * static_cast<double>(s.dim_qk + s.dim_v);
   return static_cast<int>(std::clamp(work / static_cast<double>(kWorkPerThread), 1.0, static_cast<double>(threads)));
 }
 
 // With at most so many queries, and no more than lanes, tiles are narrow; as many rows share one.
 constexpr std::int64_t kNarrowRows = 8;
 
-// Whether a row's sums run along lanes must not depend on who shares the tile, so the group does not count here. Backward
-// follows forward, so that it finds the scores that lse was made of.
+// Whether a row's sums run along lanes must not depend on who shares the tile, so the group does not count here.
+// Backward follows forward, so that it finds the scores that lse was made of.
 bool is_narrow(const Shape& s, const engine::Kernel& kernel) {
-  return kernel.lanes > 1 && s.len_q <= std::min(kNarrowRows, kernel.lanes) && s.dim_qk % kernel.lanes == 0 && s.dim_v % kernel.lanes == 0;
+  return kernel.lanes > 1 && s.len_q <= std::min(kNarrowRows, kernel.lanes) && s.dim_qk % kernel.lanes == 0 &&
+         s.dim_v % kernel.lanes == 0;
 }
 
 void plan_forward(Plan& plan, const engine::Kernel& kernel) {
@@ -63,7 +64,8 @@ void plan_forward(Plan& plan, const engine::Kernel& kernel) {
   const std::int64_t row_bytes = (s.dim_qk + s.dim_v) * 4;
   const std::int64_t rows = plan.pack_group ? s.group() * s.len_q : s.len_q;
   const std::int64_t most = std::min(std::max(kTaskBytes / row_bytes, plan.tile_rows), kRowsPerTask);
-  plan.rows_per_task = std::min(most / plan.tile_rows, std::max<std::int64_t>(1, divide_up(rows, plan.tile_rows))) * plan.tile_rows;
+  plan.rows_per_task =
+      std::min(most / plan.tile_rows, std::max<std::int64_t>(1, divide_up(rows, plan.tile_rows))) * plan.tile_rows;
   const std::int64_t groups = cpu::row_group_count(plan) * plan.key_splits;
   while (plan.rows_per_task > plan.tile_rows &&
          groups * divide_up(rows, plan.rows_per_task) < kTasksPerThread * plan.threads)
@@ -127,10 +129,13 @@ std::string statistics(const Problem& p) {
   const StatsOptions& options = p.stats_options;
   if (p.stats == StatsLevel::kNone) return "statistics: none\n";
   std::string text = p.stats == StatsLevel::kBasic ? "statistics: basic" : "statistics: full";
-  if (p.stats == StatsLevel::kFull && options.sample > 1) text += fmt::format(", from 1 in {} blocks of {} queries", options.sample, kSampleBlock);
+  if (p.stats == StatsLevel::kFull && options.sample > 1)
+    text += fmt::format(", from 1 in {} blocks of {} queries", options.sample, kSampleBlock);
   if (p.stats == StatsLevel::kFull && options.causes) text += "; Q and K are read once more for their sizes";
   if (options.gaps || options.key_mass)
-    text += fmt::format("; a second pass over the scores for {}", options.gaps && options.key_mass ? "gaps and key mass" : options.gaps ? "gaps" : "key mass");
+    text += fmt::format("; a second pass over the scores for {}", options.gaps && options.key_mass ? "gaps and key mass"
+                                                                  : options.gaps                   ? "gaps"
+                                                                                                   : "key mass");
   return text + "\n";
 }
 
@@ -138,13 +143,16 @@ std::string statistics(const Problem& p) {
 Plan plan_for_gpu(Plan plan, const Gpu& card) {
   const gpu::Loaded& loaded = gpu::load_backend();
   if (!loaded.backend) throw Error(ErrorCode::kInvalidArgument, "machine.gpu: " + loaded.why_not);
-  if (const std::string why = loaded.backend->refusal(plan.problem, plan.shape); !why.empty()) throw Error(ErrorCode::kInvalidArgument, why);
+  if (const std::string why = loaded.backend->refusal(plan.problem, plan.shape); !why.empty())
+    throw Error(ErrorCode::kInvalidArgument, why);
   const gpu::Choice choice = loaded.backend->choose(plan.problem, plan.shape, plan.pass, card);
   plan.device = Device::kCuda;
   plan.kernel = choice.kernel;
   plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);
   if (!choice.why_not_faster.empty()) plan.passed_over.push_back("hopper: " + choice.why_not_faster);
-  plan.workspace_bytes = engine::records_bytes(plan) + (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
+  plan.workspace_bytes =
+      engine::records_bytes(plan) +
+      (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
   plan.workspace_bytes += engine::block_bytes(plan);
   return plan;
 }
@@ -154,7 +162,8 @@ Plan plan_for_gpu(Plan plan, const Gpu& card) {
 Plan make_plan(const Problem& problem, const Shape& shape, Pass pass, const Machine& machine) {
   base::check_problem(problem, shape, machine.gpu ? Device::kCuda : Device::kCpu);
   if (machine.threads < 1)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("machine.threads: {}, but at least 1 is wanted", machine.threads));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("machine.threads: {}, but at least 1 is wanted", machine.threads));
   Plan plan;
   plan.pass = pass;
   plan.problem = problem;
@@ -186,30 +195,35 @@ std::string Plan::explain() const {
   const Shape& s = shape;
   std::string text = engine::why_slow(*this);
   if (!text.empty()) text += '\n';
-  text += fmt::format(
-      "{} in {}: batch {}, {} query heads on {} key heads, {} queries x {} keys, dims {} and {}\n"
-      "scale {}; {}\n",
-      pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv, s.len_q, s.len_kv,
-      s.dim_qk, s.dim_v, problem.scale.describe(), features(problem));
+  text += fmt::format("{} in {}: batch {}, {} query heads on {} key heads, {} queries x {} keys, dims {} and {}\n"
+                      "scale {}; {}\n",
+                      pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv,
+                      s.len_q, s.len_kv, s.dim_qk, s.dim_v, problem.scale.describe(), features(problem));
   if (device == Device::kCuda) {
-    text += fmt::format("kernel: {} on {}{}\n", kernel, isa,
-                        kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the plain kernel" : " (no tensor cores; slow)");
+    text +=
+        fmt::format("kernel: {} on {}{}\n", kernel, isa,
+                    kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the plain kernel"
+                                       : " (no tensor cores; slow)");
   } else if (kernel == "reference") {
     text += fmt::format("kernel: reference (double, a row at a time; slow), up to {} threads\n", threads);
   } else {
-    text += fmt::format("kernel: fused, {}; tiles of {} query rows x {} keys; up to {} threads\n", isa, tile_rows, tile_keys, threads);
+    text += fmt::format("kernel: fused, {}; tiles of {} query rows x {} keys; up to {} threads\n", isa, tile_rows,
+                        tile_keys, threads);
     if (pass == Pass::kForward) {
-      text += fmt::format("schedule: {} rows a task{}{}{}\n", rows_per_task, narrow ? "; few rows, so vectors lie along d" : "",
+      text += fmt::format("schedule: {} rows a task{}{}{}\n", rows_per_task,
+                          narrow ? "; few rows, so vectors lie along d" : "",
                           pack_group ? "; heads that share keys lie side by side in a tile" : "",
                           key_splits > 1 ? fmt::format("; keys in {} parts, merged in order", key_splits) : "");
     } else {
-      text += two_sweeps ? "schedule: two sweeps, over key blocks (dK, dV) and query tiles (dQ): more tasks for the threads\n"
-                         : "schedule: one sweep, a key head a task\n";
+      text += two_sweeps
+                  ? "schedule: two sweeps, over key blocks (dK, dV) and query tiles (dQ): more tasks for the threads\n"
+                  : "schedule: one sweep, a key head a task\n";
     }
     const BlockCount blocks = count_blocks(*this);
     if (blocks.visited < blocks.total)
-      text += fmt::format("skipped: {:.1f} % of the key blocks, which no query of a tile can see\n",
-                          100.0 * static_cast<double>(blocks.total - blocks.visited) / static_cast<double>(blocks.total));
+      text +=
+          fmt::format("skipped: {:.1f} % of the key blocks, which no query of a tile can see\n",
+                      100.0 * static_cast<double>(blocks.total - blocks.visited) / static_cast<double>(blocks.total));
   }
   if (pass == Pass::kForward) text += statistics(problem);
   text += fmt::format("workspace: {} bytes\n", workspace_bytes);

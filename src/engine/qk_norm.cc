@@ -25,7 +25,8 @@ constexpr double kLogOf100 = 4.605170185988092;
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 void check_norm(const QkNorm& norm, const ConstTensor& x) {
-  if (!(norm.eps >= 0 && std::isfinite(norm.eps))) refuse("eps: {}, but a finite number of at least 0 is wanted", norm.eps);
+  if (!(norm.eps >= 0 && std::isfinite(norm.eps)))
+    refuse("eps: {}, but a finite number of at least 0 is wanted", norm.eps);
   base::check_numbers("x", x);
   const auto size = static_cast<std::int64_t>(norm.gain.size());
   if (size != 0 && size != x.shape[3] && size != x.shape[1] * x.shape[3])
@@ -39,7 +40,10 @@ struct Task {
 struct Tasks {
   std::int64_t heads, length, chunks, count;
   explicit Tasks(const ConstTensor& x)
-      : heads(x.shape[1]), length(x.shape[2]), chunks((length + kRowsTogether - 1) / kRowsTogether), count(x.shape[0] * heads * chunks) {}
+      : heads(x.shape[1]),
+        length(x.shape[2]),
+        chunks((length + kRowsTogether - 1) / kRowsTogether),
+        count(x.shape[0] * heads * chunks) {}
   Task operator[](std::int64_t n) const {
     const std::int64_t first = n % chunks * kRowsTogether;
     return {n / chunks / heads, n / chunks % heads, first, std::min(first + kRowsTogether, length)};
@@ -47,10 +51,13 @@ struct Tasks {
 };
 
 /// Where the gains of a head start: all heads share them, or each has its own.
-std::size_t gain_offset(std::size_t gains, std::int64_t dim, std::int64_t head) { return gains > at(dim) ? at(head * dim) : 0; }
+std::size_t gain_offset(std::size_t gains, std::int64_t dim, std::int64_t head) {
+  return gains > at(dim) ? at(head * dim) : 0;
+}
 
 /// A row, centred and divided: x̂. Returns r.
-double standardise(const QkNorm& norm, const ConstTensor& x, std::int64_t b, std::int64_t h, std::int64_t i, std::vector<double>& row) {
+double standardise(const QkNorm& norm, const ConstTensor& x, std::int64_t b, std::int64_t h, std::int64_t i,
+                   std::vector<double>& row) {
   const auto dim = static_cast<double>(row.size());
   double sum = 0, squares = 0;
   for (std::size_t d = 0; d < row.size(); ++d) sum += row[d] = base::read(x, b, h, i, static_cast<std::int64_t>(d));
@@ -75,14 +82,16 @@ void run_forward(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
     for (std::int64_t i = task.first; i < task.last; ++i) {
       standardise(norm, x, task.batch, task.head, i, row);
       for (std::int64_t d = 0; d < dim; ++d)
-        base::write(y, task.batch, task.head, i, d, norm.gain.empty() ? row[at(d)] : row[at(d)] * static_cast<double>(norm.gain[gains + at(d)]));
+        base::write(y, task.batch, task.head, i, d,
+                    norm.gain.empty() ? row[at(d)] : row[at(d)] * static_cast<double>(norm.gain[gains + at(d)]));
     }
   });
 }
 
-// With x̂ = (x − mean)·r, g = dY·gain and w = 1 (L2) or 1/dim: dX = r·(g − x̂·w·Σg·x̂), less its mean where x lost its own;
-// d_gain = Σ_rows dY·x̂.
-void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x, std::span<float> d_gain) {
+// With x̂ = (x − mean)·r, g = dY·gain and w = 1 (L2) or 1/dim: dX = r·(g − x̂·w·Σg·x̂), less its mean where x lost its
+// own; d_gain = Σ_rows dY·x̂.
+void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x,
+                  std::span<float> d_gain) {
   check_norm(norm, x);
   base::check_numbers("d_y", d_y, x.shape);
   if (d_x.present()) {
@@ -92,7 +101,8 @@ void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d
   }
   const std::int64_t dim = x.shape[3];
   const std::size_t gain_size = norm.gain.empty() ? at(dim) : norm.gain.size();
-  if (!d_gain.empty() && d_gain.size() != gain_size) refuse("d_gain: {} values, but {} are wanted", d_gain.size(), gain_size);
+  if (!d_gain.empty() && d_gain.size() != gain_size)
+    refuse("d_gain: {} values, but {} are wanted", d_gain.size(), gain_size);
   const bool is_l2 = norm.kind == QkNorm::Kind::kL2, is_layer = norm.kind == QkNorm::Kind::kLayer;
   const Tasks tasks(x);
   std::vector<double> sums(d_gain.empty() ? 0 : at(tasks.count * dim));  // Σ dY·x̂ of each task
@@ -120,7 +130,8 @@ void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d
   if (d_gain.empty()) return;
   std::vector<double> total(gain_size);
   for (std::int64_t n = 0; n < tasks.count; ++n)
-    for (std::int64_t d = 0; d < dim; ++d) total[gain_offset(gain_size, dim, tasks[n].head) + at(d)] += sums[at(n * dim + d)];
+    for (std::int64_t d = 0; d < dim; ++d)
+      total[gain_offset(gain_size, dim, tasks[n].head) + at(d)] += sums[at(n * dim + d)];
   for (std::size_t i = 0; i < gain_size; ++i) d_gain[i] = static_cast<float>(total[i]);
 }
 
@@ -130,13 +141,15 @@ void normalise(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
   base::with_memory_errors([&] { run_forward(norm, x, y); });
 }
 
-void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x, std::span<float> d_gain) {
+void normalise_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d_y, const Tensor& d_x,
+                        std::span<float> d_gain) {
   base::with_memory_errors([&] { run_backward(norm, x, d_y, d_x, d_gain); });
 }
 
 void cosine_factors(std::span<const float> w, std::span<float> factors) {
   if (factors.size() != w.size()) refuse("factors: {} values, but w has {}", factors.size(), w.size());
-  for (std::size_t h = 0; h < w.size(); ++h) factors[h] = static_cast<float>(std::exp(std::min(static_cast<double>(w[h]), kLogOf100)));
+  for (std::size_t h = 0; h < w.size(); ++h)
+    factors[h] = static_cast<float>(std::exp(std::min(static_cast<double>(w[h]), kLogOf100)));
 }
 
 void cosine_factors_backward(std::span<const float> w, std::span<const float> d_factors, std::span<float> d_w) {

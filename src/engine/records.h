@@ -40,14 +40,18 @@ struct BackwardRecords {
   }
 };
 
-/// Behind all else in a GPU's workspace: room for rows reduced by the block. Where each row is wanted they stay as they are.
+/// Behind all else in a GPU's workspace: room for rows reduced by the block. Where each row is wanted they stay as they
+/// are.
 inline std::size_t block_bytes(const Plan& plan) {
   const Shape& s = plan.shape;
   const StatsOptions& options = plan.problem.stats_options;
   const StatsLevel level = plan.problem.stats;
-  if (plan.pass != Pass::kForward || level == StatsLevel::kNone || options.by_keys || (level == StatsLevel::kFull && options.sample == 1)) return 0;
+  if (plan.pass != Pass::kForward || level == StatsLevel::kNone || options.by_keys ||
+      (level == StatsLevel::kFull && options.sample == 1))
+    return 0;
   base::Arena arena;
-  if (s.batch * s.heads_q * s.len_q > 0) arena.take<base::BlockRecord>(s.batch * s.heads_q * base::block_count(options, s.len_q));
+  if (s.batch * s.heads_q * s.len_q > 0)
+    arena.take<base::BlockRecord>(s.batch * s.heads_q * base::block_count(options, s.len_q));
   return arena.used();
 }
 

@@ -18,12 +18,14 @@ inline double scale_square(const Plan& plan, std::int64_t batch, std::int64_t he
   };
   if (!plan.problem.scale.by_row()) return square({});
   double sum = 0;
-  for (std::int64_t i = 0; i < plan.shape.len_q; ++i) sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row());
+  for (std::int64_t i = 0; i < plan.shape.len_q; ++i)
+    sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row());
   return sum / static_cast<double>(plan.shape.len_q);
 }
 
 /// With `blocks`, of all heads, only rows that were sampled are looked at.
-inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, std::int64_t index, const base::BlockRecord* blocks = nullptr) {
+inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, std::int64_t index,
+                             const base::BlockRecord* blocks = nullptr) {
   const auto rows = static_cast<std::size_t>(plan.shape.len_q);
   const std::size_t first = static_cast<std::size_t>(index) * rows;
   std::span<const base::FullRecord> full;
@@ -31,7 +33,8 @@ inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, st
   const StatsOptions& options = plan.problem.stats_options;
   const auto in_blocks = [&] {
     const auto count = static_cast<std::size_t>(base::block_count(options, plan.shape.len_q));
-    return base::reduce_blocks({blocks + static_cast<std::size_t>(index) * count, count}, {records.rows + first, rows}, full, options);
+    return base::reduce_blocks({blocks + static_cast<std::size_t>(index) * count, count}, {records.rows + first, rows},
+                               full, options);
   };
   HeadStats head = blocks ? in_blocks() : base::reduce_rows({records.rows + first, rows}, full, options);
   if (records.causes) {
@@ -39,7 +42,9 @@ inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, st
     head.causes.weight = static_cast<double>(plan.shape.len_q);
     head.causes.scale_square = scale_square(plan, index / plan.shape.heads_q, index % plan.shape.heads_q);
   }
-  if (records.gaps) head.gaps.counts.assign(records.gaps + index * GapHistogram::kBins, records.gaps + (index + 1) * GapHistogram::kBins);
+  if (records.gaps)
+    head.gaps.counts.assign(records.gaps + index * GapHistogram::kBins,
+                            records.gaps + (index + 1) * GapHistogram::kBins);
   return head;
 }
 

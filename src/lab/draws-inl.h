@@ -1,5 +1,5 @@
-// Included once per instruction set. Lanes are pairs. Only +, ·, / and √, each rounded on its own and never fused: the same bits
-// everywhere.
+// Included once per instruction set. Lanes are pairs. Only +, ·, / and √, each rounded on its own and never fused: the
+// same bits everywhere.
 #include <cmath>
 #include <numbers>
 
@@ -26,8 +26,8 @@ HWY_INLINE V unit(Words w) {
   return hn::Mul(hn::Add(whole, hn::Set(f32, 0.5f)), hn::Set(f32, 0x1p-31f));
 }
 
-// ln u for normal u > 0: u = 2^e·m with m in [√½, √2), and ln m = 2·atanh s, s = (m−1)/(m+1), |s| < 0.172: five terms are right
-// to 2e-9.
+// ln u for normal u > 0: u = 2^e·m with m in [√½, √2), and ln m = 2·atanh s, s = (m−1)/(m+1), |s| < 0.172: five terms
+// are right to 2e-9.
 HWY_INLINE V natural_log(V u) {
   const auto root_half = hn::Set(I(), 0x3F3504F3);
   const auto shifted = hn::Sub(hn::BitCast(I(), u), root_half);
@@ -42,8 +42,8 @@ struct CosSin {
   V cosine, sine;
 };
 
-// Of a uniform angle: a whole turn is 2³². Within an eighth of a turn of a multiple of a quarter, five and six terms of Taylor's
-// series are right to 4e-8.
+// Of a uniform angle: a whole turn is 2³². Within an eighth of a turn of a multiple of a quarter, five and six terms of
+// Taylor's series are right to 4e-8.
 HWY_INLINE CosSin cos_sin(Words w) {
   const V quarters = hn::Mul(hn::ConvertTo(f32, hn::BitCast(I(), w)), hn::Set(f32, 0x1p-30f));
   const auto n = hn::NearestInt(quarters);
@@ -54,7 +54,9 @@ HWY_INLINE CosSin cos_sin(Words w) {
   // A quarter more swaps them: cos(x + 90°) = −sin x, sin(x + 90°) = cos x.
   const auto one = hn::Set(I(), 1);
   const auto odd = hn::MaskFromVec(hn::BitCast(f32, hn::Sub(hn::Zero(I()), hn::And(n, one))));
-  const auto sign = [](hn::Vec<I> count) { return hn::BitCast(f32, hn::ShiftLeft<30>(hn::And(count, hn::Set(I(), 2)))); };
+  const auto sign = [](hn::Vec<I> count) {
+    return hn::BitCast(f32, hn::ShiftLeft<30>(hn::And(count, hn::Set(I(), 2))));
+  };
   return {hn::Xor(hn::IfThenElse(odd, s, c), sign(hn::Add(n, one))), hn::Xor(hn::IfThenElse(odd, c, s), sign(n))};
 }
 
@@ -65,7 +67,8 @@ HWY_INLINE CosSin normals(Words radius_bits, Words angle_bits) {
   return {hn::Mul(radius, turn.cosine), hn::Mul(radius, turn.sine)};
 }
 
-// Of variance 1: z·√(3/χ²) with χ² of 5 degrees; two of them are −2 ln u each, the fifth the square of the other normal.
+// Of variance 1: z·√(3/χ²) with χ² of 5 degrees; two of them are −2 ln u each, the fifth the square of the other
+// normal.
 HWY_INLINE V student_t5(const Words (&w)[4]) {
   const CosSin z = normals(w[0], w[1]);
   const V logs = hn::Add(natural_log(unit(w[2])), natural_log(unit(w[3])));
@@ -102,7 +105,9 @@ class Drawer {
         base_{hn::Set(f32, law.mean), hn::Set(f32, law.mean)} {
     if (law.correlation == 0) return;
     const Two shared = standard(kShared)[0];
-    const auto weighted = [&](V x, float sigma) { return hn::Mul(x, hn::Set(f32, sigma * std::sqrt(law.correlation))); };
+    const auto weighted = [&](V x, float sigma) {
+      return hn::Mul(x, hn::Set(f32, sigma * std::sqrt(law.correlation)));
+    };
     base_ = {hn::Add(base_.q, weighted(shared.q, law.sigma_q)), hn::Add(base_.k, weighted(shared.k, law.sigma_k))};
   }
 
@@ -120,8 +125,10 @@ class Drawer {
 
  private:
   HWY_INLINE void words(std::uint32_t call, Words (&w)[4]) const {
-    w[0] = low_, w[1] = high_, w[2] = hn::Set(U(), call), w[3] = hn::Set(U(), kTag + static_cast<std::uint32_t>(law_.kind));
-    philox4x32(w[0], w[1], w[2], w[3], static_cast<std::uint32_t>(law_.seed), static_cast<std::uint32_t>(law_.seed >> 32));
+    w[0] = low_, w[1] = high_, w[2] = hn::Set(U(), call),
+    w[3] = hn::Set(U(), kTag + static_cast<std::uint32_t>(law_.kind));
+    philox4x32(w[0], w[1], w[2], w[3], static_cast<std::uint32_t>(law_.seed),
+               static_cast<std::uint32_t>(law_.seed >> 32));
   }
 
   HWY_INLINE Pair standard(std::int64_t place) const {
@@ -161,7 +168,8 @@ inline void products(const PairLaw& law, std::uint64_t first_pair, std::span<con
       const Drawer::Pair x = drawer.draw(i);
       for (std::int64_t e = 0; e < 2; ++e) {
         sum = hn::Add(sum, hn::Mul(x[static_cast<std::size_t>(e)].q, x[static_cast<std::size_t>(e)].k));
-        for (; next < dims.size() && dims[next] == i + e + 1; ++next) hn::StoreU(sum, f32, out + next * kPairsPerBlock + p);
+        for (; next < dims.size() && dims[next] == i + e + 1; ++next)
+          hn::StoreU(sum, f32, out + next * kPairsPerBlock + p);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Random pairs of vectors and their products, many pairs at a time. A component is a pure function of (seed, kind, pair, place):
-// Philox4x32-10 and a few exactly rounded operations, so it has the same bits on every instruction set.
+// Random pairs of vectors and their products, many pairs at a time. A component is a pure function of (seed, kind,
+// pair, place): Philox4x32-10 and a few exactly rounded operations, so it has the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace rootdk::lab {
 
-/// q = mean + σ_q·(√(1−ρ)·a + √ρ·a₀) with independent a of the kind, a₀ shared by the components of a vector; k likewise.
+/// q = mean + σ_q·(√(1−ρ)·a + √ρ·a₀) with independent a of the kind, a₀ shared by the components of a vector; k
+/// likewise.
 struct PairLaw {
   Component kind = Component::kNormal;
   float sigma_q = 1, sigma_k = 1, mean = 0, correlation = 0;

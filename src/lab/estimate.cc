@@ -33,12 +33,14 @@ double student_bound(int degrees, double share) {
 }
 
 Estimate estimate(std::span<const double> batches) {
-  if (batches.size() < 2) refuse("batches: {}, but at least 2 are wanted: their differences are the error", batches.size());
+  if (batches.size() < 2)
+    refuse("batches: {}, but at least 2 are wanted: their differences are the error", batches.size());
   const auto n = static_cast<double>(batches.size());
   double mean = 0, squares = 0;
   for (const double x : batches) mean += x / n;
   for (const double x : batches) squares += (x - mean) * (x - mean);
-  const double error = std::sqrt(squares / (n - 1) / n), reach = student_bound(static_cast<int>(batches.size()) - 1) * error;
+  const double error = std::sqrt(squares / (n - 1) / n),
+               reach = student_bound(static_cast<int>(batches.size()) - 1) * error;
   return {mean, error, mean - reach, mean + reach};
 }
 

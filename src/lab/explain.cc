@@ -51,7 +51,8 @@ ExplainedRule apply(const Scale& rule, const Explanation& e) {
   const std::vector<double>& p = out.softmax.probabilities;
   if (n <= ExplainedRule::kMostKeys)
     for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t j = 0; j < n; ++j) out.jacobian.push_back(i == j ? p[i] * out.softmax.complements[i] : -p[i] * p[j]);
+      for (std::size_t j = 0; j < n; ++j)
+        out.jacobian.push_back(i == j ? p[i] * out.softmax.complements[i] : -p[i] * p[j]);
   // (J·g)_i = p_i·((1 − p_i)·g_i − Σ_{j≠i} p_j g_j): with 1 − p_i as it is, a saturated row keeps its digits.
   std::vector<double> after(n + 1);
   for (std::size_t i = n; i-- > 0;) after[i] = after[i + 1] + p[i] * e.upstream[i];
@@ -69,10 +70,8 @@ ExplainedRule apply(const Scale& rule, const Explanation& e) {
 Explanation explain(const ExplainOptions& o) {
   Explanation out;
   want_some("rules", o.rules);
-  if (!o.scores.empty())
-    take_scores(o, out);
-  else
-    take_vectors(o, out);
+  if (!o.scores.empty()) take_scores(o, out);
+  else take_vectors(o, out);
   out.upstream = o.upstream;
   if (out.upstream.empty()) {
     out.upstream.assign(out.raw.size(), 0.0);

@@ -24,7 +24,8 @@ struct Lengths {
     const auto w = static_cast<std::size_t>(width);
     for (std::size_t first = 0; first < rows.size(); first += w) {
       double square = 0;
-      for (std::size_t i = first; i < first + w; ++i) square += static_cast<double>(rows[i]) * static_cast<double>(rows[i]);
+      for (std::size_t i = first; i < first + w; ++i)
+        square += static_cast<double>(rows[i]) * static_cast<double>(rows[i]);
       all.push_back(std::sqrt(square));
       total += square;
     }
@@ -58,7 +59,8 @@ struct Gathered {
 
 // The gradient of a bias of zeros is the gradient of the scores.
 void backward_pass(const GradientOptions& o, std::int64_t dk, double factor, const std::vector<float>& q,
-                   const std::vector<float>& k, const std::vector<float>& v, const std::vector<float>& d_o, Gathered& out) {
+                   const std::vector<float>& k, const std::vector<float>& v, const std::vector<float>& d_o,
+                   Gathered& out) {
   const Extents of_q = {1, 1, o.queries, dk}, of_k = {1, 1, o.keys, dk}, of_scores = {1, 1, o.queries, o.keys},
                 of_rows = {1, 1, o.queries, 1};
   const auto rows = static_cast<std::size_t>(o.queries);
@@ -99,7 +101,8 @@ GradientPoint point_of(const Scale& rule, std::int64_t dk, std::int64_t keys, Ga
   point.trace_jacobian = estimate(gathered.trace_means);
   std::sort(gathered.traces.begin(), gathered.traces.end());
   point.trace_median = quantile(gathered.traces, 0.5);
-  for (const double share : gathered.almost_none) point.almost_none += share / static_cast<double>(gathered.almost_none.size());
+  for (const double share : gathered.almost_none)
+    point.almost_none += share / static_cast<double>(gathered.almost_none.size());
   const double sigma = std::sqrt(static_cast<double>(dk)) * std::fabs(point.factor);
   const theory::GaussianSoftmax theory = theory::gaussian_softmax(sigma, static_cast<double>(keys), dk);
   point.scores_theory = theory.jacobian_norm2;

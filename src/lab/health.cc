@@ -91,21 +91,23 @@ double read(DType dtype, const std::vector<std::byte>& memory, std::size_t i) {
 
 double unit_roundoff(DType dtype) { return dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24; }
 
-// A plain method that stores S and P is wrong by at most u·(2·max|s| + 2)·max|v|: a score off by u|s| moves every p by a share of
-// 2u|s|, P and O are rounded once each. Allowed is twice that, and the f32 sums, u₃₂·(2 + A)·max|v| with A = max c·Σ|q||k|.
+// A plain method that stores S and P is wrong by at most u·(2·max|s| + 2)·max|v|: a score off by u|s| moves every p by
+// a share of 2u|s|, P and O are rounded once each. Allowed is twice that, and the f32 sums, u₃₂·(2 + A)·max|v| with A =
+// max c·Σ|q||k|.
 KernelCheck check(DType dtype, const Machine& machine) {
   const Array q(dtype, 1), k(dtype, 2), v(dtype, 3);
   std::vector<double> exact(kCount);
   Problem problem;
   problem.mask.causal = true;
-  const Stats stats = forward(
-      problem,
-      {tensor<double>(q.exact.data(), kShape), tensor<double>(k.exact.data(), kShape), tensor<double>(v.exact.data(), kShape)},
-      {tensor(exact.data(), kShape)});
+  const Stats stats = forward(problem,
+                              {tensor<double>(q.exact.data(), kShape), tensor<double>(k.exact.data(), kShape),
+                               tensor<double>(v.exact.data(), kShape)},
+                              {tensor(exact.data(), kShape)});
   const Plan plan = make_plan(problem, shape_of({q.view(), k.view(), v.view()}), Pass::kForward, machine);
-  std::vector<std::byte> output(kCount * static_cast<std::size_t>(size_of(dtype))), workspace(plan.workspace_bytes + 64);
-  const auto start =
-      (reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64 - reinterpret_cast<std::uintptr_t>(workspace.data());
+  std::vector<std::byte> output(kCount * static_cast<std::size_t>(size_of(dtype))),
+      workspace(plan.workspace_bytes + 64);
+  const auto start = (reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64 -
+                     reinterpret_cast<std::uintptr_t>(workspace.data());
   forward(plan, {q.view(), k.view(), v.view()}, {{output.data(), dtype, Device::kCpu, kShape, row_major(kShape)}},
           std::span(workspace).subspan(start, plan.workspace_bytes));
 

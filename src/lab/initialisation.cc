@@ -54,7 +54,8 @@ double variance_from_weights(const nn::Linear& w_q, const nn::Linear& w_k, std::
 
 BatchVariance measure_batch(const InitialisationOptions& o, const NamedInit& init, std::int64_t width, std::int64_t dk,
                             const Stream& stream) {
-  const nn::Linear w_q = projection(o, init, width, dk, stream.array(0)), w_k = projection(o, init, width, dk, stream.array(1));
+  const nn::Linear w_q = projection(o, init, width, dk, stream.array(0)),
+                   w_k = projection(o, init, width, dk, stream.array(1));
   const std::vector<float> x_q = normalised_tokens(o.tokens, width, stream.array(2)),
                            x_k = normalised_tokens(o.tokens, width, stream.array(3));
   std::vector<float> q(static_cast<std::size_t>(o.tokens * o.heads * dk)), k(q.size()),
@@ -68,11 +69,11 @@ BatchVariance measure_batch(const InitialisationOptions& o, const NamedInit& ini
   Problem problem;
   problem.scale = Scale::none();
   problem.stats = StatsLevel::kFull;
-  const Stats stats = forward(
-      problem,
-      {tensor<float>(static_cast<const float*>(q.data()), shape, strides),
-       tensor<float>(static_cast<const float*>(k.data()), shape, strides), tensor(&one, {1, o.heads, o.tokens, 1}, {0, 0, 0, 0})},
-      {tensor(output.data(), {1, o.heads, o.tokens, 1})});
+  const Stats stats = forward(problem,
+                              {tensor<float>(static_cast<const float*>(q.data()), shape, strides),
+                               tensor<float>(static_cast<const float*>(k.data()), shape, strides),
+                               tensor(&one, {1, o.heads, o.tokens, 1}, {0, 0, 0, 0})},
+                              {tensor(output.data(), {1, o.heads, o.tokens, 1})});
   BatchVariance out;
   for (std::int64_t h = 0; h < o.heads; ++h)
     out.measured += stats.at(0, h).raw.within_row_variance() / static_cast<double>(o.heads);
@@ -80,7 +81,8 @@ BatchVariance measure_batch(const InitialisationOptions& o, const NamedInit& ini
   return out;
 }
 
-InitialisationRow row_of(const NamedInit& init, std::int64_t width, std::int64_t dk, const std::vector<BatchVariance>& batches) {
+InitialisationRow row_of(const NamedInit& init, std::int64_t width, std::int64_t dk,
+                         const std::vector<BatchVariance>& batches) {
   InitialisationRow row;
   row.init = init.name;
   row.width = width;
@@ -120,7 +122,8 @@ Initialisation measure_initialisation(const InitialisationOptions& o, const Watc
   want_between("batches", o.batches, 2, kMostBatches);
   Initialisation out;
   out.options = o;
-  const auto parts = static_cast<double>(o.inits.size() * o.widths.size() * o.dk.size()) * static_cast<double>(o.batches);
+  const auto parts =
+      static_cast<double>(o.inits.size() * o.widths.size() * o.dk.size()) * static_cast<double>(o.batches);
   double done = 0;
   std::uint32_t point = 0;
   for (const NamedInit& init : o.inits)

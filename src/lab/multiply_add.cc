@@ -31,7 +31,8 @@ float multiply_add(std::int64_t rounds, float x) {
 }
 
 MultiplyAdd multiply_add_kernel() {
-  return {hwy::TargetName(HWY_TARGET), 2.0 * kChains * static_cast<double>(hn::Lanes(hn::ScalableTag<float>())), &multiply_add};
+  return {hwy::TargetName(HWY_TARGET), 2.0 * kChains * static_cast<double>(hn::Lanes(hn::ScalableTag<float>())),
+          &multiply_add};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -46,7 +47,8 @@ namespace rootdk::lab {
 HWY_EXPORT(multiply_add_kernel);
 
 const std::vector<MultiplyAdd>& multiply_add_kernels() {
-  static const std::vector<MultiplyAdd> kernels = cpu::usable_entries<MultiplyAdd>(HWY_DISPATCH_TABLE(multiply_add_kernel));
+  static const std::vector<MultiplyAdd> kernels =
+      cpu::usable_entries<MultiplyAdd>(HWY_DISPATCH_TABLE(multiply_add_kernel));
   return kernels;
 }
 

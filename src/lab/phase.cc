@@ -28,7 +28,8 @@ struct Batches {
 // Values are not looked at: one number stands for all of them.
 void measure_batch(const PhaseOptions& o, const Cell& cell, std::uint32_t batch, Batches& out) {
   const Stream stream{o.seed, kPhaseStream, cell.index, batch};
-  const std::vector<float> q = normals(o.queries * cell.dk, stream.array(0)), k = normals(cell.keys * cell.dk, stream.array(1));
+  const std::vector<float> q = normals(o.queries * cell.dk, stream.array(0)),
+                           k = normals(cell.keys * cell.dk, stream.array(1));
   const float one = 1;
   const Extents values = {1, 1, cell.keys, 1};
   std::vector<float> output(static_cast<std::size_t>(o.queries));
@@ -37,8 +38,8 @@ void measure_batch(const PhaseOptions& o, const Cell& cell, std::uint32_t batch,
     problem.scale = Scale::constant(fixed_factor(o.rules[r], cell.dk, cell.keys));
     problem.stats = StatsLevel::kFull;
     const Stats stats = forward(problem,
-                                {tensor(q.data(), {1, 1, o.queries, cell.dk}), tensor(k.data(), {1, 1, cell.keys, cell.dk}),
-                                 tensor(&one, values, {0, 0, 0, 0})},
+                                {tensor(q.data(), {1, 1, o.queries, cell.dk}),
+                                 tensor(k.data(), {1, 1, cell.keys, cell.dk}), tensor(&one, values, {0, 0, 0, 0})},
                                 {tensor(output.data(), {1, 1, o.queries, 1})});
     const WhatifNumbers numbers = numbers_of(stats.at(0, 0));
     out.entropy[r].push_back(numbers.entropy);
@@ -49,17 +50,18 @@ void measure_batch(const PhaseOptions& o, const Cell& cell, std::uint32_t batch,
 
 // Quadrature is a pure function: one task for p_max and one for the rest, per rule.
 void add_theory(std::vector<PhasePoint>& points) {
-  cpu::parallel_tasks(2 * static_cast<std::int64_t>(points.size()), Machine::here().threads, [&](std::int64_t task, int) {
-    PhasePoint& point = points[static_cast<std::size_t>(task / 2)];
-    const auto keys = static_cast<double>(point.keys);
-    if (task % 2 == 0) {
-      point.p_max.theory = theory::gaussian_p_max(point.sigma, keys, point.dk);
-      return;
-    }
-    const theory::GaussianSoftmax softmax = theory::gaussian_softmax(point.sigma, keys, point.dk);
-    point.entropy.theory = softmax.entropy;
-    point.trace_jacobian.theory = softmax.trace_jacobian;
-  });
+  cpu::parallel_tasks(2 * static_cast<std::int64_t>(points.size()), Machine::here().threads,
+                      [&](std::int64_t task, int) {
+                        PhasePoint& point = points[static_cast<std::size_t>(task / 2)];
+                        const auto keys = static_cast<double>(point.keys);
+                        if (task % 2 == 0) {
+                          point.p_max.theory = theory::gaussian_p_max(point.sigma, keys, point.dk);
+                          return;
+                        }
+                        const theory::GaussianSoftmax softmax = theory::gaussian_softmax(point.sigma, keys, point.dk);
+                        point.entropy.theory = softmax.entropy;
+                        point.trace_jacobian.theory = softmax.trace_jacobian;
+                      });
 }
 
 std::vector<PhasePoint> measure_cell(const PhaseOptions& o, const Cell& cell) {

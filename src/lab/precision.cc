@@ -35,7 +35,8 @@ void softmax(const std::vector<double>& s, std::vector<double>& p) {
 
 /// Of one row; sums over keys.
 struct Row {
-  double p_max = 0, raw_overflows = 0, score_square_error = 0, scores_kept = 0, p_distance = 0, p_square_error = 0, p_spread = 0;
+  double p_max = 0, raw_overflows = 0, score_square_error = 0, scores_kept = 0, p_distance = 0, p_square_error = 0,
+         p_spread = 0;
   bool lost = false;  ///< a score beyond the largest number
 };
 
@@ -112,8 +113,8 @@ std::vector<std::vector<double>> products(const PrecisionOptions& o, std::int64_
   return out;
 }
 
-PrecisionPoint measure_point(const std::vector<std::vector<double>>& scores, const Scale& rule, DType dtype, std::int64_t dk,
-                             double gain) {
+PrecisionPoint measure_point(const std::vector<std::vector<double>>& scores, const Scale& rule, DType dtype,
+                             std::int64_t dk, double gain) {
   const auto keys = static_cast<std::int64_t>(scores.front().size());
   const double factor = fixed_factor(rule, dk, keys);
   std::vector<Row> rows(scores.size());

@@ -32,9 +32,7 @@ double at_share(std::vector<double> values, double share) {
 class Runner {
  public:
   Runner(const TimingOptions::Case& c, std::uint32_t stream)
-      : shape_{1, c.heads, c.len, c.dim},
-        q_(normals(c.heads * c.len * c.dim, {1, stream})),
-        o_(q_.size()) {
+      : shape_{1, c.heads, c.len, c.dim}, q_(normals(c.heads * c.len * c.dim, {1, stream})), o_(q_.size()) {
     Problem problem;
     problem.mask.causal = c.causal;
     plan_ = make_plan(problem, shape_of(inputs()));

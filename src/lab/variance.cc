@@ -20,8 +20,8 @@ constexpr std::int64_t kTermDim = 3;
 constexpr std::size_t kHistogramSteps = 40;
 constexpr double kHistogramReach = 5;  // expected standard deviations, to either side
 
-// A chunk of pairs is a task; so many chunks are a wave, after which somebody may ask how far it is. Sums are added chunk by
-// chunk in order, whoever computed them.
+// A chunk of pairs is a task; so many chunks are a wave, after which somebody may ask how far it is. Sums are added
+// chunk by chunk in order, whoever computed them.
 constexpr std::int64_t kPairsPerChunk = 16 * static_cast<std::int64_t>(kPairsPerBlock), kChunksPerWave = 64;
 
 // Power sums of values about a point near their mean.
@@ -64,7 +64,8 @@ struct RowSums {
   Sums plain, over_root, over_dk;
   Counts counts;  ///< of the product; for one kind of component only
   void merge(const RowSums& other) {
-    plain.merge(other.plain), over_root.merge(other.over_root), over_dk.merge(other.over_dk), counts.merge(other.counts);
+    plain.merge(other.plain), over_root.merge(other.over_root), over_dk.merge(other.over_dk),
+        counts.merge(other.counts);
   }
 };
 
@@ -115,7 +116,8 @@ double over_pairs_of_components(std::int64_t dk, double beside) {
   return d + d * (d - 1) * beside;
 }
 
-/// Runs visit(first pair, pairs, chunk's result) over all pairs, and merges the results in order. False if it was stopped.
+/// Runs visit(first pair, pairs, chunk's result) over all pairs, and merges the results in order. False if it was
+/// stopped.
 template <class Result, class Visit>
 bool over_chunks(std::int64_t pairs, const Watch& watch, double from, double to, const Visit& visit, Result& total) {
   const std::int64_t chunks = (pairs + kPairsPerChunk - 1) / kPairsPerChunk;
@@ -128,11 +130,12 @@ bool over_chunks(std::int64_t pairs, const Watch& watch, double from, double to,
       const std::int64_t first = (wave + task) * kPairsPerChunk, end = std::min(first + kPairsPerChunk, pairs);
       for (std::int64_t block = first; block < end; block += static_cast<std::int64_t>(kPairsPerBlock))
         visit(static_cast<std::uint64_t>(block),
-              static_cast<std::size_t>(std::min<std::int64_t>(end - block, static_cast<std::int64_t>(kPairsPerBlock))), part);
+              static_cast<std::size_t>(std::min<std::int64_t>(end - block, static_cast<std::int64_t>(kPairsPerBlock))),
+              part);
     });
     for (const Result& part : parts) total.merge(part);
-    watch.report(from +
-                 (to - from) * static_cast<double>(wave + static_cast<std::int64_t>(parts.size())) / static_cast<double>(chunks));
+    watch.report(from + (to - from) * static_cast<double>(wave + static_cast<std::int64_t>(parts.size())) /
+                            static_cast<double>(chunks));
   }
   return true;
 }
@@ -167,11 +170,18 @@ VarianceRow row_of(const VarianceOptions& o, Component kind, std::int64_t dk, co
   return row;
 }
 
-double histogram_reach(const VarianceOptions& o, std::int64_t dk) { return kHistogramReach * std::sqrt(expected_variance(o, dk)); }
+double histogram_reach(const VarianceOptions& o, std::int64_t dk) {
+  return kHistogramReach * std::sqrt(expected_variance(o, dk));
+}
 
 ProductHistogram histogram_of(const VarianceOptions& o, std::int64_t dk, const Counts& counts) {
   const double middle = expected_mean(o, dk), reach = histogram_reach(o, dk);
-  return {dk, middle - reach, middle + reach, {counts.in.begin() + 1, counts.in.end() - 1}, counts.in.front(), counts.in.back()};
+  return {dk,
+          middle - reach,
+          middle + reach,
+          {counts.in.begin() + 1, counts.in.end() - 1},
+          counts.in.front(),
+          counts.in.back()};
 }
 
 // Where q·k is not centred the sums are taken about the expected mean, so that their powers stay small.
@@ -220,7 +230,8 @@ double expected_term(const VarianceOptions& o, bool diagonal) {
   return second(o.sigma_q) * second(o.sigma_k);
 }
 
-bool measure_terms(const VarianceOptions& o, const Watch& watch, double from, double to, std::vector<SquareTerm>& terms) {
+bool measure_terms(const VarianceOptions& o, const Watch& watch, double from, double to,
+                   std::vector<SquareTerm>& terms) {
   const DrawKernel& kernel = draw_kernels().front();
   const PairLaw law = law_of(o, o.components.front());
   TermSums total;
@@ -260,7 +271,8 @@ void check(const VarianceOptions& o) {
   for (const auto& [name, value] : {std::pair{"sigma_q", o.sigma_q}, {"sigma_k", o.sigma_k}})
     if (!(value > 0 && value <= 1e6)) refuse("{}: {}, but a number above 0, at most 1e6, is wanted", name, value);
   if (!(std::fabs(o.mean) <= 1e6)) refuse("mean: {}, but a number from -1e6 to 1e6 is wanted", o.mean);
-  if (!(o.correlation >= 0 && o.correlation <= 1)) refuse("correlation: {}, but a number from 0 to 1 is wanted", o.correlation);
+  if (!(o.correlation >= 0 && o.correlation <= 1))
+    refuse("correlation: {}, but a number from 0 to 1 is wanted", o.correlation);
 }
 
 }  // namespace
@@ -277,7 +289,8 @@ std::string_view name_of(Component component) {
 
 double expected_variance(const VarianceOptions& o, std::int64_t dk) {
   const double q2 = o.sigma_q * o.sigma_q, k2 = o.sigma_k * o.sigma_k, rho = o.correlation;
-  return q2 * k2 * over_pairs_of_components(dk, rho * rho) + o.mean * o.mean * (q2 + k2) * over_pairs_of_components(dk, rho);
+  return q2 * k2 * over_pairs_of_components(dk, rho * rho) +
+         o.mean * o.mean * (q2 + k2) * over_pairs_of_components(dk, rho);
 }
 
 Variance measure_variance(const VarianceOptions& options, const Watch& watch) {

@@ -13,7 +13,8 @@ namespace rootdk::lab {
 using base::refuse;
 
 inline void want_between(std::string_view name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most) refuse("{}: {}, but a whole number from {} to {} is wanted", name, value, least, most);
+  if (value < least || value > most)
+    refuse("{}: {}, but a whole number from {} to {} is wanted", name, value, least, most);
 }
 
 inline void want_all_between(std::string_view name, const std::vector<std::int64_t>& values, std::int64_t least,

@@ -68,9 +68,7 @@ double relative_change(const Copy& output, const Copy& before) {
 class Trial {
  public:
   explicit Trial(const WhatifOptions& options)
-      : o_(options),
-        v_(options.v.present() ? options.v : stand_in()),
-        shape_(shape_of({o_.q, o_.k, v_})) {
+      : o_(options), v_(options.v.present() ? options.v : stand_in()), shape_(shape_of({o_.q, o_.k, v_})) {
     if (shape_.dtype != DType::kF32 && shape_.dtype != DType::kF64)
       refuse("q: dtype is {}, but f32 or f64 is wanted", name_of(shape_.dtype));
     want_between("len_q", shape_.len_q, 1, std::int64_t{1} << 40);
@@ -84,7 +82,9 @@ class Trial {
 
   const Shape& shape() const { return shape_; }
   const UnitVariance& unit_variance() const { return unit_; }
-  std::size_t outputs() const { return static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.len_q * shape_.dim_v); }
+  std::size_t outputs() const {
+    return static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.len_q * shape_.dim_v);
+  }
 
   Stats run(const Treatment& t, Copy& output) const {
     const Outputs out{output.view, {}, {}};

@@ -61,14 +61,17 @@ void AdamW::step(std::span<const Parameter<float>> parameters, std::span<const P
     float* const m = state_.m.data() + begin;
     float* const v = state_.v.data() + begin;
     const auto keep = static_cast<float>(1 - (parameters[n].decays() ? learning_rate * options_.weight_decay : 0));
-    for_each_chunk(static_cast<std::int64_t>(w.size()), [&](std::int64_t, std::int64_t first, std::int64_t last) {
-      for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
-        const float d = g[i] * factor;
-        m[i] = beta1 * m[i] + (1 - beta1) * d;
-        v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-        w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * unbias + epsilon);
-      }
-    }, kUpdateChunk);
+    for_each_chunk(
+        static_cast<std::int64_t>(w.size()),
+        [&](std::int64_t, std::int64_t first, std::int64_t last) {
+          for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
+            const float d = g[i] * factor;
+            m[i] = beta1 * m[i] + (1 - beta1) * d;
+            v[i] = beta2 * v[i] + (1 - beta2) * d * d;
+            w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * unbias + epsilon);
+          }
+        },
+        kUpdateChunk);
     begin += w.size();
   }
 }
@@ -83,13 +86,17 @@ void AdamW::restore(AdamWState state) {
 double norm_of(std::span<const Parameter<float>> gradients) {
   double squares = 0;
   for (const Parameter<float>& g : gradients) {
-    std::vector<double> sums(static_cast<std::size_t>(chunks_in(static_cast<std::int64_t>(g.values.size()), kUpdateChunk)));
-    for_each_chunk(static_cast<std::int64_t>(g.values.size()), [&](std::int64_t chunk, std::int64_t first, std::int64_t last) {
-      double sum = 0;
-      for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i)
-        sum += static_cast<double>(g.values[i]) * static_cast<double>(g.values[i]);
-      sums[static_cast<std::size_t>(chunk)] = sum;
-    }, kUpdateChunk);
+    std::vector<double> sums(
+        static_cast<std::size_t>(chunks_in(static_cast<std::int64_t>(g.values.size()), kUpdateChunk)));
+    for_each_chunk(
+        static_cast<std::int64_t>(g.values.size()),
+        [&](std::int64_t chunk, std::int64_t first, std::int64_t last) {
+          double sum = 0;
+          for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i)
+            sum += static_cast<double>(g.values[i]) * static_cast<double>(g.values[i]);
+          sums[static_cast<std::size_t>(chunk)] = sum;
+        },
+        kUpdateChunk);
     for (const double sum : sums) squares += sum;
   }
   return std::sqrt(squares);

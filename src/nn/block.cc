@@ -42,8 +42,8 @@ void BasicBlock<T>::list(const std::string& prefix, std::vector<Parameter<T>>& p
 }
 
 template <class T>
-void apply(const BasicBlock<T>& block, const Problem& problem, const BasicSequence<const T>& x, const BasicSequence<T>& y,
-           BasicBlockSaved<T>& saved) {
+void apply(const BasicBlock<T>& block, const Problem& problem, const BasicSequence<const T>& x,
+           const BasicSequence<T>& y, BasicBlockSaved<T>& saved) {
   const auto rows = static_cast<std::size_t>(x.rows());
   const std::size_t count = x.values().size();
   saved.x = x;
@@ -70,7 +70,8 @@ void backward(const BasicBlock<T>& block, const BasicBlockSaved<T>& saved, const
 
   // y = middle + mlp(norm₂(middle))
   backward(block.mlp, saved.mlp_normed, saved.mlp, d_y.values(), d_normed.values(), gradients.mlp);
-  backward(block.mlp_norm, saved.middle, saved.mlp_inverse_rms, d_normed.values(), d_middle.values(), gradients.mlp_norm);
+  backward(block.mlp_norm, saved.middle, saved.mlp_inverse_rms, d_normed.values(), d_middle.values(),
+           gradients.mlp_norm);
   add_to<T>(d_middle.values(), d_y.values());
 
   // middle = x + attention(norm₁(x))
@@ -78,15 +79,16 @@ void backward(const BasicBlock<T>& block, const BasicBlockSaved<T>& saved, const
   attention.parameters = &gradients.attention.parameters();
   attention.d_x_q = {d_normed.data(), x.batch, x.length, x.width};
   block.attention.backward(saved.attention, {d_middle.data(), x.batch, x.length, x.width}, attention);
-  backward(block.attention_norm, x.values(), saved.inverse_rms, d_normed.values(), d_x.values(), gradients.attention_norm);
+  backward(block.attention_norm, x.values(), saved.inverse_rms, d_normed.values(), d_x.values(),
+           gradients.attention_norm);
   add_to<T>(d_x.values(), d_middle.values());
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                                                   \
-  template struct BasicBlock<T>;                                                                                \
+#define ROOTDK_INSTANTIATE(T)                                                                                       \
+  template struct BasicBlock<T>;                                                                                    \
   template void apply(const BasicBlock<T>&, const Problem&, const BasicSequence<const T>&, const BasicSequence<T>&, \
-                      BasicBlockSaved<T>&);                                                                     \
-  template void backward(const BasicBlock<T>&, const BasicBlockSaved<T>&, const BasicSequence<const T>&,        \
+                      BasicBlockSaved<T>&);                                                                         \
+  template void backward(const BasicBlock<T>&, const BasicBlockSaved<T>&, const BasicSequence<const T>&,            \
                          const BasicSequence<T>&, BasicBlock<T>&);
 ROOTDK_INSTANTIATE(float)
 ROOTDK_INSTANTIATE(double)

@@ -1,4 +1,5 @@
-// Rows over threads in chunks of a fixed size: what is summed chunk by chunk, in order, has the same bits at any thread count.
+// Rows over threads in chunks of a fixed size: what is summed chunk by chunk, in order, has the same bits at any thread
+// count.
 #pragma once
 
 #include <omp.h>

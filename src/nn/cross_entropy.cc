@@ -36,7 +36,8 @@ CrossEntropy cross_entropy(std::int64_t vocabulary, Values<const T> logits, std:
     Sum& sum = sums[static_cast<std::size_t>(chunk)];
     for (std::int64_t r = first; r < last; ++r) {
       const std::int32_t target = targets[static_cast<std::size_t>(r)];
-      const std::span<const T> row = logits.subspan(static_cast<std::size_t>(r * vocabulary), static_cast<std::size_t>(vocabulary));
+      const std::span<const T> row =
+          logits.subspan(static_cast<std::size_t>(r * vocabulary), static_cast<std::size_t>(vocabulary));
       if (target == kNoTarget) {
         if (!d_logits.empty()) std::fill_n(d_logits.data() + r * vocabulary, vocabulary, T(0));
         continue;
@@ -63,7 +64,9 @@ CrossEntropy cross_entropy(std::int64_t vocabulary, Values<const T> logits, std:
   return result;
 }
 
-template CrossEntropy cross_entropy<float>(std::int64_t, Values<const float>, std::span<const std::int32_t>, Values<float>);
-template CrossEntropy cross_entropy<double>(std::int64_t, Values<const double>, std::span<const std::int32_t>, Values<double>);
+template CrossEntropy cross_entropy<float>(std::int64_t, Values<const float>, std::span<const std::int32_t>,
+                                           Values<float>);
+template CrossEntropy cross_entropy<double>(std::int64_t, Values<const double>, std::span<const std::int32_t>,
+                                            Values<double>);
 
 }  // namespace rootdk::nn

@@ -18,7 +18,8 @@ void check_tokens(const BasicEmbedding<T>& embedding, std::span<const std::int32
 }
 
 template <class T>
-void check_call(const BasicEmbedding<T>& embedding, std::span<const std::int32_t> tokens, const char* name, std::size_t size) {
+void check_call(const BasicEmbedding<T>& embedding, std::span<const std::int32_t> tokens, const char* name,
+                std::size_t size) {
   check_rows("embedding.weight", embedding.weight.size(), embedding.vocabulary, embedding.width);
   check_rows(name, size, static_cast<std::int64_t>(tokens.size()), embedding.width);
   check_tokens(embedding, tokens);
@@ -55,8 +56,8 @@ void backward_parameters(std::span<const std::int32_t> tokens, Values<const T> d
   });
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                             \
-  template struct BasicEmbedding<T>;                                                      \
+#define ROOTDK_INSTANTIATE(T)                                                              \
+  template struct BasicEmbedding<T>;                                                       \
   template void apply(const BasicEmbedding<T>&, std::span<const std::int32_t>, Values<T>); \
   template void backward_parameters(std::span<const std::int32_t>, Values<const T>, BasicEmbedding<T>&);
 ROOTDK_INSTANTIATE(float)

@@ -25,8 +25,8 @@ constexpr std::int64_t kWorthThreadsToDraw = 1 << 12;
 // Two independent uniforms in the open interval (0, 1): the middles of 2⁵² equal parts (2⁵³ would round up to 1).
 std::array<double, 2> uniform_pair(const Seed& seed, std::uint64_t index) {
   const auto words = base::philox4x32(
-      {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), static_cast<std::uint32_t>(seed.stream),
-       static_cast<std::uint32_t>(seed.stream >> 32) ^ kInitTag},
+      {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+       static_cast<std::uint32_t>(seed.stream), static_cast<std::uint32_t>(seed.stream >> 32) ^ kInitTag},
       static_cast<std::uint32_t>(seed.value), static_cast<std::uint32_t>(seed.value >> 32));
   const auto uniform = [](std::uint32_t high, std::uint32_t low) {
     const std::uint64_t bits = (static_cast<std::uint64_t>(high) << 32 | low) >> 12;
@@ -63,12 +63,8 @@ double Init::standard_deviation(const Fans& fans) const {
       check_fan("in", fans.in);
       check_fan("out", fans.out);
       return gain * std::sqrt(2.0 / (static_cast<double>(fans.in) + static_cast<double>(fans.out)));
-    case Rule::kLeCun:
-      check_fan("in", fans.in);
-      return gain / std::sqrt(static_cast<double>(fans.in));
-    case Rule::kHe:
-      check_fan("in", fans.in);
-      return gain * std::sqrt(2.0 / static_cast<double>(fans.in));
+    case Rule::kLeCun: check_fan("in", fans.in); return gain / std::sqrt(static_cast<double>(fans.in));
+    case Rule::kHe: check_fan("in", fans.in); return gain * std::sqrt(2.0 / static_cast<double>(fans.in));
   }
   refuse("init.rule: {} is none of the rules", static_cast<int>(rule));
 }
@@ -89,8 +85,12 @@ void fill_with(std::span<T> values, const Init& init, const Fans& fans, const Se
 
 }  // namespace
 
-void fill(std::span<float> values, const Init& init, const Fans& fans, const Seed& seed) { fill_with(values, init, fans, seed); }
-void fill(std::span<double> values, const Init& init, const Fans& fans, const Seed& seed) { fill_with(values, init, fans, seed); }
+void fill(std::span<float> values, const Init& init, const Fans& fans, const Seed& seed) {
+  fill_with(values, init, fans, seed);
+}
+void fill(std::span<double> values, const Init& init, const Fans& fans, const Seed& seed) {
+  fill_with(values, init, fans, seed);
+}
 
 template <class T>
 void initialise(BasicLinear<T>& layer, const Init& init, const Seed& seed) {

@@ -12,7 +12,8 @@ namespace rootdk::nn {
 using base::refuse;
 
 template <class T>
-BasicLinear<T>::BasicLinear(std::int64_t in_width, std::int64_t out_width, bool has_bias) : in(in_width), out(out_width) {
+BasicLinear<T>::BasicLinear(std::int64_t in_width, std::int64_t out_width, bool has_bias)
+    : in(in_width), out(out_width) {
   check_size("in", in);
   check_size("out", out);
   weight.assign(static_cast<std::size_t>(in * out), T(0));
@@ -69,12 +70,12 @@ void backward_parameters(Values<const T> x, Values<const T> d_y, BasicLinear<T>&
   if (gradients.has_bias()) add_column_sums(rows, gradients.out, d_y.data(), gradients.bias.data());
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                                              \
-  template struct BasicLinear<T>;                                                                          \
-  template BasicLinear<T> zeros_like(const BasicLinear<T>&);                                               \
-  template void check_linear(std::string_view, const BasicLinear<T>&, std::int64_t, std::int64_t);         \
-  template void apply(const BasicLinear<T>&, Values<const T>, Values<T>);                                  \
-  template void backward_input(const BasicLinear<T>&, Values<const T>, Values<T>, Write);                  \
+#define ROOTDK_INSTANTIATE(T)                                                                      \
+  template struct BasicLinear<T>;                                                                  \
+  template BasicLinear<T> zeros_like(const BasicLinear<T>&);                                       \
+  template void check_linear(std::string_view, const BasicLinear<T>&, std::int64_t, std::int64_t); \
+  template void apply(const BasicLinear<T>&, Values<const T>, Values<T>);                          \
+  template void backward_input(const BasicLinear<T>&, Values<const T>, Values<T>, Write);          \
   template void backward_parameters(Values<const T>, Values<const T>, BasicLinear<T>&);
 ROOTDK_INSTANTIATE(float)
 ROOTDK_INSTANTIATE(double)

@@ -11,8 +11,8 @@ namespace rootdk::nn {
 
 namespace {
 
-// Part of what the result's bits depend on. Large enough that packing the operands is small beside the product (a tile of
-// 128×256 does 85 multiply-adds for every operand element packed), small enough to occupy many threads.
+// Part of what the result's bits depend on. Large enough that packing the operands is small beside the product (a tile
+// of 128×256 does 85 multiply-adds for every operand element packed), small enough to occupy many threads.
 constexpr std::int64_t kTileRows = 128;
 constexpr std::int64_t kTileCols = 256;
 constexpr std::int64_t kSumCols = 64;
@@ -61,7 +61,8 @@ void add_product(std::int64_t rows, std::int64_t in, std::int64_t out, const flo
   });
 }
 
-void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const float* d_y, const float* x, float* d_w) {
+void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const float* d_y, const float* x,
+                        float* d_w) {
   for_each_tile(out, in, [&](std::int64_t row, std::int64_t col, std::int64_t n, std::int64_t m) {
     best().add_tn({n, m, rows}, {d_y + row, out}, {x + col, in}, {d_w + row * in + col, in});
   });
@@ -73,7 +74,8 @@ void add_column_sums(std::int64_t rows, std::int64_t out, const float* d_y, floa
     double total[kSumCols] = {};
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < n; ++c) total[c] += static_cast<double>(d_y[r * out + col + c]);
-    for (std::int64_t c = 0; c < n; ++c) sum[col + c] = static_cast<float>(static_cast<double>(sum[col + c]) + total[c]);
+    for (std::int64_t c = 0; c < n; ++c)
+      sum[col + c] = static_cast<float>(static_cast<double>(sum[col + c]) + total[c]);
   });
 }
 

@@ -1,7 +1,8 @@
-// The three matrix products of a linear layer, on row-major arrays: f32 over threads, f64 by plain loops, to check f32 by.
+// The three matrix products of a linear layer, on row-major arrays: f32 over threads, f64 by plain loops, to check f32
+// by.
 //
-// The result is cut in tiles of a fixed size, each computed by one thread over the whole inner axis. Threads share out the
-// tiles, so the order of operations on any element depends on the sizes only, never on the number of threads.
+// The result is cut in tiles of a fixed size, each computed by one thread over the whole inner axis. Threads share out
+// the tiles, so the order of operations on any element depends on the sizes only, never on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,10 @@ void add_product(std::int64_t rows, std::int64_t in, std::int64_t out, const flo
 void add_product(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* w, double* d_x);
 
 /// d_w [out, in] ← d_w + d_yᵀ·x, d_y [rows, out], x [rows, in].
-void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const float* d_y, const float* x, float* d_w);
-void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* x, double* d_w);
+void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const float* d_y, const float* x,
+                        float* d_w);
+void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* x,
+                        double* d_w);
 
 /// sum [out] ← sum + Σ over rows of d_y [rows, out], in double, rows ascending.
 void add_column_sums(std::int64_t rows, std::int64_t out, const float* d_y, float* sum);

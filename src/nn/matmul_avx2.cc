@@ -1,6 +1,7 @@
-// Tile products for AVX2 and FMA, about three times the baseline. The build compiles this file alone for them; where it does
-// not, there is nothing here. No inline function of anything but Eigen may be left to the linker from here: it could be taken
-// for the whole program, and must run on any machine. (Optimised builds inline the few that Eigen calls.)
+// Tile products for AVX2 and FMA, about three times the baseline. The build compiles this file alone for them; where it
+// does not, there is nothing here. No inline function of anything but Eigen may be left to the linker from here: it
+// could be taken for the whole program, and must run on any machine. (Optimised builds inline the few that Eigen
+// calls.)
 #include "nn/matmul_tile.h"
 
 #if defined(__AVX2__) && defined(__FMA__)

@@ -15,13 +15,15 @@ void multiply_by_transpose(std::int64_t rows, std::int64_t in, std::int64_t out,
     }
 }
 
-void add_product(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* w, double* d_x) {
+void add_product(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* w,
+                 double* d_x) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t o = 0; o < out; ++o)
       for (std::int64_t i = 0; i < in; ++i) d_x[r * in + i] += d_y[r * out + o] * w[o * in + i];
 }
 
-void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* x, double* d_w) {
+void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, const double* d_y, const double* x,
+                        double* d_w) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t o = 0; o < out; ++o)
       for (std::int64_t i = 0; i < in; ++i) d_w[o * in + i] += d_y[r * out + o] * x[r * in + i];

@@ -1,5 +1,6 @@
-// The tile products in terms of Eigen, for the instruction set that is switched on where this file is included. The includer
-// renames namespace Eigen first: the same template compiled for two instruction sets must not be the same symbol.
+// The tile products in terms of Eigen, for the instruction set that is switched on where this file is included. The
+// includer renames namespace Eigen first: the same template compiled for two instruction sets must not be the same
+// symbol.
 
 #include "nn/matmul_tile.h"
 

@@ -1,7 +1,8 @@
 // One tile of a matrix product, by one thread, compiled for several instruction sets.
 //
-// Eigen's own product does the work. A BLAS underneath would have to be serial and safe to call from many threads at once,
-// and Debian's serial OpenBLAS (0.3.21) is not: its scratch memory has no lock (USE_LOCKING), and results come out wrong.
+// Eigen's own product does the work. A BLAS underneath would have to be serial and safe to call from many threads at
+// once, and Debian's serial OpenBLAS (0.3.21) is not: its scratch memory has no lock (USE_LOCKING), and results come
+// out wrong.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,12 @@ struct TileSize {
 
 struct TileProducts {
   const char* isa;
-  void (*add_nt)(const TileSize& size, const Operand& a, const Operand& b, const Result& c);  ///< c += a·bᵀ, b [cols, inner]
-  void (*add_nn)(const TileSize& size, const Operand& a, const Operand& b, const Result& c);  ///< c += a·b, b [inner, cols]
-  void (*add_tn)(const TileSize& size, const Operand& a, const Operand& b, const Result& c);  ///< c += aᵀ·b, a [inner, rows]
+  void (*add_nt)(const TileSize& size, const Operand& a, const Operand& b,
+                 const Result& c);  ///< c += a·bᵀ, b [cols, inner]
+  void (*add_nn)(const TileSize& size, const Operand& a, const Operand& b,
+                 const Result& c);  ///< c += a·b, b [inner, cols]
+  void (*add_tn)(const TileSize& size, const Operand& a, const Operand& b,
+                 const Result& c);  ///< c += aᵀ·b, a [inner, rows]
 };
 
 const TileProducts* tile_products_baseline();

@@ -27,18 +27,21 @@ void apply(const BasicMlp<T>& mlp, Values<const T> x, Values<T> y, BasicMlpSaved
     array->resize(static_cast<std::size_t>(count));
   apply(mlp.gate, x, saved.gate);
   apply(mlp.up, x, saved.up);
-  for_each_chunk(count, [&](std::int64_t, std::int64_t first, std::int64_t last) {
-    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
-      saved.sigmoid[i] = 1 / (1 + std::exp(-saved.gate[i]));
-      saved.hidden[i] = saved.gate[i] * saved.sigmoid[i] * saved.up[i];
-    }
-  }, kActivationChunk);
+  for_each_chunk(
+      count,
+      [&](std::int64_t, std::int64_t first, std::int64_t last) {
+        for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
+          saved.sigmoid[i] = 1 / (1 + std::exp(-saved.gate[i]));
+          saved.hidden[i] = saved.gate[i] * saved.sigmoid[i] * saved.up[i];
+        }
+      },
+      kActivationChunk);
   apply(mlp.down, saved.hidden, y);
 }
 
 template <class T>
-void backward(const BasicMlp<T>& mlp, Values<const T> x, const BasicMlpSaved<T>& saved, Values<const T> d_y, Values<T> d_x,
-              BasicMlp<T>& gradients) {
+void backward(const BasicMlp<T>& mlp, Values<const T> x, const BasicMlpSaved<T>& saved, Values<const T> d_y,
+              Values<T> d_x, BasicMlp<T>& gradients) {
   const std::int64_t rows = rows_in("x", x.size(), mlp.gate.in), count = rows * mlp.gate.out;
   for (const std::vector<T>* array : {&saved.gate, &saved.sigmoid, &saved.up, &saved.hidden})
     check_rows("saved", array->size(), rows, mlp.gate.out);
@@ -50,13 +53,16 @@ void backward(const BasicMlp<T>& mlp, Values<const T> x, const BasicMlpSaved<T>&
   backward_parameters(saved.hidden, d_y, gradients.down);
 
   // silu′(g) = σ + g·σ·(1 − σ). The gradient of up takes the place of that of hidden.
-  for_each_chunk(count, [&](std::int64_t, std::int64_t first, std::int64_t last) {
-    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
-      const T d = d_hidden.values()[i], g = saved.gate[i], s = saved.sigmoid[i];
-      d_gate.values()[i] = d * saved.up[i] * s * (1 + g * (1 - s));
-      d_hidden.values()[i] = d * g * s;
-    }
-  }, kActivationChunk);
+  for_each_chunk(
+      count,
+      [&](std::int64_t, std::int64_t first, std::int64_t last) {
+        for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
+          const T d = d_hidden.values()[i], g = saved.gate[i], s = saved.sigmoid[i];
+          d_gate.values()[i] = d * saved.up[i] * s * (1 + g * (1 - s));
+          d_hidden.values()[i] = d * g * s;
+        }
+      },
+      kActivationChunk);
   const std::span<T> d_up = d_hidden.values();
   backward_parameters(x, d_gate.values(), gradients.gate);
   backward_parameters(x, d_up, gradients.up);
@@ -64,10 +70,11 @@ void backward(const BasicMlp<T>& mlp, Values<const T> x, const BasicMlpSaved<T>&
   backward_input(mlp.up, d_up, d_x, Write::kAdd);
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                                         \
-  template struct BasicMlp<T>;                                                                        \
-  template void apply(const BasicMlp<T>&, Values<const T>, Values<T>, BasicMlpSaved<T>&);             \
-  template void backward(const BasicMlp<T>&, Values<const T>, const BasicMlpSaved<T>&, Values<const T>, Values<T>, BasicMlp<T>&);
+#define ROOTDK_INSTANTIATE(T)                                                                                      \
+  template struct BasicMlp<T>;                                                                                     \
+  template void apply(const BasicMlp<T>&, Values<const T>, Values<T>, BasicMlpSaved<T>&);                          \
+  template void backward(const BasicMlp<T>&, Values<const T>, const BasicMlpSaved<T>&, Values<const T>, Values<T>, \
+                         BasicMlp<T>&);
 ROOTDK_INSTANTIATE(float)
 ROOTDK_INSTANTIATE(double)
 #undef ROOTDK_INSTANTIATE

@@ -23,7 +23,9 @@ namespace {
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes)
-      : space_(bytes + kAlignment), memory_(std::make_unique_for_overwrite<std::byte[]>(space_)), aligned_(memory_.get()) {
+      : space_(bytes + kAlignment),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(space_)),
+        aligned_(memory_.get()) {
     std::align(kAlignment, bytes, aligned_, space_);
     bytes_ = bytes;
   }
@@ -45,13 +47,15 @@ auto heads_of(Float* data, std::int64_t batch, std::int64_t heads, std::int64_t 
 template <class T>
 void turn_heads(const Rotary& rotary, const BasicAttentionSaved<T>& saved, T* q, T* k, Turn turn) {
   const Shape& s = saved.shape;
-  if (q) rotate(rotary, heads_of(q, s.batch, s.heads_q, s.len_q, s.dim_qk), query_positions(saved.problem.mask, s), turn);
+  if (q)
+    rotate(rotary, heads_of(q, s.batch, s.heads_q, s.len_q, s.dim_qk), query_positions(saved.problem.mask, s), turn);
   if (k) rotate(rotary, heads_of(k, s.batch, s.heads_kv, s.len_kv, s.dim_qk), key_positions(s), turn);
 }
 
 template <class Float>
 void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::int64_t width) {
-  if (x.batch < 0 || x.length < 0) refuse("{}: batch is {} and length {}, but neither can be negative", name, x.batch, x.length);
+  if (x.batch < 0 || x.length < 0)
+    refuse("{}: batch is {} and length {}, but neither can be negative", name, x.batch, x.length);
   if (x.width != width) refuse("{}: width is {}, but {} is wanted", name, x.width, width);
   if (x.batch > 0 && x.length > kMaxExtent / x.batch)
     refuse("{}: batch {} × length {}, but at most {} rows are supported", name, x.batch, x.length, kMaxExtent);
@@ -59,7 +63,8 @@ void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::i
 }
 
 template <class Float>
-void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::int64_t batch, std::int64_t length, std::int64_t width) {
+void check_sequence(std::string_view name, const BasicSequence<Float>& x, std::int64_t batch, std::int64_t length,
+                    std::int64_t width) {
   check_sequence(name, x, width);
   if (x.batch != batch || x.length != length)
     refuse("{}: [batch, length] is [{}, {}], but [{}, {}] is wanted", name, x.batch, x.length, batch, length);
@@ -89,7 +94,8 @@ MultiHeadAttentionOptions with_defaults(MultiHeadAttentionOptions o) {
   check_size("width", o.width);
   check_size("heads_q", o.heads_q);
   if ((o.dim_qk == 0 || o.dim_v == 0) && o.width % o.heads_q != 0)
-    refuse("heads_q: {}, which does not divide the width {}; give dim_qk and dim_v, or another number", o.heads_q, o.width);
+    refuse("heads_q: {}, which does not divide the width {}; give dim_qk and dim_v, or another number", o.heads_q,
+           o.width);
   if (o.heads_kv == 0) o.heads_kv = o.heads_q;
   if (o.dim_qk == 0) o.dim_qk = o.width / o.heads_q;
   if (o.dim_v == 0) o.dim_v = o.width / o.heads_q;
@@ -136,8 +142,10 @@ void check_backward(const BasicMultiHeadAttention<T>& layer, const BasicAttentio
     check_apart(name, dx, "x_q", saved.x_q);
     check_apart(name, dx, "x_kv", saved.x_kv);
   }
-  for (const auto& [name, values] : {std::pair{"d_scale", g.d_scale}, {"d_sink", g.d_sink},
-                                     {"d_log_n_gain", g.d_log_n_gain}, {"d_log_n_offset", g.d_log_n_offset}})
+  for (const auto& [name, values] : {std::pair{"d_scale", g.d_scale},
+                                     {"d_sink", g.d_sink},
+                                     {"d_log_n_gain", g.d_log_n_gain},
+                                     {"d_log_n_offset", g.d_log_n_offset}})
     if (!values.empty() && static_cast<std::int64_t>(values.size()) != s.heads_q)
       refuse("gradients.{}: {} values, but there are {} query heads", name, values.size(), s.heads_q);
   if (!g.d_sink.empty() && saved.problem.sink.empty()) refuse("gradients.d_sink: wanted, but the problem has no sink");
@@ -193,7 +201,8 @@ ConstTensor BasicAttentionSaved<T>::lse_view() const {
 }
 
 template <class T>
-BasicMultiHeadAttention<T>::BasicMultiHeadAttention(const MultiHeadAttentionOptions& options) : options_(with_defaults(options)) {
+BasicMultiHeadAttention<T>::BasicMultiHeadAttention(const MultiHeadAttentionOptions& options)
+    : options_(with_defaults(options)) {
   const MultiHeadAttentionOptions& o = options_;
   parameters_.q = BasicLinear<T>(o.width, o.heads_q * o.dim_qk, o.bias_qkv);
   parameters_.k = BasicLinear<T>(o.width_kv, o.heads_kv * o.dim_qk, o.bias_qkv);
@@ -203,7 +212,7 @@ BasicMultiHeadAttention<T>::BasicMultiHeadAttention(const MultiHeadAttentionOpti
 
 template <class T>
 Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
-                                  const Sequence& out, Saved* saved) const {
+                                          const Sequence& out, Saved* saved) const {
   Saved dropped;
   Saved& kept = saved ? *saved : dropped;
   Stats stats = run(problem, x_q, x_kv, out, kept);
@@ -213,7 +222,7 @@ Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSeq
 
 template <class T>
 Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSequence& x, const Sequence& out,
-                                  Saved* saved) const {
+                                          Saved* saved) const {
   if (options_.width_kv != options_.width)
     refuse("width_kv: {}, but self-attention needs the width of x, {}", options_.width_kv, options_.width);
   check_sequence("x", x, options_.width);
@@ -226,7 +235,7 @@ Stats BasicMultiHeadAttention<T>::forward(const Problem& problem, const ConstSeq
 
 template <class T>
 Stats BasicMultiHeadAttention<T>::run(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
-                              const Sequence& out, Saved& saved) const {
+                                      const Sequence& out, Saved& saved) const {
   const MultiHeadAttentionOptions& opt = options_;
   check_parameters("parameters", parameters_, opt);
   check_sequence("x_q", x_q, opt.width);
@@ -236,7 +245,8 @@ Stats BasicMultiHeadAttention<T>::run(const Problem& problem, const ConstSequenc
   check_apart("out", out, "x_q", x_q);
   check_apart("out", out, "x_kv", x_kv);
   if (problem.paged) refuse("problem.paged: given, but the layer makes its own keys and values, which have no pages");
-  const Shape shape = {x_q.batch, opt.heads_q, opt.heads_kv, x_q.length, x_kv.length, opt.dim_qk, opt.dim_v, kDTypeOf<T>};
+  const Shape shape = {x_q.batch,   opt.heads_q, opt.heads_kv, x_q.length,
+                       x_kv.length, opt.dim_qk,  opt.dim_v,    kDTypeOf<T>};
   const Plan plan = make_plan(problem, shape);  // throws if the problem does not fit
 
   saved.problem = problem;
@@ -267,7 +277,7 @@ Stats BasicMultiHeadAttention<T>::run(const Problem& problem, const ConstSequenc
 
 template <class T>
 void BasicMultiHeadAttention<T>::backward(const Saved& saved, const ConstSequence& d_out,
-                                  const Gradients& gradients) const {
+                                          const Gradients& gradients) const {
   const Shape& s = saved.shape;
   const Gradients& g = gradients;
   check_backward(*this, saved, d_out, gradients);
@@ -318,11 +328,11 @@ void BasicMultiHeadAttention<T>::backward(const Saved& saved, const ConstSequenc
   }
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                                    \
-  template struct BasicAttentionParameters<T>;                                                   \
-  template struct BasicAttentionSaved<T>;                                                        \
-  template class BasicMultiHeadAttention<T>;                                                     \
-  template BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>&);           \
+#define ROOTDK_INSTANTIATE(T)                                                          \
+  template struct BasicAttentionParameters<T>;                                         \
+  template struct BasicAttentionSaved<T>;                                              \
+  template class BasicMultiHeadAttention<T>;                                           \
+  template BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>&); \
   template void initialise(BasicAttentionParameters<T>&, const Init&, const Seed&, QkvFans);
 ROOTDK_INSTANTIATE(float)
 ROOTDK_INSTANTIATE(double)

@@ -8,7 +8,8 @@ namespace rootdk::nn {
 
 namespace {
 
-std::int64_t diagonal_offset(const Diagonal& diagonal, std::int64_t len_q, std::int64_t len_kv, std::int64_t key_length) {
+std::int64_t diagonal_offset(const Diagonal& diagonal, std::int64_t len_q, std::int64_t len_kv,
+                             std::int64_t key_length) {
   switch (diagonal.kind) {
     case Diagonal::Kind::kBottomRight: return len_kv - len_q;
     case Diagonal::Kind::kTopLeft: return 0;
@@ -26,7 +27,8 @@ std::vector<std::int64_t> query_positions(const Mask& mask, const Shape& s) {
     std::vector<std::int64_t> positions(static_cast<std::size_t>(s.len_q), 0);
     for (std::size_t d = 0; d + 1 < q.size(); ++d) {
       const std::int64_t offset = diagonal_offset(mask.diagonal, q[d + 1] - q[d], kv[d + 1] - kv[d], 0);
-      for (std::int64_t i = q[d]; i < q[d + 1]; ++i) positions[static_cast<std::size_t>(i)] = kv[d] + (i - q[d]) + offset;
+      for (std::int64_t i = q[d]; i < q[d + 1]; ++i)
+        positions[static_cast<std::size_t>(i)] = kv[d] + (i - q[d]) + offset;
     }
     return positions;
   }

@@ -38,8 +38,8 @@ void apply(const BasicRmsNorm<T>& norm, Values<const T> x, Values<T> y, Values<T
 
 // With r = 1/rms and n = r·x: y = n·gain, so d_n = d_y·gain and d_x = r·(d_n − n·mean(d_n·n)).
 template <class T>
-void backward(const BasicRmsNorm<T>& norm, Values<const T> x, Values<const T> inverse_rms, Values<const T> d_y, Values<T> d_x,
-              BasicRmsNorm<T>& gradients, Write write) {
+void backward(const BasicRmsNorm<T>& norm, Values<const T> x, Values<const T> inverse_rms, Values<const T> d_y,
+              Values<T> d_x, BasicRmsNorm<T>& gradients, Write write) {
   const std::int64_t width = norm.width();
   check_size("norm.gain", width);
   const std::int64_t rows = rows_in("x", x.size(), width);
@@ -71,14 +71,15 @@ void backward(const BasicRmsNorm<T>& norm, Values<const T> x, Values<const T> in
   });
   for (std::int64_t c = 0; c < width; ++c) {
     double sum = 0;
-    for (std::int64_t chunk = 0; chunk < chunks_in(rows); ++chunk) sum += d_gain[static_cast<std::size_t>(chunk * width + c)];
+    for (std::int64_t chunk = 0; chunk < chunks_in(rows); ++chunk)
+      sum += d_gain[static_cast<std::size_t>(chunk * width + c)];
     gradients.gain[static_cast<std::size_t>(c)] += static_cast<T>(sum);
   }
 }
 
-#define ROOTDK_INSTANTIATE(T)                                                                      \
-  template struct BasicRmsNorm<T>;                                                                 \
-  template void apply(const BasicRmsNorm<T>&, Values<const T>, Values<T>, Values<T>);              \
+#define ROOTDK_INSTANTIATE(T)                                                                                  \
+  template struct BasicRmsNorm<T>;                                                                             \
+  template void apply(const BasicRmsNorm<T>&, Values<const T>, Values<T>, Values<T>);                          \
   template void backward(const BasicRmsNorm<T>&, Values<const T>, Values<const T>, Values<const T>, Values<T>, \
                          BasicRmsNorm<T>&, Write);
 ROOTDK_INSTANTIATE(float)

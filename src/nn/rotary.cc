@@ -26,7 +26,8 @@ struct Angle {
 
 // [positions, pairs]
 template <class T>
-std::vector<Angle<T>> angles_of(const Rotary& rotary, std::int64_t dim_qk, std::span<const std::int64_t> positions, Turn turn) {
+std::vector<Angle<T>> angles_of(const Rotary& rotary, std::int64_t dim_qk, std::span<const std::int64_t> positions,
+                                Turn turn) {
   const std::int64_t pairs = rotary.turning_dims(dim_qk) / 2;
   const double direction = turn == Turn::kForward ? 1.0 : -1.0;
   std::vector<double> frequency(static_cast<std::size_t>(pairs));

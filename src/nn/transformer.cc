@@ -18,7 +18,8 @@ TransformerOptions with_defaults(TransformerOptions o) {
   check_size("width", o.width);
   check_size("layers", o.layers);
   check_size("heads", o.heads);
-  if (o.dim_qk < 2 || o.dim_qk % 2 != 0) base::refuse("dim_qk: {}, but an even number of at least 2 is wanted", o.dim_qk);
+  if (o.dim_qk < 2 || o.dim_qk % 2 != 0)
+    base::refuse("dim_qk: {}, but an even number of at least 2 is wanted", o.dim_qk);
   if (o.dim_v == 0 && o.width % o.heads != 0)
     base::refuse("heads: {}, which does not divide the width {}; give dim_v, or another number", o.heads, o.width);
   if (o.dim_v == 0) o.dim_v = o.width / o.heads;
@@ -84,7 +85,8 @@ void BasicTransformer<T>::forward(const Problem& problem, std::int64_t length, s
   causal.mask.causal = true;
   apply(embedding_, tokens, saved.stream[0]);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
-    apply(blocks_[layer], causal, BasicSequence<const T>{saved.stream[layer].data(), saved.batch, length, options_.width},
+    apply(blocks_[layer], causal,
+          BasicSequence<const T>{saved.stream[layer].data(), saved.batch, length, options_.width},
           BasicSequence<T>{saved.stream[layer + 1].data(), saved.batch, length, options_.width}, saved.blocks[layer]);
   apply(norm_, saved.stream.back(), saved.normed, saved.inverse_rms);
   apply(head_, saved.normed, saved.logits);
@@ -92,7 +94,8 @@ void BasicTransformer<T>::forward(const Problem& problem, std::int64_t length, s
 
 template <class T>
 void BasicTransformer<T>::backward(const Saved& saved, std::span<const T> d_logits, BasicTransformer& gradients) const {
-  if (saved.blocks.size() != blocks_.size() || saved.normed.size() != saved.tokens.size() * static_cast<std::size_t>(options_.width))
+  if (saved.blocks.size() != blocks_.size() ||
+      saved.normed.size() != saved.tokens.size() * static_cast<std::size_t>(options_.width))
     base::refuse("saved: not made by the forward pass of a transformer with these options");
   if (gradients.options_ != options_) base::refuse("gradients: a transformer of other options");
   check_rows("d_logits", d_logits.size(), saved.batch * saved.length, options_.vocabulary);

@@ -16,8 +16,14 @@ namespace {
 constexpr std::size_t kMostHeads = 32;  // of a table in the terminal
 
 Json json_of(const Spread& s) {
-  return {{"pairs", s.pairs}, {"mean", s.mean}, {"variance", s.variance()}, {"within_row_variance", s.within_row_variance()},
-          {"min", s.min},     {"max", s.max},   {"max_query", s.max_query}, {"max_key", s.max_key}};
+  return {{"pairs", s.pairs},
+          {"mean", s.mean},
+          {"variance", s.variance()},
+          {"within_row_variance", s.within_row_variance()},
+          {"min", s.min},
+          {"max", s.max},
+          {"max_query", s.max_query},
+          {"max_key", s.max_key}};
 }
 
 Json json_of(const SoftmaxStats& s, std::int64_t rows) {
@@ -107,9 +113,10 @@ std::string conclusion_of(const Attended& a) {
     largest = std::max(largest, static_cast<double>(head.score_max));
     if (head.rows_counted > 0) p_max += head.mean_p_max * static_cast<double>(head.rows_counted);
   }
-  std::string out = counted == 0 ? "No row has two finite scores to compare"
-                                 : fmt::format("Over {} rows the largest weight is {} on average and the largest score {}",
-                                               whole(counted), fixed(p_max / static_cast<double>(counted), 3), number(largest));
+  std::string out = counted == 0
+                        ? "No row has two finite scores to compare"
+                        : fmt::format("Over {} rows the largest weight is {} on average and the largest score {}",
+                                      whole(counted), fixed(p_max / static_cast<double>(counted), 3), number(largest));
   if (masked > 0) out += fmt::format("; rows that see no key: {}", whole(masked));
   out += bad > 0 ? fmt::format("; rows that are not finite: {}; look for NaN or Inf in q, k or v", whole(bad))
                  : "; every row is finite";
@@ -118,12 +125,11 @@ std::string conclusion_of(const Attended& a) {
 
 std::string text_of(const Attended& a) {
   const Shape& s = a.shape;
-  std::string out = wrap(fmt::format(
-      "{} on {}, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
-      counted_of(static_cast<std::size_t>(s.heads_q), "query head"),
-      counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv), s.dim_qk, s.dim_v,
-      s.batch, name_of(s.dtype),
-      a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
+  std::string out = wrap(
+      fmt::format("{} on {}, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
+                  counted_of(static_cast<std::size_t>(s.heads_q), "query head"),
+                  counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv),
+                  s.dim_qk, s.dim_v, s.batch, name_of(s.dtype), a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
   if (a.stats.level != StatsLevel::kNone) {
     const bool full = a.stats.level == StatsLevel::kFull;
     std::vector<Table::Column> columns = {{"batch"}, {"head"}, {"largest"}, {"p_max"}, {"lse"}};

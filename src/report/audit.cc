@@ -28,8 +28,11 @@ using theory::Verdict;
 Json finite(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
 
 Json on_inputs_json(const audit::OnInputs& on) {
-  return {{"variance", finite(on.variance)}, {"sigma", finite(on.sigma)}, {"unit_divisor", finite(on.unit_divisor)},
-          {"ratio", finite(on.ratio)}, {"sigma_over_isotropic", finite(on.sigma_over_isotropic)}};
+  return {{"variance", finite(on.variance)},
+          {"sigma", finite(on.sigma)},
+          {"unit_divisor", finite(on.unit_divisor)},
+          {"ratio", finite(on.ratio)},
+          {"sigma_over_isotropic", finite(on.sigma_over_isotropic)}};
 }
 
 Json head_json(const Head& head) {
@@ -37,16 +40,28 @@ Json head_json(const Head& head) {
   out["head"] = head.head;
   out["kv_head"] = head.kv_head;
   out["d_k"] = head.d_k;
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
-           {"variance", head.variance}, {"variance_in_context", head.variance_in_context}, {"mean", head.mean}, {"scale", head.scale},
-           {"sigma", head.sigma}, {"unit_divisor", head.unit_divisor}, {"ratio", head.ratio}, {"bound", head.bound},
-           {"f16_headroom", head.f16_headroom}, {"bf16_rounding", head.bf16_rounding}, {"sigma_q", head.sigma_q}, {"sigma_k", head.sigma_k},
-           {"key_mean_norm", head.key_mean_norm}, {"alignment", head.alignment}, {"largest_singular_value", head.largest_singular_value},
-           {"effective_rank", head.effective_rank}})
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, double>>{{"variance", head.variance},
+                                                             {"variance_in_context", head.variance_in_context},
+                                                             {"mean", head.mean},
+                                                             {"scale", head.scale},
+                                                             {"sigma", head.sigma},
+                                                             {"unit_divisor", head.unit_divisor},
+                                                             {"ratio", head.ratio},
+                                                             {"bound", head.bound},
+                                                             {"f16_headroom", head.f16_headroom},
+                                                             {"bf16_rounding", head.bf16_rounding},
+                                                             {"sigma_q", head.sigma_q},
+                                                             {"sigma_k", head.sigma_k},
+                                                             {"key_mean_norm", head.key_mean_norm},
+                                                             {"alignment", head.alignment},
+                                                             {"largest_singular_value", head.largest_singular_value},
+                                                             {"effective_rank", head.effective_rank}})
     out[name] = finite(value);
   out["not_finite"] = head.not_finite;
   out["overflows"] = head.overflows;
-  for (const char* name : {"keys", "sigma_over_critical", "entropy", "effective_keys", "p_max", "verdicts"}) out[name] = Json::object();
+  for (const char* name : {"keys", "sigma_over_critical", "entropy", "effective_keys", "p_max", "verdicts"})
+    out[name] = Json::object();
   for (const AtContext& at : head.contexts) {
     const std::string key = std::to_string(at.context);
     out["keys"][key] = finite(at.keys);
@@ -62,7 +77,8 @@ Json head_json(const Head& head) {
   out["fix"] = head.judgement.fix;
   if (!head.curve.empty()) {
     Json curve = Json::array();
-    for (const theory::AtDistance& at : head.curve) curve.push_back({{"distance", at.distance}, {"mean", finite(at.mean)}, {"variance", finite(at.variance)}});
+    for (const theory::AtDistance& at : head.curve)
+      curve.push_back({{"distance", at.distance}, {"mean", finite(at.mean)}, {"variance", finite(at.variance)}});
     out["curve"] = std::move(curve);
   }
   if (!head.spectrum.empty()) out["spectrum"] = head.spectrum;
@@ -70,11 +86,16 @@ Json head_json(const Head& head) {
   if (head.measured) {
     const audit::Measured& m = *head.measured;
     out["measured"] = on_inputs_json(m);
-    out["measured"].update({{"largest_score", finite(m.largest_score)}, {"largest_raw", finite(m.largest_raw)},
+    out["measured"].update({{"largest_score", finite(m.largest_score)},
+                            {"largest_raw", finite(m.largest_raw)},
                             {"clip_factor", finite(m.clip_factor)}});
-    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
-             {"score_sigma", m.score_sigma}, {"keys", m.keys}, {"entropy", m.entropy}, {"effective_keys", m.effective_keys},
-             {"p_max", m.p_max}, {"trace_j", m.trace_j}})
+    for (const auto& [name, value] :
+         std::initializer_list<std::pair<const char*, double>>{{"score_sigma", m.score_sigma},
+                                                               {"keys", m.keys},
+                                                               {"entropy", m.entropy},
+                                                               {"effective_keys", m.effective_keys},
+                                                               {"p_max", m.p_max},
+                                                               {"trace_j", m.trace_j}})
       out["measured"][name] = finite(value);
   }
   return out;
@@ -95,9 +116,15 @@ Json json_of(const audit::Audit& audit) {
   out["layers"] = Json::array();
   for (const Layer& layer : audit.layers) {
     const Attention& a = layer.attention;
-    Json one = {{"layer", a.layer}, {"attention", a.kind}, {"heads_q", a.heads_q}, {"heads_kv", a.heads_kv}, {"scale", finite(a.scale)},
-                {"rotary_pairs", a.rotary.frequencies.size()}, {"qk_norm", a.q_norm.kind != theory::Norm::Kind::kNone},
-                {"soft_cap", a.soft_cap ? Json(*a.soft_cap) : Json(nullptr)}, {"window", a.window ? Json(*a.window) : Json(nullptr)}};
+    Json one = {{"layer", a.layer},
+                {"attention", a.kind},
+                {"heads_q", a.heads_q},
+                {"heads_kv", a.heads_kv},
+                {"scale", finite(a.scale)},
+                {"rotary_pairs", a.rotary.frequencies.size()},
+                {"qk_norm", a.q_norm.kind != theory::Norm::Kind::kNone},
+                {"soft_cap", a.soft_cap ? Json(*a.soft_cap) : Json(nullptr)},
+                {"window", a.window ? Json(*a.window) : Json(nullptr)}};
     one["heads"] = Json::array();
     for (const Head& head : layer.heads) one["heads"].push_back(head_json(head));
     out["layers"].push_back(std::move(one));
@@ -107,29 +134,35 @@ Json json_of(const audit::Audit& audit) {
 }
 
 std::string csv_of(const audit::Audit& audit) {
-  std::string out = "attention,layer,head,kv_head,d_k,scale,variance,variance_in_context,mean,sigma,unit_divisor,ratio,bound,f16_headroom,bf16_rounding,sigma_q,"
+  std::string out = "attention,layer,head,kv_head,d_k,scale,variance,variance_in_context,mean,sigma,unit_divisor,ratio,"
+                    "bound,f16_headroom,bf16_rounding,sigma_q,"
                     "sigma_k,key_mean_norm,alignment,largest_singular_value,effective_rank,"
                     "not_finite,verdict,ground,embeddings_sigma";
-  for (const std::int64_t n : audit.contexts) out += fmt::format(",sigma_over_critical_{0},entropy_{0},effective_keys_{0},p_max_{0}", n);
+  for (const std::int64_t n : audit.contexts)
+    out += fmt::format(",sigma_over_critical_{0},entropy_{0},effective_keys_{0},p_max_{0}", n);
   const bool measured = std::any_of(audit.layers.begin(), audit.layers.end(), [](const Layer& l) {
     return std::any_of(l.heads.begin(), l.heads.end(), [](const Head& h) { return h.measured.has_value(); });
   });
   if (measured) out += ",measured_sigma,measured_unit_divisor,measured_largest_raw,clip_factor";
-  if (measured && audit.ran) out += ",measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j";
+  if (measured && audit.ran)
+    out +=
+        ",measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j";
   out += "\n";
   const auto put = [&](double x) { out += std::isfinite(x) ? fmt::format(",{}", x) : ","; };
   for (const HeadPlace& place : all_heads(audit)) {
     const Head& h = *place.head;
     out += fmt::format("{},{},{},{},{}", base::visible(place.layer->attention.kind), place.layer->attention.layer,
                        h.head, h.kv_head, h.d_k);
-    for (const double x : {h.scale, h.variance, h.variance_in_context, h.mean, h.sigma, h.unit_divisor, h.ratio, h.bound, h.f16_headroom, h.bf16_rounding, h.sigma_q, h.sigma_k,
-                           h.key_mean_norm, h.alignment, h.largest_singular_value, h.effective_rank})
+    for (const double x : {h.scale, h.variance, h.variance_in_context, h.mean, h.sigma, h.unit_divisor, h.ratio,
+                           h.bound, h.f16_headroom, h.bf16_rounding, h.sigma_q, h.sigma_k, h.key_mean_norm, h.alignment,
+                           h.largest_singular_value, h.effective_rank})
       put(x);
     out += fmt::format(",{},{},{}", h.not_finite, theory::name_of(h.judgement.verdict),
                        theory::name_of(h.judgement.ground));
     put(h.on_embeddings ? h.on_embeddings->sigma : NAN);
     for (std::size_t i = 0; i < audit.contexts.size(); ++i) {
-      const AtContext at = i < h.contexts.size() ? h.contexts[i] : AtContext{0, NAN, NAN, NAN, NAN, NAN, Verdict::kUnknown};
+      const AtContext at =
+          i < h.contexts.size() ? h.contexts[i] : AtContext{0, NAN, NAN, NAN, NAN, NAN, Verdict::kUnknown};
       for (const double x : {at.sigma_over_critical, at.entropy, at.effective_keys, at.p_max}) put(x);
     }
     if (measured) {
@@ -143,27 +176,40 @@ std::string csv_of(const audit::Audit& audit) {
   return out;
 }
 
-// Two checkpoints -----------------------------------------------------------------------------------------------------------
+// Two checkpoints
+// -----------------------------------------------------------------------------------------------------------
 
 Json json_of(const std::vector<audit::HeadDrift>& drift) {
   Json out = Json::array();
   for (const audit::HeadDrift& d : drift)
-    out.push_back({{"attention", d.kind}, {"layer", d.layer}, {"head", d.head}, {"sigma_before", finite(d.sigma_before)}, {"sigma_after", finite(d.sigma_after)},
-                   {"growth", finite(d.growth)}, {"verdict_before", theory::name_of(d.verdict_before)}, {"verdict_after", theory::name_of(d.verdict_after)}});
+    out.push_back({{"attention", d.kind},
+                   {"layer", d.layer},
+                   {"head", d.head},
+                   {"sigma_before", finite(d.sigma_before)},
+                   {"sigma_after", finite(d.sigma_after)},
+                   {"growth", finite(d.growth)},
+                   {"verdict_before", theory::name_of(d.verdict_before)},
+                   {"verdict_after", theory::name_of(d.verdict_after)}});
   return out;
 }
 
 std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t worst) {
-  const bool kinds = std::any_of(drift.begin(), drift.end(), [&](const audit::HeadDrift& d) { return d.kind != drift.front().kind; });
-  Table table({{"head", Table::Align::kLeft}, {"σ before"}, {"σ after"}, {"growth"}, {"verdict before", Table::Align::kLeft}, {"after", Table::Align::kLeft}});
+  const bool kinds =
+      std::any_of(drift.begin(), drift.end(), [&](const audit::HeadDrift& d) { return d.kind != drift.front().kind; });
+  Table table({{"head", Table::Align::kLeft},
+               {"σ before"},
+               {"σ after"},
+               {"growth"},
+               {"verdict before", Table::Align::kLeft},
+               {"after", Table::Align::kLeft}});
   std::vector<double> growths;
   for (const audit::HeadDrift& d : drift)
     if (std::isfinite(d.growth)) growths.push_back(d.growth);
   for (std::size_t i = 0; i < (worst == 0 ? drift.size() : std::min(worst, drift.size())); ++i) {
     const audit::HeadDrift& d = drift[i];
     table.add({(kinds ? base::visible(d.kind) + " " : "") + fmt::format("{}.{}", d.layer, d.head),
-               number(d.sigma_before), number(d.sigma_after), number(d.growth),
-               theory::name_of(d.verdict_before), theory::name_of(d.verdict_after)});
+               number(d.sigma_before), number(d.sigma_after), number(d.growth), theory::name_of(d.verdict_before),
+               theory::name_of(d.verdict_after)});
   }
   std::string out = "What moved most since the earlier checkpoint (layer.head):\n\n" + table.text() + "\n";
   if (growths.empty()) return out;
@@ -172,7 +218,8 @@ std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t wors
                                 number(median_of(growths)), number(growths.front()), number(growths.back())));
 }
 
-// QK-clip --------------------------------------------------------------------------------------------------------------------
+// QK-clip
+// --------------------------------------------------------------------------------------------------------------------
 
 std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
   const std::string where = base::visible(out);
@@ -186,12 +233,19 @@ std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip
 }
 
 Json json_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
-  Json json = {{"experiment", "audit"}, {"threshold", clip.threshold}, {"dry_run", clip.dry_run},
+  Json json = {{"experiment", "audit"},
+               {"threshold", clip.threshold},
+               {"dry_run", clip.dry_run},
                {"out", clip.dry_run ? Json(nullptr) : Json(out)}};
   json["heads"] = Json::array();
   for (const audit::ClippedHead& h : clipped.heads)
-    json["heads"].push_back({{"attention", h.observed.kind}, {"layer", h.observed.layer}, {"head", h.observed.head}, {"largest_raw", h.observed.largest_raw},
-                             {"gamma", h.gamma}, {"on_queries", h.on_queries}, {"on_keys", h.on_keys}});
+    json["heads"].push_back({{"attention", h.observed.kind},
+                             {"layer", h.observed.layer},
+                             {"head", h.observed.head},
+                             {"largest_raw", h.observed.largest_raw},
+                             {"gamma", h.gamma},
+                             {"on_queries", h.on_queries},
+                             {"on_keys", h.on_keys}});
   json["tensors"] = clipped.tensors;
   json["conclusion"] = conclusion_of(clipped, clip, out);
   return json;

@@ -105,8 +105,8 @@ int colour_of(const audit::Audit& audit, const Head& head) {
   if (!head.finite()) return 201;
   const AtContext* at = at_judged(audit, head);
   if (at == nullptr) return 240;
-  constexpr std::pair<double, int> kSteps[] = {{0.02, 19}, {0.05, 26}, {0.1, 31}, {0.2, 35}, {0.35, 40}, {0.5, 148},
-                                               {0.7, 220}, {1, 208}};
+  constexpr std::pair<double, int> kSteps[] = {{0.02, 19}, {0.05, 26}, {0.1, 31},  {0.2, 35},
+                                               {0.35, 40}, {0.5, 148}, {0.7, 220}, {1, 208}};
   for (const auto& [limit, colour] : kSteps)
     if (at->sigma_over_critical <= limit) return colour;
   return 196;
@@ -233,8 +233,8 @@ std::string conclusion_of(const audit::Audit& audit) {
   }
   if (ratios.empty())
     return any_head(audit, [](const Head& h) { return h.overflows; })
-        ? "No head is finite: weights are not, or products of them overflow f32."
-                                                                      : "No head has finite weights.";
+               ? "No head is finite: weights are not, or products of them overflow f32."
+               : "No head has finite weights.";
   std::sort(ratios.begin(), ratios.end());
   std::vector<std::string> parts;
   for (const auto& [verdict, count] : counted(audit))
@@ -264,11 +264,12 @@ std::string text_of(const audit::Audit& audit, const AuditText& options) {
   if (!worst.empty()) {
     out += worst.size() == 1 ? "The head" : fmt::format("The {} heads", worst.size());
     out += fmt::format(" furthest from right, at {} keys (layer.head):\n\n", whole(audit.judged_at)) +
-        table_of(audit, worst) + "\n" + words_of(audit, worst);
+           table_of(audit, worst) + "\n" + words_of(audit, worst);
     if (bad > worst.size())
-      out += wrap(fmt::format("… and {} that {} not soft: --worst {} shows all of them.",
-                              counted_of(bad - worst.size(), "more head"),
-                              bad - worst.size() == 1 ? "is" : "are", bad)) + "\n";
+      out +=
+          wrap(fmt::format("… and {} that {} not soft: --worst {} shows all of them.",
+                           counted_of(bad - worst.size(), "more head"), bad - worst.size() == 1 ? "is" : "are", bad)) +
+          "\n";
   }
   return out + unfinished(audit.complete) + wrap(conclusion_of(audit));
 }

@@ -1,5 +1,5 @@
-// What the laboratory found, said three ways: as JSON, as tables for a terminal, and as the one sentence that follows from the
-// numbers (and from nothing else: every sentence is put together from what was measured).
+// What the laboratory found, said three ways: as JSON, as tables for a terminal, and as the one sentence that follows
+// from the numbers (and from nothing else: every sentence is put together from what was measured).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

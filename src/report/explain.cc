@@ -19,7 +19,8 @@ constexpr std::size_t kMostJacobian = 6;
 
 std::string vector_text(const std::vector<double>& values) {
   std::string out;
-  for (std::size_t i = 0; i < values.size() && i < kMostShown; ++i) out += (i ? ", " : "") + fmt::format("{:g}", values[i]);
+  for (std::size_t i = 0; i < values.size() && i < kMostShown; ++i)
+    out += (i ? ", " : "") + fmt::format("{:g}", values[i]);
   return "[" + out + (values.size() > kMostShown ? ", …]" : "]");
 }
 
@@ -68,7 +69,8 @@ std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule,
   out += table.text();
   out += fmt::format("  entropy {} of ln {} = {}; largest weight {}; effective keys {}\n", fixed(row.entropy, 4), n,
                      fixed(std::log(static_cast<double>(n)), 4), fixed(row.p_max, 4), number(rule.effective_keys, 4));
-  out += fmt::format("  gradient let through: tr J {}, ‖J‖² {}\n", fixed(row.trace_jacobian, 4), fixed(row.jacobian_norm2, 4));
+  out += fmt::format("  gradient let through: tr J {}, ‖J‖² {}\n", fixed(row.trace_jacobian, 4),
+                     fixed(row.jacobian_norm2, 4));
   return detail == Detail::kAll ? out + jacobian_text(rule, n) : out;
 }
 
@@ -111,15 +113,17 @@ std::string conclusion_of(const lab::Explanation& e) {
   const lab::ExplainedRule *none = find(e, "none"), *root = find(e, "sqrt_dk"), *by_dk = find(e, "dk");
   if (none && root && none->softmax.trace_jacobian > 0 && root->softmax.trace_jacobian > 0) {
     const theory::SoftmaxRow &a = none->softmax, &b = root->softmax;
-    std::string out = fmt::format(
-        "Unscaled, the largest weight is {} and softmax lets a gradient of {} through (tr J); divided by √d_k it is {} and "
-        "{}, {}.",
-        fixed(a.p_max, 3), fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(b.trace_jacobian, 3),
-        compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"));
+    std::string out =
+        fmt::format("Unscaled, the largest weight is {} and softmax lets a gradient of {} through (tr J); divided by "
+                    "√d_k it is {} and "
+                    "{}, {}.",
+                    fixed(a.p_max, 3), fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(b.trace_jacobian, 3),
+                    compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"));
     const double reaches_root = longest(root->raw_gradient), reaches_dk = by_dk ? longest(by_dk->raw_gradient) : 0;
     if (reaches_dk > 0)
-      out += fmt::format(" Divided by d_k the largest of {} weights is {}, and q·k receives a gradient {} than with √d_k.",
-                         e.raw.size(), fixed(by_dk->softmax.p_max, 3), compared(reaches_dk, reaches_root, "larger", "smaller"));
+      out += fmt::format(
+          " Divided by d_k the largest of {} weights is {}, and q·k receives a gradient {} than with √d_k.",
+          e.raw.size(), fixed(by_dk->softmax.p_max, 3), compared(reaches_dk, reaches_root, "larger", "smaller"));
     return out;
   }
   const auto by_trace = [](const lab::ExplainedRule& a, const lab::ExplainedRule& b) {
@@ -128,14 +132,15 @@ std::string conclusion_of(const lab::Explanation& e) {
   const auto [closed, open] = std::minmax_element(e.rules.begin(), e.rules.end(), by_trace);
   const theory::SoftmaxRow &a = closed->softmax, &b = open->softmax;
   if (a.trace_jacobian == b.trace_jacobian)
-    return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", closed->rule, e.raw.size(), fixed(a.p_max, 3),
-                       fixed(a.trace_jacobian, 3));
-  const std::string ratio = a.trace_jacobian > 0 ? fmt::format(", {} as much", times(b.trace_jacobian / a.trace_jacobian)) : "";
+    return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", closed->rule, e.raw.size(),
+                       fixed(a.p_max, 3), fixed(a.trace_jacobian, 3));
+  const std::string ratio =
+      a.trace_jacobian > 0 ? fmt::format(", {} as much", times(b.trace_jacobian / a.trace_jacobian)) : "";
   return fmt::format(
       "The same scores give a largest weight of {} under {} and of {} under {}; the gradient that softmax lets through "
       "(tr J) is {} and {}{}.",
-      fixed(a.p_max, 3), closed->rule, fixed(b.p_max, 3), open->rule, fixed(a.trace_jacobian, 3), fixed(b.trace_jacobian, 3),
-      ratio);
+      fixed(a.p_max, 3), closed->rule, fixed(b.p_max, 3), open->rule, fixed(a.trace_jacobian, 3),
+      fixed(b.trace_jacobian, 3), ratio);
 }
 
 std::string text_of(const lab::Explanation& e, Detail detail) {
@@ -143,8 +148,8 @@ std::string text_of(const lab::Explanation& e, Detail detail) {
   if (!e.q.empty()) {
     out += fmt::format("q = {}\n", vector_text(e.q));
     for (std::size_t j = 0; j < std::min(e.keys.size(), kMostShown); ++j)
-      out +=
-          fmt::format("k{} = {}: q·k = {:g}\n", e.keys.size() > 1 ? std::to_string(j + 1) : "", vector_text(e.keys[j]), e.raw[j]);
+      out += fmt::format("k{} = {}: q·k = {:g}\n", e.keys.size() > 1 ? std::to_string(j + 1) : "",
+                         vector_text(e.keys[j]), e.raw[j]);
   } else {
     out += fmt::format("scores q·k = {}\n", vector_text(e.raw));
   }

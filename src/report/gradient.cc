@@ -14,16 +14,22 @@ namespace rootdk::report {
 
 namespace {
 
-// dS = p·(dP − dO·O): where p is all but 1 the two cancel, and what is left is a few units of 2⁻²⁴ of numbers of size 1.
+// dS = p·(dP − dO·O): where p is all but 1 the two cancel, and what is left is a few units of 2⁻²⁴ of numbers of
+// size 1.
 constexpr double kRoundingOfBackward = 1e-6;
 
 Json json_of(const lab::GradientRows& rows) {
   const lab::Quantiles& q = rows.length;
-  return {
-      {"mean_square", report::json_of(rows.mean_square)},
-      {"mean", rows.mean},
-      {"quantiles",
-       {{"0.01", q.p1}, {"0.05", q.p5}, {"0.25", q.p25}, {"0.5", q.median}, {"0.75", q.p75}, {"0.95", q.p95}, {"0.99", q.p99}}}};
+  return {{"mean_square", report::json_of(rows.mean_square)},
+          {"mean", rows.mean},
+          {"quantiles",
+           {{"0.01", q.p1},
+            {"0.05", q.p5},
+            {"0.25", q.p25},
+            {"0.5", q.median},
+            {"0.75", q.p75},
+            {"0.95", q.p95},
+            {"0.99", q.p99}}}};
 }
 
 const lab::GradientPoint* find(const lab::Gradient& gradient, std::string_view rule, std::int64_t dk) {
@@ -36,7 +42,8 @@ const lab::GradientPoint* find(const lab::Gradient& gradient, std::string_view r
 
 Json json_of(const lab::Gradient& gradient) {
   const lab::GradientOptions& o = gradient.options;
-  Json out{{"experiment", "gradient"}, {"seed", o.seed}, {"keys", o.keys}, {"queries", o.queries}, {"batches", o.batches}};
+  Json out{
+      {"experiment", "gradient"}, {"seed", o.seed}, {"keys", o.keys}, {"queries", o.queries}, {"batches", o.batches}};
   out["points"] = Json::array();
   for (const lab::GradientPoint& p : gradient.points) {
     Json scores = json_of(p.scores);
@@ -65,12 +72,13 @@ std::string conclusion_of(const lab::Gradient& gradient) {
                            *by_dk = find(gradient, "dk", dk);
   std::string out;
   if (none && root)
-    out += fmt::format(
-        "At d_k = {}, what reaches the scores without scaling is {} in mean square than under 1/√d_k, but {} in the median row, "
-        "and {} of rows have tr J below 0.01 (under 1/√d_k {}).",
-        dk, compared(none->scores.mean_square.value, root->scores.mean_square.value, "larger", "smaller"),
-        compared(none->scores.length.median, root->scores.length.median, "larger", "smaller"), percent(none->almost_none),
-        percent(root->almost_none));
+    out +=
+        fmt::format("At d_k = {}, what reaches the scores without scaling is {} in mean square than under 1/√d_k, but "
+                    "{} in the median row, "
+                    "and {} of rows have tr J below 0.01 (under 1/√d_k {}).",
+                    dk, compared(none->scores.mean_square.value, root->scores.mean_square.value, "larger", "smaller"),
+                    compared(none->scores.length.median, root->scores.length.median, "larger", "smaller"),
+                    percent(none->almost_none), percent(root->almost_none));
   if (by_dk && root)
     out += fmt::format("{}{}ividing by d_k brings Q a gradient {} than 1/√d_k does.",
                        out.empty() ? fmt::format("At d_k = {}, ", dk) : " ", out.empty() ? "d" : "D",
@@ -80,9 +88,10 @@ std::string conclusion_of(const lab::Gradient& gradient) {
   const auto [least, most] =
       std::minmax_element(gradient.points.begin(), gradient.points.end(),
                           [](const auto& a, const auto& b) { return a.scores.length.median < b.scores.length.median; });
-  return fmt::format("The median row of scores receives least under {} at d_k = {} ({}) and most under {} at d_k = {} ({}).",
-                     least->rule, least->dk, number(least->scores.length.median), most->rule, most->dk,
-                     number(most->scores.length.median));
+  return fmt::format(
+      "The median row of scores receives least under {} at d_k = {} ({}) and most under {} at d_k = {} ({}).",
+      least->rule, least->dk, number(least->scores.length.median), most->rule, most->dk,
+      number(most->scores.length.median));
 }
 
 std::string text_of(const lab::Gradient& gradient) {
@@ -115,7 +124,8 @@ std::string text_of(const lab::Gradient& gradient) {
   out += table.text();
   const auto in_the_noise = [](const lab::GradientPoint& p) { return p.scores.length.p1 < kRoundingOfBackward; };
   if (std::any_of(gradient.points.begin(), gradient.points.end(), in_the_noise))
-    out += fmt::format("  Below about {} lengths are the rounding of an f32 backward pass.\n", number(kRoundingOfBackward, 1));
+    out += fmt::format("  Below about {} lengths are the rounding of an f32 backward pass.\n",
+                       number(kRoundingOfBackward, 1));
   return out + unfinished(gradient.complete) + "\n" + wrap(conclusion_of(gradient));
 }
 

@@ -1,4 +1,5 @@
-// The page is a constant; only the JSON inside it differs. What the page relies on is checked here, so that it need not be there.
+// The page is a constant; only the JSON inside it differs. What the page relies on is checked here, so that it need not
+// be there.
 #include "rootdk/report/html.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +14,8 @@ namespace {
 
 using AnyJson = nlohmann::json;
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kLineSeparator = "\xE2\x80\xA8", kParagraphSeparator = "\xE2\x80\xA9";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF", kLineSeparator = "\xE2\x80\xA8",
+                           kParagraphSeparator = "\xE2\x80\xA9";
 
 /// The JSON library's message without its own name for it: "[json.exception.parse_error.101] parse error at line …".
 std::string_view reason(const AnyJson::exception& error) {
@@ -44,20 +46,24 @@ void check(const AnyJson& results) {
   if (!chapters.is_array()) base::refuse("results_json: chapters is {}, but a list was wanted", chapters.type_name());
   for (std::size_t i = 0; i < chapters.size(); ++i) {
     const AnyJson& chapter = chapters[i];
-    if (!chapter.is_object()) base::refuse("results_json: chapters[{}] is {}, but an object was wanted", i, chapter.type_name());
+    if (!chapter.is_object())
+      base::refuse("results_json: chapters[{}] is {}, but an object was wanted", i, chapter.type_name());
     for (const char* name : {"title", "lead", "conclusion"}) {
       const AnyJson text = chapter.value(name, AnyJson());
-      if (!text.is_string()) base::refuse("results_json: chapters[{}].{} is {}, but a string was wanted", i, name, text.type_name());
+      if (!text.is_string())
+        base::refuse("results_json: chapters[{}].{} is {}, but a string was wanted", i, name, text.type_name());
     }
     const AnyJson data = chapter.value("data", AnyJson());
-    if (!data.is_object()) base::refuse("results_json: chapters[{}].data is {}, but an object was wanted", i, data.type_name());
+    if (!data.is_object())
+      base::refuse("results_json: chapters[{}].data is {}, but an object was wanted", i, data.type_name());
     if (!data.value("experiment", AnyJson()).is_string())
-      base::refuse("results_json: chapters[{}].data.experiment is {}, but a string was wanted", i, data.value("experiment", AnyJson()).type_name());
+      base::refuse("results_json: chapters[{}].data.experiment is {}, but a string was wanted", i,
+                   data.value("experiment", AnyJson()).type_name());
   }
 }
 
-/// The same JSON, which no HTML parser takes for the end of a script and no old JavaScript parser for a line's end. In JSON these
-/// characters stand in strings only, where an escape means the same.
+/// The same JSON, which no HTML parser takes for the end of a script and no old JavaScript parser for a line's end. In
+/// JSON these characters stand in strings only, where an escape means the same.
 std::string fit_for_script(std::string_view json) {
   std::string out;
   out.reserve(json.size() + json.size() / 16);
@@ -79,13 +85,17 @@ std::string fit_for_script(std::string_view json) {
 void check_audit(const AnyJson& audit) {
   if (!audit.is_object()) base::refuse("audit_json: is {}, but an object was wanted", audit.type_name());
   for (const char* name : {"layers", "contexts"})
-    if (!audit.value(name, AnyJson()).is_array()) base::refuse("audit_json: {} is {}, but a list was wanted", name, audit.value(name, AnyJson()).type_name());
+    if (!audit.value(name, AnyJson()).is_array())
+      base::refuse("audit_json: {} is {}, but a list was wanted", name, audit.value(name, AnyJson()).type_name());
   for (const AnyJson& layer : audit["layers"]) {
-    if (!layer.is_object() || !layer.value("heads", AnyJson()).is_array()) base::refuse("audit_json: a layer has no list of heads");
+    if (!layer.is_object() || !layer.value("heads", AnyJson()).is_array())
+      base::refuse("audit_json: a layer has no list of heads");
     for (const AnyJson& head : layer["heads"]) {
       if (!head.is_object()) base::refuse("audit_json: a head is {}, but an object was wanted", head.type_name());
       for (const char* name : {"keys", "entropy", "sigma_over_critical", "effective_keys", "p_max", "verdicts"})
-        if (!head.value(name, AnyJson()).is_object()) base::refuse("audit_json: a head's {} is {}, but an object was wanted", name, head.value(name, AnyJson()).type_name());
+        if (!head.value(name, AnyJson()).is_object())
+          base::refuse("audit_json: a head's {} is {}, but an object was wanted", name,
+                       head.value(name, AnyJson()).type_name());
     }
   }
 }
@@ -136,7 +146,8 @@ About about_results(const AnyJson& results) {
     return {chapters[0]["title"].get<std::string>() + ": measured by rootdk", chapters[0]["conclusion"]};
   return {"Why attention is scaled: measured by rootdk",
           fmt::format("{} experiments on the scale of attention: what was measured beside what theory predicts, and "
-                      "what follows.", chapters.size())};
+                      "what follows.",
+                      chapters.size())};
 }
 
 About about_audit(const AnyJson& audit) {

@@ -61,10 +61,8 @@ std::string conclusion_of(const lab::Initialisation& initialisation) {
   for (const std::string& name : order) {
     const Range& range = ranges[name];
     const std::string least = number(range.least, 2), most = number(range.most, 2);
-    if (std::fabs(range.least - 1) <= kRight && std::fabs(range.most - 1) <= kRight)
-      right.push_back(name);
-    else
-      wrong.push_back(fmt::format("{} under \"{}\"", least == most ? least : least + " to " + most, name));
+    if (std::fabs(range.least - 1) <= kRight && std::fabs(range.most - 1) <= kRight) right.push_back(name);
+    else wrong.push_back(fmt::format("{} under \"{}\"", least == most ? least : least + " to " + most, name));
   }
   std::string out = "After dividing by √d_k the scores' spread is ";
   if (!right.empty()) out += fmt::format("1 (within {:.0f} %) under {}", 100 * kRight, quoted_list(right));
@@ -74,10 +72,10 @@ std::string conclusion_of(const lab::Initialisation& initialisation) {
 
 std::string text_of(const lab::Initialisation& initialisation) {
   const lab::InitialisationOptions& o = initialisation.options;
-  std::string out = wrap(fmt::format(
-      "Normalised random tokens through W_q and W_k ({} draws of {} heads, {} queries and keys): the spread of q·k is the "
-      "divisor that would give unit variance.",
-      o.batches, o.heads, o.tokens));
+  std::string out = wrap(fmt::format("Normalised random tokens through W_q and W_k ({} draws of {} heads, {} queries "
+                                     "and keys): the spread of q·k is the "
+                                     "divisor that would give unit variance.",
+                                     o.batches, o.heads, o.tokens));
   out += "\n";
   Table table({{"initialiser", Table::Align::kLeft},
                {"width"},
@@ -90,11 +88,11 @@ std::string text_of(const lab::Initialisation& initialisation) {
   for (std::size_t i = 0; i < initialisation.rows.size(); ++i) {
     const lab::InitialisationRow& row = initialisation.rows[i];
     const bool first = i == 0 || initialisation.rows[i - 1].init != row.init;
-    table.add(
-        {first ? row.init : "", fmt::format("{}", row.width), fmt::format("{}", row.dk),
-         fixed(std::sqrt(static_cast<double>(row.dk)), 2), fixed(row.predicted, 3), fixed(row.measured, 3),
-         fmt::format("{} – {}", fixed(std::sqrt(std::max(0.0, row.variance.low)), 2), fixed(std::sqrt(row.variance.high), 2)),
-         fixed(row.after_sqrt_dk, 3)});
+    table.add({first ? row.init : "", fmt::format("{}", row.width), fmt::format("{}", row.dk),
+               fixed(std::sqrt(static_cast<double>(row.dk)), 2), fixed(row.predicted, 3), fixed(row.measured, 3),
+               fmt::format("{} – {}", fixed(std::sqrt(std::max(0.0, row.variance.low)), 2),
+                           fixed(std::sqrt(row.variance.high), 2)),
+               fixed(row.after_sqrt_dk, 3)});
   }
   out += table.text();
   return out + unfinished(initialisation.complete) + "\n" + wrap(conclusion_of(initialisation));

@@ -12,7 +12,8 @@ namespace {
 
 void write(const Json& json, std::size_t indent, std::string& out) {
   const bool list = json.is_array();
-  const bool on_one_line = list && std::none_of(json.begin(), json.end(), [](const Json& each) { return each.is_structured(); });
+  const bool on_one_line =
+      list && std::none_of(json.begin(), json.end(), [](const Json& each) { return each.is_structured(); });
   if (!json.is_structured() || json.empty()) {
     out += json.dump(-1, ' ', false, Json::error_handler_t::replace);
     return;

@@ -17,7 +17,8 @@ const json& Reader::member(std::string_view name) const {
 const json& Reader::array(std::string_view name, std::size_t most) const {
   const json& node = member(name);
   if (!node.is_array()) base::refuse("{}: {}, but an array is wanted", at(name).path(), in_short(node));
-  if (node.size() > most) base::refuse("{}: {} elements, but at most {} are wanted", at(name).path(), node.size(), most);
+  if (node.size() > most)
+    base::refuse("{}: {} elements, but at most {} are wanted", at(name).path(), node.size(), most);
   return node;
 }
 
@@ -31,13 +32,15 @@ double Reader::decoded(std::string_view name) const {
     if (text == "inf") return kInfinity;
     if (text == "-inf") return -kInfinity;
   }
-  base::refuse("{}: {}, but a number, null (not a number), \"inf\" or \"-inf\" is wanted", at(name).path(), in_short(node));
+  base::refuse("{}: {}, but a number, null (not a number), \"inf\" or \"-inf\" is wanted", at(name).path(),
+               in_short(node));
 }
 
 void Reader::number(std::string_view name, float& value) const {
   const double wide = decoded(name);
   constexpr double kMost = std::numeric_limits<float>::max();
-  if (std::isfinite(wide) && std::fabs(wide) > kMost) base::refuse("{}: {}, but a number of at most {} is wanted", at(name).path(), wide, kMost);
+  if (std::isfinite(wide) && std::fabs(wide) > kMost)
+    base::refuse("{}: {}, but a number of at most {} is wanted", at(name).path(), wide, kMost);
   value = static_cast<float>(wide);
 }
 
@@ -48,14 +51,16 @@ void Reader::size(std::string_view name, double& value) const {
 
 bool Reader::is_whole(const json& node, Range range) {
   if (!node.is_number_integer()) return false;
-  if (node.is_number_unsigned() && node.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return false;
+  if (node.is_number_unsigned() && node.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
+    return false;
   const auto value = node.get<std::int64_t>();
   return value >= range.low && value <= range.high;
 }
 
 std::int64_t Reader::whole_of(const json& node, const Place& place, Range range) {
   if (!is_whole(node, range))
-    base::refuse("{}: {}, but a whole number from {} to {} is wanted", place.path(), in_short(node), range.low, range.high);
+    base::refuse("{}: {}, but a whole number from {} to {} is wanted", place.path(), in_short(node), range.low,
+                 range.high);
   return node.get<std::int64_t>();
 }
 

@@ -1,7 +1,8 @@
-// A writer and a reader with the same member functions, so that each struct lists its fields once, for both (stats_fields.h).
+// A writer and a reader with the same member functions, so that each struct lists its fields once, for both
+// (stats_fields.h).
 //
-// Doubles come back bit for bit; NaN is null, infinities are "inf" and "-inf". Both sides refuse what the format does not allow, and
-// say where it is.
+// Doubles come back bit for bit; NaN is null, infinities are "inf" and "-inf". Both sides refuse what the format does
+// not allow, and say where it is.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -38,7 +39,9 @@ class Writer {
  public:
   static constexpr bool kReads = false;
 
-  explicit Writer(nlohmann::ordered_json& node, Place place = {}) : node_(node), place_(place) { node_ = nlohmann::ordered_json::object(); }
+  explicit Writer(nlohmann::ordered_json& node, Place place = {}) : node_(node), place_(place) {
+    node_ = nlohmann::ordered_json::object();
+  }
 
   void number(std::string_view name, double value) { node_[std::string(name)] = encoded(value); }
   void number(std::string_view name, float value) { number(name, static_cast<double>(value)); }
@@ -81,7 +84,8 @@ class Writer {
   /// An array of objects.
   template <class T, class Visit>
   void objects(std::string_view name, const std::vector<T>& values, std::size_t most, const Visit& visit) {
-    if (values.size() > most) base::refuse("{}: {} elements, but at most {} are wanted", at(name).path(), values.size(), most);
+    if (values.size() > most)
+      base::refuse("{}: {} elements, but at most {} are wanted", at(name).path(), values.size(), most);
     const Place array = at(name);
     auto& nodes = node_[std::string(name)] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -94,7 +98,8 @@ class Writer {
   template <class Count>
   void sparse(std::string_view name, const std::vector<Count>& counts, std::size_t bins) {
     const Place array = at(name);
-    if (counts.size() != bins) base::refuse("{}: {} bins, but none or {} are wanted", array.path(), counts.size(), bins);
+    if (counts.size() != bins)
+      base::refuse("{}: {} bins, but none or {} are wanted", array.path(), counts.size(), bins);
     auto& pairs = node_[std::string(name)] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < counts.size(); ++i)
       if (counts[i] != 0) pairs.push_back({i, checked(counts[i], Place{&array, {}, static_cast<std::ptrdiff_t>(i)})});
@@ -135,7 +140,9 @@ class Reader {
   void number(std::string_view name, double& value) const { value = decoded(name); }
   void number(std::string_view name, float& value) const;
   void size(std::string_view name, double& value) const;
-  void whole(std::string_view name, std::int64_t& value, Range range) const { value = whole_of(member(name), at(name), range); }
+  void whole(std::string_view name, std::int64_t& value, Range range) const {
+    value = whole_of(member(name), at(name), range);
+  }
 
   template <class Count>
   void count(std::string_view name, Count& value) const {
@@ -145,7 +152,8 @@ class Reader {
   template <class Enum, std::size_t kNames>
   void choice(std::string_view name, Enum& value, const char* const (&names)[kNames]) const {
     const nlohmann::json& node = member(name);
-    const auto* text = node.get_ptr<const std::string*>();  // comparing with the node itself would allocate under noexcept
+    const auto* text =
+        node.get_ptr<const std::string*>();  // comparing with the node itself would allocate under noexcept
     for (std::size_t i = 0; i < kNames && text; ++i)
       if (*text == names[i]) return static_cast<void>(value = static_cast<Enum>(i));
     std::string known;
@@ -186,7 +194,8 @@ class Reader {
     std::int64_t next = 0;  // bins ascend
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       const Place element{&place, {}, static_cast<std::ptrdiff_t>(i)}, first{&element, {}, 0}, second{&element, {}, 1};
-      if (!pairs[i].is_array() || pairs[i].size() != 2) base::refuse("{}: {}, but [bin, count] is wanted", element.path(), in_short(pairs[i]));
+      if (!pairs[i].is_array() || pairs[i].size() != 2)
+        base::refuse("{}: {}, but [bin, count] is wanted", element.path(), in_short(pairs[i]));
       const std::int64_t bin = whole_of(pairs[i][0], first, {next, static_cast<std::int64_t>(bins) - 1});
       counts[static_cast<std::size_t>(bin)] = count_of<Count>(pairs[i][1], second);
       next = bin + 1;

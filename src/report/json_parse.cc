@@ -21,8 +21,8 @@ std::string printable(std::string_view text) {
   return text.size() > kMost ? out + "..." : out;
 }
 
-/// Builds the tree from the parser's events. (The library's own builder looks at all elements before each one that it adds, once it is
-/// given limits to watch.)
+/// Builds the tree from the parser's events. (The library's own builder looks at all elements before each one that it
+/// adds, once it is given limits to watch.)
 class TreeBuilder : public nlohmann::json_sax<json> {
  public:
   json take() { return std::move(root_); }
@@ -49,7 +49,8 @@ class TreeBuilder : public nlohmann::json_sax<json> {
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     constexpr int kNumberOverflow = 406;  // of an out_of_range exception
-    if (error.id == kNumberOverflow) base::refuse("{}: a number at byte {} is larger than a double holds", path(), position);
+    if (error.id == kNumberOverflow)
+      base::refuse("{}: a number at byte {} is larger than a double holds", path(), position);
     base::refuse("{}: what is at byte {} is not JSON", path(), position);
   }
 

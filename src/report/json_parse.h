@@ -9,7 +9,7 @@
 
 namespace rootdk::report {
 
-inline constexpr std::size_t kDeepest = 16;           ///< arrays and objects inside each other
+inline constexpr std::size_t kDeepest = 16;          ///< arrays and objects inside each other
 inline constexpr std::size_t kLongest = 1ull << 20;  ///< elements of an array, members of an object
 
 /// Refuses what is not JSON, is nested too deeply or is too long, and members that are there twice.

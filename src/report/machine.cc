@@ -32,9 +32,12 @@ Json json_of(const lab::Health& h) {
 }
 
 std::string conclusion_of(const lab::Health& h) {
-  const auto failed = std::count_if(h.checks.begin(), h.checks.end(), [](const lab::KernelCheck& c) { return !c.passed(); });
-  if (failed > 0) return fmt::format("{} of {} checks failed: do not trust this build on this machine.", failed, h.checks.size());
-  return fmt::format("All {} checks passed: every kernel that can run here agrees with the double reference.", h.checks.size());
+  const auto failed =
+      std::count_if(h.checks.begin(), h.checks.end(), [](const lab::KernelCheck& c) { return !c.passed(); });
+  if (failed > 0)
+    return fmt::format("{} of {} checks failed: do not trust this build on this machine.", failed, h.checks.size());
+  return fmt::format("All {} checks passed: every kernel that can run here agrees with the double reference.",
+                     h.checks.size());
 }
 
 std::string text_of(const lab::Health& h) {
@@ -81,8 +84,8 @@ Json json_of(const lab::Timing& t) {
 
 std::string conclusion_of(const lab::Timing& t) {
   if (t.rows.empty()) return "Nothing was finished.";
-  const auto [least, most] =
-      std::minmax_element(t.rows.begin(), t.rows.end(), [](const auto& a, const auto& b) { return a.of_peak < b.of_peak; });
+  const auto [least, most] = std::minmax_element(t.rows.begin(), t.rows.end(),
+                                                 [](const auto& a, const auto& b) { return a.of_peak < b.of_peak; });
   const std::string low = fixed(least->of_peak, 2), high = fixed(most->of_peak, 2);
   return fmt::format(
       "Forward reaches {} of the {} GFLOP/s of multiply-adds that {} here can do. In a checkout, ./run bench "
@@ -94,10 +97,12 @@ std::string conclusion_of(const lab::Timing& t) {
 std::string text_of(const lab::Timing& t) {
   std::string out =
       fmt::format("Forward in f32 on {} threads, {}; medians of rounds in turn with the peak\n\n", t.threads, t.isa);
-  Table table({{"heads"}, {"length"}, {"dim"}, {"mask", Table::Align::kLeft}, {"ms"}, {"spread"}, {"GFLOP/s"}, {"of peak"}});
+  Table table(
+      {{"heads"}, {"length"}, {"dim"}, {"mask", Table::Align::kLeft}, {"ms"}, {"spread"}, {"GFLOP/s"}, {"of peak"}});
   for (const lab::TimingRow& r : t.rows)
     table.add({fmt::format("{}", r.shape.heads), whole(r.shape.len), fmt::format("{}", r.shape.dim),
-               r.shape.causal ? "causal" : "", number(r.milliseconds), percent(r.spread), number(r.gflops), fixed(r.of_peak, 2)});
+               r.shape.causal ? "causal" : "", number(r.milliseconds), percent(r.spread), number(r.gflops),
+               fixed(r.of_peak, 2)});
   return out + table.text() + unfinished(t.complete) + "\n" + wrap(conclusion_of(t));
 }
 

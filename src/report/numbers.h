@@ -6,10 +6,12 @@
 
 namespace rootdk::report {
 
-/// So many significant digits, as a plain decimal where that is short: 0.867, 13.7, 1,202,604; else 4.2e-18. "–" for NaN, "∞".
+/// So many significant digits, as a plain decimal where that is short: 0.867, 13.7, 1,202,604; else 4.2e-18. "–" for
+/// NaN, "∞".
 std::string number(double x, int digits = 3);
 
-/// So many digits behind the point: for columns to be compared. Falls back to number() where that would show nothing but zeros.
+/// So many digits behind the point: for columns to be compared. Falls back to number() where that would show nothing
+/// but zeros.
 std::string fixed(double x, int decimals);
 
 /// With commas: 1,202,604.

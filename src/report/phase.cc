@@ -31,8 +31,8 @@ std::string rule_text(const lab::Phase& phase, const std::string& rule, bool uns
     for (const std::int64_t keys : phase.options.keys)
       for (const lab::PhasePoint& p : phase.points)
         if (p.rule == rule && p.dk == dk && p.keys == keys)
-          cells.push_back(
-              fmt::format("{} {}{}", fixed(p.p_max.measured.value, 3), fixed(p.entropy.measured.value, 2), p.frozen ? "*" : " "));
+          cells.push_back(fmt::format("{} {}{}", fixed(p.p_max.measured.value, 3), fixed(p.entropy.measured.value, 2),
+                                      p.frozen ? "*" : " "));
     if (cells.size() > 1) table.add(cells);
   }
   if (unscaled) {
@@ -78,29 +78,30 @@ std::string conclusion_of(const lab::Phase& phase) {
     for (const lab::PhasePoint& p : phase.points) {
       if (p.rule != rule) continue;
       frozen += p.frozen, ++all;
-      if (p.dk == last.dk && p.keys == last.keys) weights.push_back(number(p.p_max.measured.value, 2) + " under " + rule);
+      if (p.dk == last.dk && p.keys == last.keys)
+        weights.push_back(number(p.p_max.measured.value, 2) + " under " + rule);
     }
     counts.push_back(fmt::format("{} of {} points under {}", frozen, all, rule));
   }
-  return fmt::format("Frozen are {}; at d_k = {} and {} keys the largest weight is {} on average.", listed(counts), last.dk,
-                     last.keys, listed(weights));
+  return fmt::format("Frozen are {}; at d_k = {} and {} keys the largest weight is {} on average.", listed(counts),
+                     last.dk, last.keys, listed(weights));
 }
 
 std::string text_of(const lab::Phase& phase) {
   const lab::PhaseOptions& o = phase.options;
-  std::string out = wrap(fmt::format(
-      "Mean largest weight and entropy (nats) of {} × {} random queries over n random keys, by the fused kernel. * marks "
-      "frozen points: the scores' spread σ = c·√d_k is above √(2 ln n), for c = 1 d_k above 2 ln n.",
-      o.batches, o.queries));
+  std::string out =
+      wrap(fmt::format("Mean largest weight and entropy (nats) of {} × {} random queries over n random keys, by the "
+                       "fused kernel. * marks "
+                       "frozen points: the scores' spread σ = c·√d_k is above √(2 ln n), for c = 1 d_k above 2 ln n.",
+                       o.batches, o.queries));
   std::size_t entropy = 0, p_max = 0, trace = 0;
   for (const lab::PhasePoint& p : phase.points)
     entropy += agrees(p.entropy), p_max += agrees(p.p_max), trace += agrees(p.trace_jacobian);
   for (const Scale& rule : o.rules) out += rule_text(phase, rule.name(), rule.name() == "none");
-  out += "\n" +
-         wrap(fmt::format(
-             "Quadrature over ‖q‖ lies inside the measured 95 % interval at {} (entropy), {} (largest weight) and {} (tr J) of "
-             "{} points.",
-             entropy, p_max, trace, phase.points.size()));
+  out += "\n" + wrap(fmt::format("Quadrature over ‖q‖ lies inside the measured 95 % interval at {} (entropy), {} "
+                                 "(largest weight) and {} (tr J) of "
+                                 "{} points.",
+                                 entropy, p_max, trace, phase.points.size()));
   return out + unfinished(phase.complete) + "\n" + wrap(conclusion_of(phase));
 }
 

@@ -61,11 +61,12 @@ std::string conclusion_of(const lab::Precision& precision) {
                       std::fabs(rounded->p_max - exact->p_max) <= kUnmoved ? "is not what makes" : "moves");
   std::vector<std::string> bits;
   for (const Scale& rule : o.rules)
-    if (const lab::PrecisionPoint* p = find(precision, rule.name(), narrow, dk, gain); p && std::isfinite(p->signal_bits))
+    if (const lab::PrecisionPoint* p = find(precision, rule.name(), narrow, dk, gain);
+        p && std::isfinite(p->signal_bits))
       bits.push_back(fmt::format("{:.1f} under {}", p->signal_bits, rule.name()));
   if (!bits.empty())
-    out +=
-        fmt::format("{}Bits of {} that tell one weight from another: {}.", out.empty() ? "" : " ", name_of(narrow), listed(bits));
+    out += fmt::format("{}Bits of {} that tell one weight from another: {}.", out.empty() ? "" : " ", name_of(narrow),
+                       listed(bits));
   for (const double other : o.gains)
     if (const lab::PrecisionPoint* a = find(precision, "none", DType::kF16, dk, other),
         *b = find(precision, "sqrt_dk", DType::kF16, dk, other);
@@ -74,16 +75,17 @@ std::string conclusion_of(const lab::Precision& precision) {
                          percent(a->overflow_rows), percent(b->overflow_rows));
       break;
     }
-  return out.empty()
-             ? fmt::format("The mean largest weight is {} under {} in {} at d_k = {}.", fixed(precision.points.back().p_max, 3),
-                           precision.points.back().rule, name_of(precision.points.back().dtype), dk)
-             : out;
+  return out.empty() ? fmt::format("The mean largest weight is {} under {} in {} at d_k = {}.",
+                                   fixed(precision.points.back().p_max, 3), precision.points.back().rule,
+                                   name_of(precision.points.back().dtype), dk)
+                     : out;
 }
 
 std::string text_of(const lab::Precision& precision) {
   const lab::PrecisionOptions& o = precision.options;
   std::string out = wrap(fmt::format(
-      "The same scores ({} queries, {} keys) kept in four formats. Saturation: mean largest weight, and rows where it is above "
+      "The same scores ({} queries, {} keys) kept in four formats. Saturation: mean largest weight, and rows where it "
+      "is above "
       "0.99. Rounding: rows lost to overflow, weight that ends up at wrong keys, bits of the weights that are signal.",
       o.queries, whole(o.keys)));
   for (const std::int64_t dk : o.dk)
@@ -105,7 +107,8 @@ std::string text_of(const lab::Precision& precision) {
         last = p.rule;
       }
       if (!last.empty())
-        out += fmt::format("\nd_k = {}{}\n", dk, gain == 1 ? "" : fmt::format(", scores {:g} times larger", gain)) + table.text();
+        out += fmt::format("\nd_k = {}{}\n", dk, gain == 1 ? "" : fmt::format(", scores {:g} times larger", gain)) +
+               table.text();
     }
   return out + unfinished(precision.complete) + "\n" + wrap(conclusion_of(precision));
 }

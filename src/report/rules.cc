@@ -30,7 +30,8 @@ std::string text_of(const std::vector<lab::Rule>& rules) {
       out += "Beside them, in the library:\n\n";
       beside = true;
     }
-    out += fmt::format("  {}{}\n", rule.name, rule.parameters) + wrap(rule.formula, "      ") + wrap(rule.source, "      ");
+    out += fmt::format("  {}{}\n", rule.name, rule.parameters) + wrap(rule.formula, "      ") +
+           wrap(rule.source, "      ");
     if (!rule.in_registry) out += wrap(rule.where, "      ");
     out += "\n";
   }

@@ -24,7 +24,8 @@ ordered_json spread(const SpreadOf<Count>& s) {
 template <class Quantile>
 ordered_json quantiles(const Quantile& quantile) {
   ordered_json out = ordered_json::object();
-  for (const auto& [name, q] : {std::pair{"5%", 0.05}, {"50%", 0.5}, {"95%", 0.95}}) out[name] = Writer::encoded(quantile(q));
+  for (const auto& [name, q] : {std::pair{"5%", 0.05}, {"50%", 0.5}, {"95%", 0.95}})
+    out[name] = Writer::encoded(quantile(q));
   return out;
 }
 

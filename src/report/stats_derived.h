@@ -11,7 +11,8 @@ namespace rootdk::report {
 
 /// In the order of SoftmaxMeans::all().
 inline constexpr std::array<const char*, SoftmaxMeans::kCount> kMeanNames = {
-    "entropy", "effective_keys", "sum_p2", "sum_p3", "participation", "trace_j", "frobenius_j", "sink_mass", "log_keys"};
+    "entropy", "effective_keys", "sum_p2",    "sum_p3",  "participation",
+    "trace_j", "frobenius_j",    "sink_mass", "log_keys"};
 
 template <class Count>
 nlohmann::ordered_json derived(const HeadStatsOf<Count>& head);

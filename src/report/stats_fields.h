@@ -1,4 +1,5 @@
-// The fields of every statistics struct, once for writing and reading: `Io` is a Writer and the struct is const, or a Reader.
+// The fields of every statistics struct, once for writing and reading: `Io` is a Writer and the struct is const, or a
+// Reader.
 #pragma once
 
 #include <array>
@@ -81,7 +82,8 @@ template <class Io, class Histogram>
 void histogram(Io& io, std::string_view name, Histogram& h, double low, double high) {
   if constexpr (!Io::kReads)
     if (h.low != low || h.high != high)
-      base::refuse("{}: from {} to {}, but from {} to {} is wanted", Place{&io.place(), name}.path(), h.low, h.high, low, high);
+      base::refuse("{}: from {} to {}, but from {} to {} is wanted", Place{&io.place(), name}.path(), h.low, h.high,
+                   low, high);
   optional_histogram(io, name, h, [&](auto& inner, auto& self) {
     inner.constant("low", low);
     inner.constant("high", high);
@@ -177,7 +179,8 @@ void head_fields(Io& io, Head& h, bool is_bucket) {
   gap_histogram(io, "gaps", h.gaps);
   if (!is_bucket) buckets(io, "by_keys", h.by_keys);
   if constexpr (!Io::kReads) {
-    if (is_bucket && !h.by_keys.empty()) base::refuse("{}: buckets inside a bucket", Place{&io.place(), "by_keys"}.path());
+    if (is_bucket && !h.by_keys.empty())
+      base::refuse("{}: buckets inside a bucket", Place{&io.place(), "by_keys"}.path());
     if (h.rows_sampled > 0) io.node()["derived"] = derived(h);
   }
 }
@@ -187,8 +190,8 @@ template <class Io, class Any>
 void check_heads(Io& io, const Any& stats) {
   const auto heads = static_cast<std::int64_t>(stats.per_head.size());
   if (heads != 0 && heads != stats.batch * stats.heads)
-    base::refuse("{}: {} elements, but {} (batch {}, heads {}) are wanted", Place{&io.place(), "per_head"}.path(), heads, stats.batch * stats.heads,
-                 stats.batch, stats.heads);
+    base::refuse("{}: {} elements, but {} (batch {}, heads {}) are wanted", Place{&io.place(), "per_head"}.path(),
+                 heads, stats.batch * stats.heads, stats.batch, stats.heads);
 }
 
 template <class Io, class AnyStats>

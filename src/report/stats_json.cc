@@ -47,7 +47,11 @@ std::string to_json(const DecayedStats& stats) { return written("decayed", stats
 std::string to_json(const GradientStats& stats) { return written("gradients", stats, kGradientFields); }
 
 Stats stats_from_json(std::string_view text) { return read<Stats>("stats", text, kStatsFields); }
-DecayedStats decayed_stats_from_json(std::string_view text) { return read<DecayedStats>("decayed", text, kStatsFields); }
-GradientStats gradient_stats_from_json(std::string_view text) { return read<GradientStats>("gradients", text, kGradientFields); }
+DecayedStats decayed_stats_from_json(std::string_view text) {
+  return read<DecayedStats>("decayed", text, kStatsFields);
+}
+GradientStats gradient_stats_from_json(std::string_view text) {
+  return read<GradientStats>("gradients", text, kGradientFields);
+}
 
 }  // namespace rootdk::report

@@ -38,7 +38,8 @@ constexpr Range kWide[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},   {0x3041, 0xA4
 
 template <std::size_t kCount>
 bool within(std::uint32_t code, const Range (&ranges)[kCount]) {
-  return std::any_of(std::begin(ranges), std::end(ranges), [&](const Range& r) { return r.first <= code && code <= r.second; });
+  return std::any_of(std::begin(ranges), std::end(ranges),
+                     [&](const Range& r) { return r.first <= code && code <= r.second; });
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ std::string wrap(std::string_view text, std::string_view indent, std::size_t wid
   bool empty = true;
   while (!text.empty()) {
     std::size_t end = std::min(text.find(' '), text.size());
-    if (text.substr(end).starts_with(" %")) end = std::min(text.find(' ', end + 1), text.size());  // a number keeps its %
+    if (text.substr(end).starts_with(" %"))
+      end = std::min(text.find(' ', end + 1), text.size());  // a number keeps its %
     const std::string_view word = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (word.empty()) continue;

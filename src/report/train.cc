@@ -63,11 +63,12 @@ Json evaluations_json(const lab::RunResult& run) {
 std::vector<const lab::StepTrace*> shown_steps(const lab::RunResult& run) {
   std::vector<const lab::StepTrace*> out;
   const std::size_t count = std::min(run.steps.size(), kMostPoints);
-  for (std::size_t i = 0; i < count; ++i) out.push_back(&run.steps[count == 1 ? 0 : i * (run.steps.size() - 1) / (count - 1)]);
+  for (std::size_t i = 0; i < count; ++i)
+    out.push_back(&run.steps[count == 1 ? 0 : i * (run.steps.size() - 1) / (count - 1)]);
   return out;
 }
 
-float mean_over_heads(const lab::StepTrace& step, float lab::HeadTrace::* member) {
+float mean_over_heads(const lab::StepTrace& step, float lab::HeadTrace::*member) {
   double sum = 0;
   for (const lab::HeadTrace& head : step.heads) sum += static_cast<double>(head.*member);
   return static_cast<float>(sum / static_cast<double>(step.heads.size()));
@@ -75,7 +76,8 @@ float mean_over_heads(const lab::StepTrace& step, float lab::HeadTrace::* member
 
 float largest_score(const lab::StepTrace& step) {
   float largest = -std::numeric_limits<float>::infinity();
-  for (const lab::HeadTrace& head : step.heads) largest = std::isnan(head.score_max) ? head.score_max : std::max(largest, head.score_max);
+  for (const lab::HeadTrace& head : step.heads)
+    largest = std::isnan(head.score_max) ? head.score_max : std::max(largest, head.score_max);
   return largest;
 }
 
@@ -83,7 +85,7 @@ Json steps_json(const lab::RunResult& run) {
   using lab::HeadTrace;
   using Step = const lab::StepTrace*;
   const std::vector<Step> steps = shown_steps(run);
-  const auto mean = [&](float HeadTrace::* member) {
+  const auto mean = [&](float HeadTrace::*member) {
     return column(steps, [member](Step s) { return shortest(mean_over_heads(*s, member)); });
   };
   Json out{{"step", column(steps, [](Step s) { return s->step; })},
@@ -98,7 +100,7 @@ Json steps_json(const lab::RunResult& run) {
   const std::size_t heads = run.steps.empty() ? 0 : run.steps.front().heads.size();
   const auto per_layer = static_cast<std::size_t>(std::max<std::int64_t>(1, run.options.model.heads));
   for (std::size_t h = 0; h < heads; ++h) {
-    const auto of = [&](float HeadTrace::* member) {
+    const auto of = [&](float HeadTrace::*member) {
       return column(steps, [h, member](Step s) { return shortest(s->heads[h].*member); });
     };
     out["heads"].push_back({{"layer", h / per_layer},
@@ -114,7 +116,10 @@ Json steps_json(const lab::RunResult& run) {
 Json tuning_json(const lab::RuleRuns& rule) {
   Json out = Json::array();
   for (const lab::RunResult& run : rule.tuning) {
-    Json one{{"learning_rate", run.options.learning_rate}, {"outcome", name_of(run.outcome)}, {"loss", nullptr}, {"accuracy", nullptr}};
+    Json one{{"learning_rate", run.options.learning_rate},
+             {"outcome", name_of(run.outcome)},
+             {"loss", nullptr},
+             {"accuracy", nullptr}};
     if (!run.evaluations.empty()) {
       one["loss"] = shortest(run.evaluations.back().loss);
       one["accuracy"] = shortest(run.evaluations.back().accuracy);
@@ -187,7 +192,8 @@ Json json_of(const lab::TrainResult& result) {
            {"dk", o.dk},
            {"learning_rates", o.learning_rates},
            {"rules", Json::array()}};
-  for (std::size_t i = 0; i < result.rules.size(); ++i) out["rules"].push_back(rule_json(result.rules[i], summaries[i]));
+  for (std::size_t i = 0; i < result.rules.size(); ++i)
+    out["rules"].push_back(rule_json(result.rules[i], summaries[i]));
   out["complete"] = result.complete;
   out["conclusion"] = conclusion_of(result);
   return out;
@@ -199,8 +205,8 @@ std::string text_of(const lab::TrainResult& result) {
                                 ? fmt::format("at a learning rate of {:g}", o.learning_rates.front())
                                 : fmt::format("each at the best of {} learning rates", o.learning_rates.size());
   std::string out = wrap(fmt::format("{}; {} layers of width {}, {} steps of {} sequences, {} seed{}, {}.", result.task,
-                                     o.run.model.layers, o.run.model.width, whole(o.run.steps), o.run.sequences, o.seeds,
-                                     o.seeds == 1 ? "" : "s", rates));
+                                     o.run.model.layers, o.run.model.width, whole(o.run.steps), o.run.sequences,
+                                     o.seeds, o.seeds == 1 ? "" : "s", rates));
   const bool accuracy = result.measure == lab::Measure::kAccuracy;
   Table table({{"d_k"},
                {"scale", Table::Align::kLeft},
@@ -217,13 +223,15 @@ std::string text_of(const lab::TrainResult& result) {
       continue;
     }
     const auto value = [&](double x) { return value_text(x, result.measure); };
-    table.add({whole(s.dk), s.rule, fmt::format("{:g}", s.learning_rate), value(s.median), value(s.worst), value(s.best),
-               s.steps_to_goal ? fmt::format("{:g}", *s.steps_to_goal) : "never", fixed(s.first_sigma, 2), fixed(s.last_sigma, 2)});
+    table.add({whole(s.dk), s.rule, fmt::format("{:g}", s.learning_rate), value(s.median), value(s.worst),
+               value(s.best), s.steps_to_goal ? fmt::format("{:g}", *s.steps_to_goal) : "never",
+               fixed(s.first_sigma, 2), fixed(s.last_sigma, 2)});
   }
   out += "\n" + table.text() + "\n" +
-         wrap(fmt::format("{}, median over seeds; {}; σ is the spread of scores within a row.",
-                          accuracy ? "Held-out answers that are right" : "Held-out loss in nats",
-                          accuracy ? "steps until 99 % are" : "steps to 1.05 times the loss that the reference ends with"));
+         wrap(fmt::format(
+             "{}, median over seeds; {}; σ is the spread of scores within a row.",
+             accuracy ? "Held-out answers that are right" : "Held-out loss in nats",
+             accuracy ? "steps until 99 % are" : "steps to 1.05 times the loss that the reference ends with"));
   for (const std::string& sentence : lab::conclusions(result)) out += "\n" + wrap(sentence, "  ");
   return out + unfinished(result.complete) + "\n" + wrap(conclusion_of(result));
 }
@@ -236,20 +244,22 @@ std::string conclusion_of(const lab::TrainResult& result) {
     std::vector<std::string> ends;
     for (const lab::RuleSummary& s : lab::summarise(result))
       if (s.dk == dk && s.seeds > 0) {
-        std::string end = fmt::format("{} under {}{}", value_text(s.median, result.measure), s.rule, place_of(s.standing));
-        if (s.standing == lab::Standing::kReference)
-          ends.insert(ends.begin(), std::move(end));
-        else
-          ends.push_back(std::move(end));
+        std::string end =
+            fmt::format("{} under {}{}", value_text(s.median, result.measure), s.rule, place_of(s.standing));
+        if (s.standing == lab::Standing::kReference) ends.insert(ends.begin(), std::move(end));
+        else ends.push_back(std::move(end));
       }
     if (ends.empty()) continue;
-    out += fmt::format("{}At d_k = {}, {}: {}.", out.empty() ? "" : " ", dk,
-                       accuracy ? "held-out answers right in the end" : "held-out loss in the end", fmt::join(ends, "; "));
+    out +=
+        fmt::format("{}At d_k = {}, {}: {}.", out.empty() ? "" : " ", dk,
+                    accuracy ? "held-out answers right in the end" : "held-out loss in the end", fmt::join(ends, "; "));
   }
   if (out.empty()) return "Nothing was finished.";
-  const std::string over = result.options.seeds == 1 ? "One seed" : fmt::format("Medians of {} seeds", result.options.seeds);
+  const std::string over =
+      result.options.seeds == 1 ? "One seed" : fmt::format("Medians of {} seeds", result.options.seeds);
   return fmt::format("{} {}, {}.", out, over,
-                     result.options.learning_rates.size() == 1 ? "all at one learning rate" : "each rule at its own best learning rate");
+                     result.options.learning_rates.size() == 1 ? "all at one learning rate"
+                                                               : "each rule at its own best learning rate");
 }
 
 }  // namespace rootdk::report

@@ -19,7 +19,8 @@ bool contains(const lab::VarianceRow& row, double value) { return row.low <= val
 
 std::string intervals_text(lab::IntervalFrom from) {
   return from == lab::IntervalFrom::kKnownMoments
-             ? "Intervals are 95 %: ±1.96·√(κ₄/N + 2κ₂²/(N−1)) with the cumulants κ of q·k, which are known because the "
+             ? "Intervals are 95 %: ±1.96·√(κ₄/N + 2κ₂²/(N−1)) with the cumulants κ of q·k, which are known because "
+               "the "
                "components' "
                "moments are. (Measured fourth moments would do for all but student_t5, whose products have no eighth.)"
              : "Intervals are 95 %: ±1.96·√(κ₄/N + 2κ₂²/(N−1)) with the cumulants κ as measured, since components are "
@@ -28,7 +29,8 @@ std::string intervals_text(lab::IntervalFrom from) {
 
 std::string terms_text(const lab::Variance& v) {
   if (v.terms.empty()) return {};
-  std::string out = fmt::format("\n(q₁k₁ + q₂k₂ + q₃k₃)² has nine terms; their means over {} pairs:\n", whole(v.options.pairs));
+  std::string out =
+      fmt::format("\n(q₁k₁ + q₂k₂ + q₃k₃)² has nine terms; their means over {} pairs:\n", whole(v.options.pairs));
   Table table({{"", Table::Align::kLeft}, {"q₁k₁"}, {"q₂k₂"}, {"q₃k₃"}});
   const char* names[] = {"q₁k₁", "q₂k₂", "q₃k₃"};
   double sum = 0;
@@ -43,14 +45,12 @@ std::string terms_text(const lab::Variance& v) {
   }
   out += table.text();
   const theory::SquareTerms at64 = theory::square_terms(64);
-  return out +
-         wrap(
-             fmt::format(
-                 "expected {:g} on the diagonal and {:g} beside it; the nine add up to {}. At d_k = 64 there are {} terms, {} on "
-                 "the diagonal and {} beside it.",
-                 v.terms[0].expected, v.terms[1].expected, fixed(sum, 3), whole(at64.all), whole(at64.diagonal),
-                 whole(at64.off_diagonal)),
-             "  ");
+  return out + wrap(fmt::format("expected {:g} on the diagonal and {:g} beside it; the nine add up to {}. At d_k = 64 "
+                                "there are {} terms, {} on "
+                                "the diagonal and {} beside it.",
+                                v.terms[0].expected, v.terms[1].expected, fixed(sum, 3), whole(at64.all),
+                                whole(at64.diagonal), whole(at64.off_diagonal)),
+                    "  ");
 }
 
 /// The same counts under each rule: dividing q·k moves the edges and nothing else.
@@ -62,7 +62,12 @@ Json histograms_json(const lab::Variance& v) {
       Json edges = Json::array();
       for (std::size_t i = 0; i <= h.counts.size(); ++i)
         edges.push_back(factor * (h.low + (h.high - h.low) * static_cast<double>(i) / steps));
-      out.push_back({{"rule", rule.name()}, {"dk", h.dk}, {"edges", edges}, {"counts", h.counts}, {"below", h.below}, {"above", h.above}});
+      out.push_back({{"rule", rule.name()},
+                     {"dk", h.dk},
+                     {"edges", edges},
+                     {"counts", h.counts},
+                     {"below", h.below},
+                     {"above", h.above}});
     }
   return out;
 }
@@ -124,10 +129,10 @@ std::string conclusion_of(const lab::Variance& v) {
   const lab::VarianceRow& last =
       *std::max_element(v.rows.begin(), v.rows.end(), [](const auto& a, const auto& b) { return a.dk < b.dk; });
   if (is_dk)
-    return fmt::format(
-        "{} of {} intervals contain d_k (19 in 20 should); dividing q·k by √d_k leaves a variance within {} of 1 at every "
-        "size and distribution here.",
-        inside, v.rows.size(), percent(furthest));
+    return fmt::format("{} of {} intervals contain d_k (19 in 20 should); dividing q·k by √d_k leaves a variance "
+                       "within {} of 1 at every "
+                       "size and distribution here.",
+                       inside, v.rows.size(), percent(furthest));
   return fmt::format(
       "{} of {} intervals contain what the general formula says (19 in 20 should), {} contain d_k: at d_k = {} the "
       "variance is {}, {} d_k, so unit variance takes a divisor of {}, not √d_k = {}.",
@@ -138,10 +143,10 @@ std::string conclusion_of(const lab::Variance& v) {
 
 std::string text_of(const lab::Variance& v, Detail detail) {
   const lab::VarianceOptions& o = v.options;
-  std::string out = wrap(
-      fmt::format("The variance of q·k over {} pairs of random vectors; components of q have standard deviation {:g}, of k {:g}, "
-                  "mean {:g}, correlation {:g}.",
-                  whole(o.pairs), o.sigma_q, o.sigma_k, o.mean, o.correlation));
+  std::string out = wrap(fmt::format(
+      "The variance of q·k over {} pairs of random vectors; components of q have standard deviation {:g}, of k {:g}, "
+      "mean {:g}, correlation {:g}.",
+      whole(o.pairs), o.sigma_q, o.sigma_k, o.mean, o.correlation));
   out += "\n";
   Table table({{"components", Table::Align::kLeft},
                {"d_k"},
@@ -158,19 +163,20 @@ std::string text_of(const lab::Variance& v, Detail detail) {
     if (detail == Detail::kShort && row.component != v.rows.front().component && !last)
       continue;  // one row for all but the first kind
     if (detail == Detail::kAll && first && i > 0) table.gap();
-    table.add({first || detail == Detail::kShort ? std::string(lab::name_of(row.component)) : "", fmt::format("{}", row.dk),
-               fmt::format("{:.3f}", row.mean), number(row.variance, 5),
-               fmt::format("{} – {}", number(row.low, 4), number(row.high, 4)) + (contains(row, row.expected) ? "" : " !"),
-               number(row.expected, 5), fixed(row.after_sqrt_dk, 3), number(row.after_dk, 3)});
+    table.add(
+        {first || detail == Detail::kShort ? std::string(lab::name_of(row.component)) : "", fmt::format("{}", row.dk),
+         fmt::format("{:.3f}", row.mean), number(row.variance, 5),
+         fmt::format("{} – {}", number(row.low, 4), number(row.high, 4)) + (contains(row, row.expected) ? "" : " !"),
+         number(row.expected, 5), fixed(row.after_sqrt_dk, 3), number(row.after_dk, 3)});
   }
   out += table.text() + "\n";
   if (detail == Detail::kAll) out += wrap(intervals_text(v.intervals));
   out += wrap("A ! marks an interval that misses; the last columns are the variance after dividing.");
   out += terms_text(v);
-  out +=
-      "\n" + wrap(fmt::format("Dividing by c divides the variance by c²: [2, 4, 6] has {}, over {:g} it has {}, {:g} times less.",
-                              fixed(v.divided.variance, 2), v.divided.divisor, fixed(v.divided.variance_divided, 2),
-                              v.divided.variance / v.divided.variance_divided));
+  out += "\n" + wrap(fmt::format(
+                    "Dividing by c divides the variance by c²: [2, 4, 6] has {}, over {:g} it has {}, {:g} times less.",
+                    fixed(v.divided.variance, 2), v.divided.divisor, fixed(v.divided.variance_divided, 2),
+                    v.divided.variance / v.divided.variance_divided));
   return out + unfinished(v.complete) + "\n" + wrap(conclusion_of(v));
 }
 

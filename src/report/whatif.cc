@@ -51,7 +51,8 @@ Json json_of(const lab::Whatif& w) {
 std::string conclusion_of(const lab::Whatif& w) {
   if (w.rows.empty()) return "Nothing was finished.";
   const auto [least, most] = std::minmax_element(w.head_divisors.begin(), w.head_divisors.end());
-  const std::string divisor = number(*least) == number(*most) ? number(*least) : number(*least) + " to " + number(*most);
+  const std::string divisor =
+      number(*least) == number(*most) ? number(*least) : number(*least) + " to " + number(*most);
   std::vector<const lab::WhatifRow*> finite;
   std::vector<std::string> overflowing;
   for (const lab::WhatifRow& row : w.rows) {
@@ -59,17 +60,16 @@ std::string conclusion_of(const lab::Whatif& w) {
     if (std::isfinite(row.all.sigma) && std::isfinite(row.all.relative_entropy) && !vanished) finite.push_back(&row);
     else overflowing.push_back(row.name);
   }
-  std::string out =
-      fmt::format("Within rows{} q·k spreads by {}, which is the divisor that gives unit variance (√d_k is {})",
-                  w.causal ? " (hidden keys counted, too)" : "", divisor, number(std::sqrt(static_cast<double>(w.dim_qk))));
+  std::string out = fmt::format(
+      "Within rows{} q·k spreads by {}, which is the divisor that gives unit variance (√d_k is {})",
+      w.causal ? " (hidden keys counted, too)" : "", divisor, number(std::sqrt(static_cast<double>(w.dim_qk))));
   if (finite.size() > 1) {
     const auto by_entropy = [](const lab::WhatifRow* a, const lab::WhatifRow* b) {
       return a->all.relative_entropy < b->all.relative_entropy;
     };
     const auto [sharp, flat] = std::minmax_element(finite.begin(), finite.end(), by_entropy);
     out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", (*sharp)->name,
-                       percent((*sharp)->all.relative_entropy), (*flat)->name,
-                       percent((*flat)->all.relative_entropy));
+                       percent((*sharp)->all.relative_entropy), (*flat)->name, percent((*flat)->all.relative_entropy));
   }
   if (!overflowing.empty())
     out += fmt::format("; under {} scores leave the range of f32, and nothing follows",
@@ -78,9 +78,9 @@ std::string conclusion_of(const lab::Whatif& w) {
 }
 
 std::string text_of(const lab::Whatif& w) {
-  std::string out =
-      wrap(fmt::format("heads {} on {}, {} queries × {} keys, d_k = {}, batch {}{}: what each rule makes of them.", w.heads_q,
-                       w.heads_kv, whole(w.len_q), whole(w.len_kv), w.dim_qk, w.batch, w.causal ? ", causal" : ""));
+  std::string out = wrap(fmt::format(
+      "heads {} on {}, {} queries × {} keys, d_k = {}, batch {}{}: what each rule makes of them.", w.heads_q,
+      w.heads_kv, whole(w.len_q), whole(w.len_kv), w.dim_qk, w.batch, w.causal ? ", causal" : ""));
   out += "\n";
   const bool outputs = !w.rows.empty() && w.rows.front().output_change.has_value();
   std::vector<Table::Column> columns = {

@@ -16,13 +16,15 @@ double known_or(double value, double otherwise) { return std::isnan(value) ? oth
 
 double larger_magnitude(double a, double b) { return std::fmax(std::fabs(a), std::fabs(b)); }  // NaN is nothing
 
-// Mean over rows of Σ p s − s̄: the first part is LSE − H where no sink took any. The mean of rows' means is the mean over pairs
-// only if all rows see as many keys, and that is if their geometric mean is their arithmetic one.
+// Mean over rows of Σ p s − s̄: the first part is LSE − H where no sink took any. The mean of rows' means is the mean
+// over pairs only if all rows see as many keys, and that is if their geometric mean is their arithmetic one.
 template <class Count>
 double mean_score_of(const HeadStatsOf<Count>& head, double keys) {
   const auto counted = static_cast<double>(head.rows_counted), sampled = static_cast<double>(head.rows_sampled);
   const auto pairs = static_cast<double>(head.score.pairs);
-  const auto same = [](double a, double b) { return std::fabs(a - b) <= 1e-9 * b; };  // logarithms, means: sums of roundings
+  const auto same = [](double a, double b) {
+    return std::fabs(a - b) <= 1e-9 * b;
+  };  // logarithms, means: sums of roundings
   if (!same(counted, sampled) || !same(keys * sampled, pairs) || head.softmax.sink_mass != 0) return kUnknown;
   return head.mean_lse - head.softmax.entropy - head.score.mean;
 }

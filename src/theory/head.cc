@@ -22,7 +22,8 @@ struct Side {
 Side side_of(const char* name, const Projected& p, std::int64_t dim) {
   const auto size = static_cast<std::size_t>(dim);
   if (p.dim != dim) refuse("{}: dim is {}, but q has {}", name, p.dim, dim);
-  if (p.covariance.size() != size * size || p.gram.size() != size * size || p.mean.size() != size || p.offset.size() != size)
+  if (p.covariance.size() != size * size || p.gram.size() != size * size || p.mean.size() != size ||
+      p.offset.size() != size)
     refuse("{}: its arrays do not have the sizes that dim {} asks for", name, dim);
   return {ConstMatrixMap(p.covariance.data(), dim, dim), ConstMatrixMap(p.gram.data(), dim, dim),
           ConstVectorMap(p.mean.data(), dim), ConstVectorMap(p.offset.data(), dim)};
@@ -59,7 +60,8 @@ double largest_gain(const Projected& q, const Projected& k, const Rotation& rota
   double largest = 0;
   for (std::size_t i = 0; i < turning; i += 2)
     largest = std::max(largest, std::max(gain(q, i), gain(q, i + 1)) * std::max(gain(k, i), gain(k, i + 1)));
-  for (std::size_t i = turning; i < static_cast<std::size_t>(q.dim); ++i) largest = std::max(largest, gain(q, i) * gain(k, i));
+  for (std::size_t i = turning; i < static_cast<std::size_t>(q.dim); ++i)
+    largest = std::max(largest, gain(q, i) * gain(k, i));
   return largest;
 }
 
@@ -71,7 +73,9 @@ std::optional<double> bound(const Projected& q, const Projected& k, const Side& 
   if (!offsets && !turns) return *q.input_bound * *k.input_bound * joint_spectral_norm(side_q.gram, side_k.gram);
   if (!offsets && !q.norm_gain.empty() && !k.norm_gain.empty())
     return static_cast<double>(q.dim) * largest_gain(q, k, rotation);
-  const auto longest = [](const Projected& p, const Side& side) { return *p.input_bound * spectral_norm(p) + side.offset.norm(); };
+  const auto longest = [](const Projected& p, const Side& side) {
+    return *p.input_bound * spectral_norm(p) + side.offset.norm();
+  };
   return longest(q, side_q) * longest(k, side_k);
 }
 
@@ -102,7 +106,8 @@ void set_moments(HeadTheory& out, const Side& q, const Keys& keys, double dim) {
 }
 
 // At each distance, over its keys.
-std::vector<AtDistance> curve_over(const Side& q, const Side& k, const Pairs& pairs, std::span<const double> distances) {
+std::vector<AtDistance> curve_over(const Side& q, const Side& k, const Pairs& pairs,
+                                   std::span<const double> distances) {
   if (distances.empty()) return {};
   const TurnedInner variance(q.covariance + q.mean * q.mean.transpose(), k.covariance);
   std::vector<AtDistance> curve;
@@ -128,7 +133,8 @@ HeadTheory head_theory(const Projected& q, const Projected& k, const Meeting& me
   const Matrix product = side_q.covariance * side_k.covariance;  // eigenvalues σᵢ²
   const double fourth = product.cwiseProduct(product.transpose()).sum();
   out.effective_rank = fourth > 0 ? product.trace() * product.trace() / fourth : 0;
-  if (const auto largest = bound(q, k, side_q, side_k, meeting.rotation)) out.bound = *largest * std::fabs(meeting.scale);
+  if (const auto largest = bound(q, k, side_q, side_k, meeting.rotation))
+    out.bound = *largest * std::fabs(meeting.scale);
 
   if (meeting.rotation.frequencies.empty()) {
     set_moments(out, side_q, keys_without_rotation(side_k), d);
@@ -143,7 +149,8 @@ HeadTheory head_theory(const Projected& q, const Projected& k, const Meeting& me
     set_moments(out, side_q, keys_over(side_k, pairs, Phases::over(meeting.context)), d);
     const Keys everywhere = keys_over(side_k, pairs, Phases::all());
     out.phase_average = inner(side_q.covariance, everywhere.spread);
-    out.phase_within_row_variance = inner(side_q.covariance, everywhere.covariance) + form(everywhere.covariance, side_q.mean);
+    out.phase_within_row_variance =
+        inner(side_q.covariance, everywhere.covariance) + form(everywhere.covariance, side_q.mean);
     out.curve = curve_over(side_q, side_k, pairs, meeting.distances);
   }
   out.divisor = std::sqrt(std::max(0.0, out.within_row_variance));

@@ -21,8 +21,10 @@ void check(const Evidence& e) {
   want_size("raw_sigma", e.raw_sigma);
   want_size("raw_max", e.raw_max);
   want_size("scale", e.scale);
-  if (e.keys < 2 || e.keys > 0x1p53) refuse("keys: {}, but a number from 2 to 2^53 is wanted, or NaN where it is unknown", e.keys);
-  if (e.dim_qk < 1 || e.dim_qk > 0x1p53) refuse("dim_qk: {}, but a number from 1 to 2^53 is wanted, or NaN where it is unknown", e.dim_qk);
+  if (e.keys < 2 || e.keys > 0x1p53)
+    refuse("keys: {}, but a number from 2 to 2^53 is wanted, or NaN where it is unknown", e.keys);
+  if (e.dim_qk < 1 || e.dim_qk > 0x1p53)
+    refuse("dim_qk: {}, but a number from 1 to 2^53 is wanted, or NaN where it is unknown", e.dim_qk);
 }
 
 void check(const Thresholds& t) {
@@ -35,7 +37,8 @@ void check(const Thresholds& t) {
   want_at_least_0("thresholds.rounding", t.rounding);
   want_at_least_0("thresholds.f16_max", t.f16_max);
   want_at_least_0("thresholds.not_finite", t.not_finite);
-  if (t.sharp > t.frozen) refuse("thresholds: sharp {} and frozen {}, but ascending ones are wanted", t.sharp, t.frozen);
+  if (t.sharp > t.frozen)
+    refuse("thresholds: sharp {} and frozen {}, but ascending ones are wanted", t.sharp, t.frozen);
 }
 
 double predicted_entropy(double sigma, double keys, double dim_qk) {
@@ -44,12 +47,14 @@ double predicted_entropy(double sigma, double keys, double dim_qk) {
                             : gaussian_softmax(sigma, keys, static_cast<std::int64_t>(dim_qk)).entropy;
 }
 
-// Of Gaussian scores with this share of σ_c. Not averaged over ‖q‖: that moves it by less than the thresholds leave room for.
+// Of Gaussian scores with this share of σ_c. Not averaged over ‖q‖: that moves it by less than the thresholds leave
+// room for.
 double least_sum_p2(double share, double keys) { return gaussian_softmax(share * critical_sigma(keys), keys).sum_p2; }
 
-// Entropy of the row among its keys, the sink left aside. A row whose sink has mass m has H = h(m) + (1 − m)·H_keys, and h is concave,
-// so with the mean of m this is at most the mean over rows of H_keys (weighted with 1 − m): it never makes a head look more
-// uniform than it is. A sink that takes all but a thousandth leaves too little to tell from rounding.
+// Entropy of the row among its keys, the sink left aside. A row whose sink has mass m has H = h(m) + (1 − m)·H_keys,
+// and h is concave, so with the mean of m this is at most the mean over rows of H_keys (weighted with 1 − m): it never
+// makes a head look more uniform than it is. A sink that takes all but a thousandth leaves too little to tell from
+// rounding.
 double entropy_among_keys(double entropy, double sink_mass) {
   if (!(sink_mass > 0)) return entropy;
   if (sink_mass > 0.999) return Evidence::kUnknown;
@@ -62,8 +67,8 @@ bool explodes(const Evidence& e, double rounding, const Thresholds& t) {
   return ((is_f16 || e.dtype == DType::kBF16) && rounding > t.rounding) || (is_f16 && e.raw_max > t.f16_max);
 }
 
-// From p_max alone. Where only the mean is known: if it is above (1 + t)/2, more than half of the rows are above t, since none is
-// above 1.
+// From p_max alone. Where only the mean is known: if it is above (1 + t)/2, more than half of the rows are above t,
+// since none is above 1.
 bool one_key_takes_all(const Evidence& e, const Thresholds& t) {
   if (!std::isnan(e.median_p_max)) return e.median_p_max > t.frozen_p_max;
   return e.mean_p_max > (1 + t.frozen_p_max) / 2;
@@ -76,7 +81,8 @@ std::vector<Verdict> codes_of(const Evidence& e, const Judgement& j, const Thres
   };
   // Comparisons with what is unknown, NaN, are false.
   const bool wide = e.sigma > t.sharp * j.sigma_c, too_wide = e.sigma > t.frozen * j.sigma_c;
-  const bool outliers = wide && !std::isnan(e.sum_p2) && e.sum_p2 < least_sum_p2(t.outliers * (too_wide ? t.frozen : t.sharp), e.keys);
+  const bool outliers =
+      wide && !std::isnan(e.sum_p2) && e.sum_p2 < least_sum_p2(t.outliers * (too_wide ? t.frozen : t.sharp), e.keys);
   const bool frozen = (too_wide && !outliers) || one_key_takes_all(e, t);
   const double entropy = std::isnan(e.entropy) ? j.predicted_entropy : entropy_among_keys(e.entropy, e.sink_mass);
   const bool uniform = entropy > std::log(e.keys) - t.uniform;

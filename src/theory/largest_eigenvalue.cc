@@ -10,8 +10,8 @@ namespace rootdk::theory {
 
 namespace {
 
-// Whether some eigenvalue of the tridiagonal matrix is above x: some pivot of T − x is positive (Sturm). A pivot of 0 is taken for a tiny
-// negative one, which moves x by less than rounding does.
+// Whether some eigenvalue of the tridiagonal matrix is above x: some pivot of T − x is positive (Sturm). A pivot of 0
+// is taken for a tiny negative one, which moves x by less than rounding does.
 bool any_above(const Vector& diagonal, const Vector& beside, double x, double tiny) {
   double pivot = diagonal(0) - x;
   if (pivot > 0) return true;
@@ -28,7 +28,8 @@ double largest_eigenvalue(const Matrix& m) {
   if (m.rows() == 1) return m(0, 0);
   const Eigen::Tridiagonalization<Matrix> form(m);
   const Vector diagonal = form.diagonal(), beside = form.subDiagonal();
-  double low = diagonal.maxCoeff(), high = low, size = 0;  // λ_max is at least any diagonal element; Gershgorin's discs end at `high`
+  double low = diagonal.maxCoeff(), high = low,
+         size = 0;  // λ_max is at least any diagonal element; Gershgorin's discs end at `high`
   for (Eigen::Index i = 0; i < diagonal.size(); ++i) {
     const double radius = (i > 0 ? std::fabs(beside(i - 1)) : 0) + (i + 1 < diagonal.size() ? std::fabs(beside(i)) : 0);
     high = std::max(high, diagonal(i) + radius);

@@ -1,8 +1,8 @@
 // E p_max: the key with score s is the largest if all others lie below it, so
 //   E p_max = n ∫ dx E[v e^{−v} (1 − D(x, s))^{n−1}],  v = e^{x+s},
 //   D(x, s) = 1 − E[e^{−e^{x+u}} 1(u < s)] = P(u > s) + E[(1 − e^{−e^{x+u}}) 1(u < s)].
-// D, not 1 − D, is accumulated: the n-th power needs its relative error. Its integral ends at s in the middle of a smooth
-// function, so the trapezoidal sum gets two Euler–Maclaurin terms; the error is then of order step⁶/30240.
+// D, not 1 − D, is accumulated: the n-th power needs its relative error. Its integral ends at s in the middle of a
+// smooth function, so the trapezoidal sum gets two Euler–Maclaurin terms; the error is then of order step⁶/30240.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -29,7 +29,8 @@ double over_scores(double x, double sigma, double n, double step) {
     // b = 1 − e^{−v} and its derivatives in z; those of w are −z, z² − 1 and 3z − z³ times w.
     const double b = -std::expm1(-v), kernel = v * (1 - b);
     const double b1 = sigma * kernel, b2 = sigma * b1 * (1 - v), b3 = sigma * sigma * b1 * (1 - 3 * v + v * v);
-    const double first = w * (b1 - z * b), third = w * (b3 - 3 * z * b2 + 3 * (z * z - 1) * b1 + (3 * z - z * z * z) * b);
+    const double first = w * (b1 - z * b),
+                 third = w * (b3 - 3 * z * b2 + 3 * (z * z - 1) * b1 + (3 * z - z * z * z) * b);
     const double below = step * (before + 0.5 * w * b) - step2 / 12 * first + step2 * step2 / 720 * third;
     const double d = 0.5 * std::erfc(z / std::numbers::sqrt2) + below;
     total += w * kernel * std::exp((n - 1) * std::log1p(-std::clamp(d, 0.0, 1.0)));

@@ -80,7 +80,8 @@ Projected moments(const Folded& folded, std::span<const double> mean, std::span<
 Projected project(const Projection& p, std::int64_t dim_qk) {
   want_at_least_1("dim_qk", dim_qk);
   const auto size = static_cast<std::int64_t>(p.weight.size());
-  if (size == 0 || size % dim_qk != 0) refuse("weight: {} values, but {} rows of equal length are wanted", size, dim_qk);
+  if (size == 0 || size % dim_qk != 0)
+    refuse("weight: {} values, but {} rows of equal length are wanted", size, dim_qk);
   const std::int64_t width = size / dim_qk;
   check_values("weight", p.weight, size);
   check_norm(p.norm, width);
@@ -90,8 +91,8 @@ Projected project(const Projection& p, std::int64_t dim_qk) {
 
   Vector bias = Vector::Zero(dim_qk);
   if (!p.bias.empty()) bias = ConstVectorMap(p.bias.data(), dim_qk);
-  return moments(fold(ConstMatrixMap(p.weight.data(), dim_qk, width), std::move(bias), p.norm, p.covariance.empty()), p.mean,
-                 p.covariance);
+  return moments(fold(ConstMatrixMap(p.weight.data(), dim_qk, width), std::move(bias), p.norm, p.covariance.empty()),
+                 p.mean, p.covariance);
 }
 
 Projected normalised(const Norm& norm, std::int64_t dim_qk) {

@@ -10,7 +10,8 @@
 //   E H      = n(n−1) ∫ m a₁ φ^{n−2} dx
 //   E ln Z   = E H + σ² E tr J   (Stein)
 // The entropy: ln Z / Z = ∫ e^{−tZ}(−γ − ln t) dt gives E H = n ∫ E[v e^{−v}(−γ − ln v)] φ^{n−1} dx. The bracket is the
-// derivative of M(y) = e^{−v}(γ + y) + E₁(v), v = e^y, which is ≥ 0 and vanishes at both ends; φ′ = −a₁; integrate by parts.
+// derivative of M(y) = e^{−v}(γ + y) + E₁(v), v = e^y, which is ≥ 0 and vanishes at both ends; φ′ = −a₁; integrate by
+// parts.
 #include "theory/quadrature.h"
 
 #include <algorithm>
@@ -23,8 +24,8 @@ namespace rootdk::theory {
 
 namespace {
 
-// Kernels are localised in y = x + s: below kTop because of e^{−v} (e^{−67} there), and above −ln n − kDepth because what n
-// keys can gather from further down is e^{−kDepth}.
+// Kernels are localised in y = x + s: below kTop because of e^{−v} (e^{−67} there), and above −ln n − kDepth because
+// what n keys can gather from further down is e^{−kDepth}.
 constexpr double kDepth = 30;
 
 // ∫₀^v (1 − e^{−u})/u du, for v ≤ 1.
@@ -67,7 +68,8 @@ struct Averages {
 // Where the Gaussian is at least as wide as the lattice: the kernels are tabulated in y, the Gaussian moves over them.
 class WideGaussian {
  public:
-  WideGaussian(double sigma, double keys, double step) : sigma_(sigma), step_(step), reach_(sigma * gaussian_tail(keys)) {
+  WideGaussian(double sigma, double keys, double step)
+      : sigma_(sigma), step_(step), reach_(sigma * gaussian_tail(keys)) {
     const double bottom = -std::log(keys) - kDepth;
     const auto count = static_cast<std::size_t>((kTop - bottom) / step) + 1;
     nodes_.reserve(count);
@@ -164,8 +166,9 @@ GaussianSoftmax integrate_over(const Gaussian& gaussian, double sigma, double n,
 
 double gaussian_tail(double keys) { return std::sqrt(2 * (std::log(keys) + 32)); }
 
-// The integrands are mixtures of e^{k(x + ln Z) − e^{x + ln Z}}, k ≥ power, over ln Z. Beyond σ_c ln Z spreads like a Gumbel
-// variable of scale σ/σ_c, and what is smooth on that scale needs no finer step: so the work does not grow with σ.
+// The integrands are mixtures of e^{k(x + ln Z) − e^{x + ln Z}}, k ≥ power, over ln Z. Beyond σ_c ln Z spreads like a
+// Gumbel variable of scale σ/σ_c, and what is smooth on that scale needs no finer step: so the work does not grow with
+// σ.
 OuterLattice outer_lattice(double sigma, double keys, double step, int power) {
   const double reach = sigma * gaussian_tail(keys), stretch = std::max(1.0, sigma / critical_sigma(keys));
   return {step * stretch, -std::log(keys) - reach - kDepth / power, reach + kTop};

@@ -5,8 +5,9 @@
 
 namespace rootdk::theory {
 
-// With y = ln(χ²/d) the density is proportional to e^{(d/2)(y − e^y)}, and y = z − e^{−z} makes its left end fall as fast as
-// its right one, for d = 1 too (Takahasi & Mori 1974). Then the trapezoidal rule in z, out to where the density is 1e-13.
+// With y = ln(χ²/d) the density is proportional to e^{(d/2)(y − e^y)}, and y = z − e^{−z} makes its left end fall as
+// fast as its right one, for d = 1 too (Takahasi & Mori 1974). Then the trapezoidal rule in z, out to where the density
+// is 1e-13.
 std::vector<SpreadNode> query_spread(std::int64_t dim_qk, double refinement) {
   constexpr double kMode = 0.56714329040978384;  // z = e^{−z}: y = 0
   constexpr double kEnd = 1e-13;

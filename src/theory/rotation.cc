@@ -52,7 +52,8 @@ Complex Phases::mean(double omega) const {
   // A geometric series: sin(Nω/2)/(N sin(ω/2))·e^{−iω(N−1)/2}, the last factor as e^{iω/2}·e^{−iωN/2}.
   const double half = (std::fabs(omega) <= std::numbers::pi ? omega : std::remainder(omega, 2 * std::numbers::pi)) / 2;
   if (half == 0) return 1;
-  const double c = std::cos(half), s = std::sin(half), cn = std::cos(parameter_ * half), sn = std::sin(parameter_ * half);
+  const double c = std::cos(half), s = std::sin(half), cn = std::cos(parameter_ * half),
+               sn = std::sin(parameter_ * half);
   const double factor = sn / (parameter_ * s);
   return {factor * (c * cn + s * sn), factor * (s * cn - c * sn)};
 }
@@ -84,10 +85,12 @@ Vector turned(const Vector& v, const Pairs& pairs, const Phases& phases) {
   return out;
 }
 
-TurnedInner::TurnedInner(const Matrix& m, const Matrix& s) : difference_(m.rows() / 2, m.rows() / 2), sum_(m.rows() / 2, m.rows() / 2) {
+TurnedInner::TurnedInner(const Matrix& m, const Matrix& s)
+    : difference_(m.rows() / 2, m.rows() / 2), sum_(m.rows() / 2, m.rows() / 2) {
   const auto parts = [](const Matrix& x, Eigen::Index p, Eigen::Index r) {
     const auto block = x.block<2, 2>(2 * p, 2 * r);
-    return std::pair(Complex(block(0, 0) + block(1, 1), block(1, 0) - block(0, 1)), Complex(block(0, 0) - block(1, 1), block(1, 0) + block(0, 1)));
+    return std::pair(Complex(block(0, 0) + block(1, 1), block(1, 0) - block(0, 1)),
+                     Complex(block(0, 0) - block(1, 1), block(1, 0) + block(0, 1)));
   };
   for (Eigen::Index p = 0; p < difference_.rows(); ++p)
     for (Eigen::Index r = 0; r < difference_.cols(); ++r) {
@@ -100,7 +103,8 @@ TurnedInner::TurnedInner(const Matrix& m, const Matrix& s) : difference_(m.rows(
 
 double TurnedInner::at(const Pairs& pairs, double distance) const {
   Eigen::VectorXcd phase(difference_.rows());
-  for (Eigen::Index p = 0; p < phase.size(); ++p) phase(p) = std::polar(1.0, -pairs.frequency[static_cast<std::size_t>(p)] * distance);
+  for (Eigen::Index p = 0; p < phase.size(); ++p)
+    phase(p) = std::polar(1.0, -pairs.frequency[static_cast<std::size_t>(p)] * distance);
   return (phase.transpose() * (difference_ * phase.conjugate() + sum_ * phase)).value().real();
 }
 

@@ -1,7 +1,7 @@
 // Rotary positions seen from the moments of k: what R M Rᵀ is at one distance, and on average over many.
 //
-// A pair of components is a complex number. A 2×2 block of M is then the map z ↦ u z + w z̄, and turning its two sides by α
-// and β multiplies u by e^{i(α−β)} and w by e^{i(α+β)}. So an average over distances is an average of such phases.
+// A pair of components is a complex number. A 2×2 block of M is then the map z ↦ u z + w z̄, and turning its two sides
+// by α and β multiplies u by e^{i(α−β)} and w by e^{i(α+β)}. So an average over distances is an average of such phases.
 #pragma once
 
 #include <complex>
@@ -13,8 +13,8 @@
 
 namespace rootdk::theory {
 
-/// The components of a head reordered: pair i is (2i, 2i+1). Those that do not turn come last, with frequency 0; a zero is
-/// added if their number is odd.
+/// The components of a head reordered: pair i is (2i, 2i+1). Those that do not turn come last, with frequency 0; a zero
+/// is added if their number is odd.
 struct Pairs {
   std::vector<std::int64_t> order;  ///< component at each place; −1 is the added zero
   std::vector<double> frequency;    ///< of each pair
@@ -40,8 +40,8 @@ class Phases {
   double parameter_;
 };
 
-/// ⟨M, R S Rᵀ⟩ at any distance, for M and S in pair order: their blocks are made complex numbers once, and a distance then takes one phase
-/// a pair.
+/// ⟨M, R S Rᵀ⟩ at any distance, for M and S in pair order: their blocks are made complex numbers once, and a distance
+/// then takes one phase a pair.
 class TurnedInner {
  public:
   TurnedInner(const Matrix& m, const Matrix& s);

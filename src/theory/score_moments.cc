@@ -20,7 +20,8 @@ ScoreMoments score_moments(std::span<const double> q, std::span<const double> k,
   const ConstMatrixMap queries = rows_of("q", q, dim_qk), keys = rows_of("k", k, dim_qk);
   const Vector query_mean = queries.colwise().mean(), key_mean = keys.colwise().mean();
   // Centred before multiplying: KᵀK/S − k̄k̄ᵀ would cancel.
-  const Matrix centred_q = queries.rowwise() - query_mean.transpose(), centred_k = keys.rowwise() - key_mean.transpose();
+  const Matrix centred_q = queries.rowwise() - query_mean.transpose(),
+               centred_k = keys.rowwise() - key_mean.transpose();
   const Matrix query_covariance = gram(centred_q.transpose()) / static_cast<double>(queries.rows());
   const Matrix key_covariance = gram(centred_k.transpose()) / static_cast<double>(keys.rows());
 

@@ -33,7 +33,8 @@ SoftmaxRow softmax_row(std::span<const double> scores) {
     depth += p * (top - scores[j]);
     const double on_diagonal = p * row.complements[j];
     row.trace_jacobian += on_diagonal;
-    row.jacobian_norm2 += on_diagonal * on_diagonal + 2 * p * p * row.sum_p2;  // and what lies beside it, with the keys so far
+    row.jacobian_norm2 +=
+        on_diagonal * on_diagonal + 2 * p * p * row.sum_p2;  // and what lies beside it, with the keys so far
     row.sum_p2 += p * p;
   }
   row.mean_score = top - depth;

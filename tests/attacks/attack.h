@@ -1,4 +1,5 @@
-// Hostile files, built where they are needed: each with the one message it must be refused with. They also seed the fuzzers.
+// Hostile files, built where they are needed: each with the one message it must be refused with. They also seed the
+// fuzzers.
 #pragma once
 
 #include <filesystem>

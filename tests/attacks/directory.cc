@@ -79,20 +79,26 @@ std::vector<Attack> directory_attacks() {
          write_file(here / "w.safetensors", good().substr(0, good().size() - 3));
        }},
       {"a shard that is an index", "",
-       "HERE/model.safetensors.index.json: byte 0: the header's length is 8388068008349082235, but at most 100000000 is taken",
-       [](const fs::path& here) { write_file(here / kIndex, R"({"weight_map":{"w":"model.safetensors.index.json"}})"); }},
-      link("a link to a file elsewhere", "HERE/link.safetensors: a symbolic link that leads out of its directory, to /dev/null",
+       "HERE/model.safetensors.index.json: byte 0: the header's length is 8388068008349082235, but at most 100000000 "
+       "is taken",
+       [](const fs::path& here) {
+         write_file(here / kIndex, R"({"weight_map":{"w":"model.safetensors.index.json"}})");
+       }},
+      link("a link to a file elsewhere",
+           "HERE/link.safetensors: a symbolic link that leads out of its directory, to /dev/null",
            [](const fs::path& path) { fs::create_symlink("/dev/null", path); }),
       link("a link to itself", "HERE/link.safetensors: cannot be opened: Too many levels of symbolic links",
            [](const fs::path& path) { fs::create_symlink("link.safetensors", path); }),
       link("a link to nothing", "HERE/link.safetensors: cannot be opened: No such file or directory",
            [](const fs::path& path) { fs::create_symlink("nothing", path); }),
-      link("a folder", "HERE/link.safetensors: not a regular file", [](const fs::path& path) { fs::create_directory(path); }),
+      link("a folder", "HERE/link.safetensors: not a regular file",
+           [](const fs::path& path) { fs::create_directory(path); }),
       link("a pipe without a writer", "HERE/link.safetensors: not a regular file",
            [](const fs::path& path) {
              if (mkfifo(path.c_str(), 0600) != 0) throw std::runtime_error("mkfifo");
            }),
-      {"a configuration elsewhere", "config", "HERE/config.json: a symbolic link that leads out of its directory, to /dev/null",
+      {"a configuration elsewhere", "config",
+       "HERE/config.json: a symbolic link that leads out of its directory, to /dev/null",
        [](const fs::path& here) {
          write_file(here / "model.safetensors", good());
          fs::create_symlink("/dev/null", here / "config.json");
@@ -105,7 +111,8 @@ std::vector<Attack> directory_attacks() {
          write_file(here / "m-00001-of-00002.gguf", one);
          write_file(here / "m-00002-of-00002.gguf", two.substr(0, two.size() - 2));
        }},
-      {"a name that paints the terminal", "\x1b[2J.gguf", "HERE/\\x1b[2J.gguf: byte 0: a GGUF file begins with \"GGUF\"",
+      {"a name that paints the terminal", "\x1b[2J.gguf",
+       "HERE/\\x1b[2J.gguf: byte 0: a GGUF file begins with \"GGUF\"",
        [](const fs::path& here) { write_file(here / "\x1b[2J.gguf", "nothing"); }},
   };
 }

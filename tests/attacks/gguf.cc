@@ -38,7 +38,8 @@ std::vector<Attack> gguf_attacks() {
   const auto alignment = [](auto number) {
     return GgufWriter().number("general.alignment", sizeof(number) == 4 ? kU32 : kU64, number).bytes();
   };
-  constexpr const char* kAlignment = "byte 24: general.alignment must be a whole number, a multiple of 8 from 8 to 2147483648";
+  constexpr const char* kAlignment =
+      "byte 24: general.alignment must be a whole number, a multiple of 8 from 8 to 2147483648";
   const std::string four = "1234";
   return {
       file("empty file", "", "byte 0: the file ends in the first four bytes: 4 bytes are wanted, 0 are left"),
@@ -49,7 +50,8 @@ std::vector<Attack> gguf_attacks() {
       file("2^60 tensors", many_tensors.bytes(),
            "byte 8: 1152921504606846976 tensors are claimed, but the 8 bytes that follow have room for 0 at most"),
       file("2^60 pairs", many_pairs.bytes(),
-           "byte 16: 1152921504606846976 metadata pairs are claimed, but the 0 bytes that follow have room for 0 at most"),
+           "byte 16: 1152921504606846976 metadata pairs are claimed, but the 0 bytes that follow have room for 0 at "
+           "most"),
       file("more pairs than there are", more_pairs.bytes(),
            "byte 60: a tensor's name is \"\": empty, not UTF-8 or with control characters"),
       file("a key of 2^60 bytes",
@@ -62,12 +64,14 @@ std::vector<Attack> gguf_attacks() {
       file("a key twice", twice.bytes(), "byte 38: the metadata have the key \"a\" twice"),
       file("an unknown type", value(13, "12345678"), "byte 33: value type 13 is not known"),
       file("a boolean of 2", value(kBool, "\x02"), "byte 37: a boolean is 2, but 0 or 1 is wanted"),
-      file("a number cut off", value(kU64, "1234"), "byte 37: the file ends in a value: 8 bytes are wanted, 4 are left"),
+      file("a number cut off", value(kU64, "1234"),
+           "byte 37: the file ends in a value: 8 bytes are wanted, 4 are left"),
       file("a text of 2^60 bytes", value(kText, Bytes().number(huge).raw(four).text()),
            "byte 45: the file ends in a text: 1152921504606846976 bytes are wanted, 4 are left"),
       file("an array of 2^60 numbers", value(kArray, gguf_array(kU64, huge, four)),
            "byte 41: an array claims 1152921504606846976 values, but the 4 bytes that follow have room for 0 at most"),
-      file("an array of 2^61 numbers, 0 bytes once multiplied", value(kArray, gguf_array(kU64, std::uint64_t{1} << 61, four)),
+      file("an array of 2^61 numbers, 0 bytes once multiplied",
+           value(kArray, gguf_array(kU64, std::uint64_t{1} << 61, four)),
            "byte 41: an array claims 2305843009213693952 values, but the 4 bytes that follow have room for 0 at most"),
       file("an array of 2^60 texts", value(kArray, gguf_array(kText, huge, gguf_text("x"))),
            "byte 41: an array claims 1152921504606846976 values, but the 9 bytes that follow have room for 1 at most"),
@@ -82,7 +86,8 @@ std::vector<Attack> gguf_attacks() {
       file("an alignment of 12", alignment(std::uint32_t{12}), kAlignment),
       file("an alignment of 2^63", alignment(std::uint64_t{1} << 63), kAlignment),
       file("a text for an alignment", GgufWriter().text("general.alignment", "32").bytes(), kAlignment),
-      file("a tensor's name of 2^60 bytes", tensor({"w", {1}, kGgmlF32, four}).replace(24, 8, Bytes().number(huge).text()),
+      file("a tensor's name of 2^60 bytes",
+           tensor({"w", {1}, kGgmlF32, four}).replace(24, 8, Bytes().number(huge).text()),
            "byte 24: a tensor's name has 1152921504606846976 bytes, but at most 65535 are taken"),
       file("a tensor's name that is not UTF-8", tensor({"\xc3(", {1}, kGgmlF32, four}),
            "byte 32: a tensor's name is \"\\xc3(\": empty, not UTF-8 or with control characters"),
@@ -90,7 +95,8 @@ std::vector<Attack> gguf_attacks() {
            "byte 32: a tensor's name is \"\\x1b]0;\": empty, not UTF-8 or with control characters"),
       file("a tensor twice", GgufWriter().tensor({"w", {1}, kGgmlF32, four}).tensor({"w", {1}, kGgmlF32, four}).bytes(),
            "byte 57: two tensors have the name \"w\""),
-      file("five axes", tensor({"w", {1, 1, 1, 1, 1}, kGgmlF32, four}), "byte 24: tensor \"w\": 5 axes, but at most 4 are taken"),
+      file("five axes", tensor({"w", {1, 1, 1, 1, 1}, kGgmlF32, four}),
+           "byte 24: tensor \"w\": 5 axes, but at most 4 are taken"),
       file("2^32 − 1 axes", tensor({"w", {}, kGgmlF32, four}).replace(33, 4, "\xff\xff\xff\xff"),
            "byte 24: tensor \"w\": 4294967295 axes, but at most 4 are taken"),
       file("an extent of 2^63", tensor({"w", {std::uint64_t{1} << 63}, kGgmlF32, four}),
@@ -123,10 +129,12 @@ std::vector<Attack> gguf_attacks() {
            GgufWriter().tensor({"a", {1}, kGgmlF32, four, 0}).tensor({"b", {1}, kGgmlF32, four, 0}).bytes(),
            "byte 57: tensor \"b\" begins at byte 96, inside tensor \"a\", which ends at 100"),
       {"texts without end in a hole", "a.gguf",
-       "HERE/a.gguf: byte 41: an array claims 268435456 values, but the 1073741775 bytes that follow have room for 134217721 at "
+       "HERE/a.gguf: byte 41: an array claims 268435456 values, but the 1073741775 bytes that follow have room for "
+       "134217721 at "
        "most",
        [=](const std::filesystem::path& here) {
-         // 2^28 empty texts, for which there is room in these 3 GiB of nothing. With more of it walking them would take hours.
+         // 2^28 empty texts, for which there is room in these 3 GiB of nothing. With more of it walking them would take
+         // hours.
          write_file(here / "a.gguf", value(kArray, gguf_array(kText, std::uint64_t{1} << 28, "")));
          std::filesystem::resize_file(here / "a.gguf", std::uint64_t{3} << 30);
        }},

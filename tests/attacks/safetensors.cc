@@ -19,7 +19,8 @@ std::string ones(int count) {
 }
 
 std::string nested(int depth) {
-  return "{\"w\":" + std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']') + "}";
+  return "{\"w\":" + std::string(static_cast<std::size_t>(depth), '[') +
+         std::string(static_cast<std::size_t>(depth), ']') + "}";
 }
 
 }  // namespace
@@ -27,7 +28,8 @@ std::string nested(int depth) {
 std::vector<Attack> safetensors_attacks() {
   const std::string_view eight = "12345678";
   return {
-      in_file("empty file", "a.safetensors", "", "byte 0: the file ends in the header's length: 8 bytes are wanted, 0 are left"),
+      in_file("empty file", "a.safetensors", "",
+              "byte 0: the file ends in the header's length: 8 bytes are wanted, 0 are left"),
       in_file("half a length", "a.safetensors", "\x10",
               "byte 0: the file ends in the header's length: 8 bytes are wanted, 1 are left"),
       in_file("header longer than the file", "a.safetensors", Bytes().number(std::uint64_t{100}).raw("{}").text(),
@@ -43,7 +45,8 @@ std::vector<Attack> safetensors_attacks() {
       header("header without an end", "{\"w\":", "", "byte 13: the header is not JSON here"),
       header("two headers", "{}{}", "", "byte 10: the header is not JSON here"),
       header("a NUL behind the header", std::string_view("{}\0", 3), "", "byte 10: the header is not JSON here"),
-      header("a header behind a NUL", std::string_view("{}  \0{\"w\":1}", 12), "", "byte 12: the header is not JSON here"),
+      header("a header behind a NUL", std::string_view("{}  \0{\"w\":1}", 12), "",
+             "byte 12: the header is not JSON here"),
       header("a NUL in the header", std::string_view("{\0}", 3), "", "byte 9: the header is not JSON here"),
       header("a comment", "{}//", "", "byte 10: the header is not JSON here"),
       header("not UTF-8", "{\"\xff\":1}", "", "byte 10: the header is not UTF-8 here"),
@@ -54,8 +57,9 @@ std::vector<Attack> safetensors_attacks() {
              "byte 29: __metadata__: \"a\" is a list, but a text is wanted"),
       header("the same tensor twice", R"({"w":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"w":{}})", "1234",
              "byte 61: the header has the key \"w\" twice"),
-      header("the same tensor twice, once in escapes", R"({"w":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"\u0077":{}})",
-             "1234", "byte 61: the header has the key \"w\" twice"),
+      header("the same tensor twice, once in escapes",
+             R"({"w":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"\u0077":{}})", "1234",
+             "byte 61: the header has the key \"w\" twice"),
       header("the same field twice", tensor(R"("dtype":"F32","dtype":"F64","shape":[],"data_offsets":[0,4])"), "1234",
              "byte 28: the header has the key \"dtype\" twice"),
       header("the same metadata twice", R"({"__metadata__":{"a":"1","a":"2"}})", "",
@@ -89,15 +93,18 @@ std::vector<Attack> safetensors_attacks() {
       header("a list in a shape", tensor(R"("dtype":"F32","shape":[[2]],"data_offsets":[0,8])"), eight,
              "byte 37: tensor \"w\": shape has a list, but whole numbers from 0 to 9223372036854775807 are wanted"),
       header("an extent of 2^63", tensor(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])"), eight,
-             "byte 37: tensor \"w\": shape has 9223372036854775808, but whole numbers from 0 to 9223372036854775807 are wanted"),
-      header(
-          "an extent of 2^65", tensor(R"("dtype":"F32","shape":[36893488147419103232],"data_offsets":[0,8])"), eight,
-          "byte 37: tensor \"w\": shape has 3.6893488147419103e+19, but whole numbers from 0 to 9223372036854775807 are wanted"),
-      header("a product that overflows to 2", tensor(R"("dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,8])"),
-             eight, "byte 9: tensor \"w\": no tensor of F32 can have the shape [4294967296, 4294967296, 2]"),
-      header("bytes that overflow to 8", tensor(R"("dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8])"), eight,
-             "byte 9: tensor \"w\": no tensor of F32 can have the shape [4611686018427387906]"),
-      header("an overflow hidden by a 0", tensor(R"("dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0])"), "",
+             "byte 37: tensor \"w\": shape has 9223372036854775808, but whole numbers from 0 to 9223372036854775807 "
+             "are wanted"),
+      header("an extent of 2^65", tensor(R"("dtype":"F32","shape":[36893488147419103232],"data_offsets":[0,8])"), eight,
+             "byte 37: tensor \"w\": shape has 3.6893488147419103e+19, but whole numbers from 0 to 9223372036854775807 "
+             "are wanted"),
+      header("a product that overflows to 2",
+             tensor(R"("dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,8])"), eight,
+             "byte 9: tensor \"w\": no tensor of F32 can have the shape [4294967296, 4294967296, 2]"),
+      header("bytes that overflow to 8", tensor(R"("dtype":"F32","shape":[4611686018427387906],"data_offsets":[0,8])"),
+             eight, "byte 9: tensor \"w\": no tensor of F32 can have the shape [4611686018427387906]"),
+      header("an overflow hidden by a 0",
+             tensor(R"("dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0])"), "",
              "byte 9: tensor \"w\": no tensor of F32 can have the shape [4294967296, 4294967296, 0]"),
       header("half a byte", tensor(R"("dtype":"F4","shape":[3],"data_offsets":[0,1])"), "1",
              "byte 9: tensor \"w\": no tensor of F4 can have the shape [3]"),
@@ -111,25 +118,30 @@ std::vector<Attack> safetensors_attacks() {
              "byte 56: tensor \"w\": data_offsets has -4, but whole numbers from 0 to 18446744073709551615 are wanted"),
       header("offsets beyond the file", tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), "1234",
              "byte 9: tensor \"w\": data_offsets are 0 and 8, but the data have 4 bytes"),
-      header("offsets of 2^64", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615])"),
-             "1234",
-             "byte 9: tensor \"w\": data_offsets are 18446744073709551612 and 18446744073709551615, but the data have 4 bytes"),
+      header("offsets of 2^64",
+             tensor(R"("dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615])"), "1234",
+             "byte 9: tensor \"w\": data_offsets are 18446744073709551612 and 18446744073709551615, but the data have "
+             "4 bytes"),
       header("offsets the wrong way round", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[8,4])"), eight,
              "byte 9: tensor \"w\": data_offsets are 8 and 4, but the data have 8 bytes"),
       header("a size that does not fit", tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), eight,
              "byte 9: tensor \"w\": 8 bytes, but F32 of shape [3] has 12"),
-      header("tensors that overlap",
-             R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-             eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 118"),
-      header("tensors in the same place",
-             R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
-             eight, "byte 9: tensor \"b\" begins at byte 113, inside tensor \"a\", which ends at 121"),
-      header("nothing inside something",
-             R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
-             eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 121"),
-      header("a gap between tensors",
-             R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-             eight, "byte 116: 1 bytes belong to no tensor"),
+      header(
+          "tensors that overlap",
+          R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+          eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 118"),
+      header(
+          "tensors in the same place",
+          R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
+          eight, "byte 9: tensor \"b\" begins at byte 113, inside tensor \"a\", which ends at 121"),
+      header(
+          "nothing inside something",
+          R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
+          eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 121"),
+      header(
+          "a gap between tensors",
+          R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+          eight, "byte 116: 1 bytes belong to no tensor"),
       header("a gap before the first", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), eight,
              "byte 62: 4 bytes belong to no tensor"),
       header("bytes behind the last", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), eight,

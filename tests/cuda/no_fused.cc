@@ -1,5 +1,5 @@
-// In place of the CPU's fused kernels where Highway is not installed: the reference remains, which is all that the tests on a GPU want of
-// the CPU.
+// In place of the CPU's fused kernels where Highway is not installed: the reference remains, which is all that the
+// tests on a GPU want of the CPU.
 #include "cpu/fused.h"
 
 namespace rootdk::cpu {

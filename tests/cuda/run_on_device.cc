@@ -52,15 +52,21 @@ struct Written {
 
   Result result(bool backward) const {
     Result r;
-    r.o = o.values(), r.lse = lse.values(), r.raw_max = raw_max.values(), r.score_max = score_max.values(), r.p_max = p_max.values();
-    r.guards_intact = o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() && score_max.guards_intact() && p_max.guards_intact();
-    for (const Buffer& row : full_rows) r.rows.push_back(row.values()), r.guards_intact = r.guards_intact && row.guards_intact();
-    if (!key_mass.empty()) r.key_mass = key_mass.values(), r.guards_intact = r.guards_intact && key_mass.guards_intact();
+    r.o = o.values(), r.lse = lse.values(), r.raw_max = raw_max.values(), r.score_max = score_max.values(),
+    r.p_max = p_max.values();
+    r.guards_intact = o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() &&
+                      score_max.guards_intact() && p_max.guards_intact();
+    for (const Buffer& row : full_rows)
+      r.rows.push_back(row.values()), r.guards_intact = r.guards_intact && row.guards_intact();
+    if (!key_mass.empty())
+      r.key_mass = key_mass.values(), r.guards_intact = r.guards_intact && key_mass.guards_intact();
     if (!backward) return r;
     r.d_q = d_q.values(), r.d_k = d_k.values(), r.d_v = d_v.values(), r.d_bias = d_bias.values();
     r.d_scale = {d_scale.begin(), d_scale.end()}, r.d_sink = {d_sink.begin(), d_sink.end()};
-    r.d_log_n_gain = {d_log_n_gain.begin(), d_log_n_gain.end()}, r.d_log_n_offset = {d_log_n_offset.begin(), d_log_n_offset.end()};
-    r.guards_intact = r.guards_intact && d_q.guards_intact() && d_k.guards_intact() && d_v.guards_intact() && d_bias.guards_intact();
+    r.d_log_n_gain = {d_log_n_gain.begin(), d_log_n_gain.end()},
+    r.d_log_n_offset = {d_log_n_offset.begin(), d_log_n_offset.end()};
+    r.guards_intact =
+        r.guards_intact && d_q.guards_intact() && d_k.guards_intact() && d_v.guards_intact() && d_bias.guards_intact();
     return r;
   }
 };
@@ -75,12 +81,14 @@ Plan bare_plan(const Case& c, Pass pass) {
 
 Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
-  for (std::int64_t head = 0; records.rows && head < stats.batch * stats.heads; ++head) stats.per_head.push_back(engine::reduce_head(plan, records, head));
+  for (std::int64_t head = 0; records.rows && head < stats.batch * stats.heads; ++head)
+    stats.per_head.push_back(engine::reduce_head(plan, records, head));
   return stats;
 }
 
 template <class Forward, class Backward>
-Result run_on_cpu(const Case& c, bool backward, bool with_records, const Forward& run_forward, const Backward& run_backward) {
+Result run_on_cpu(const Case& c, bool backward, bool with_records, const Forward& run_forward,
+                  const Backward& run_backward) {
   const bool full = with_records && c.problem.stats == StatsLevel::kFull;
   Written w(c, full);
   const auto host = [](Buffer& b) { return b.tensor(); };
@@ -96,7 +104,8 @@ Result run_on_cpu(const Case& c, bool backward, bool with_records, const Forward
   std::vector<HeadGradients> head_gradients(static_cast<std::size_t>(c.shape.batch * c.shape.heads_q));
   if (backward) {
     const BackwardInputs from{in.q, in.k, in.v, w.o.tensor(), w.lse.tensor(), c.d_o.tensor(), c.d_lse.tensor()};
-    const Gradients to{w.d_q.tensor(), w.d_k.tensor(), w.d_v.tensor(), w.d_scale, w.d_bias.tensor(), w.d_sink, w.d_log_n_gain, w.d_log_n_offset};
+    const Gradients to{w.d_q.tensor(),    w.d_k.tensor(), w.d_v.tensor(), w.d_scale,
+                       w.d_bias.tensor(), w.d_sink,       w.d_log_n_gain, w.d_log_n_offset};
     run_backward(base::BackwardCall{back, from, to, head_gradients.data(), nullptr});
   }
   Result r = w.result(backward);
@@ -111,15 +120,20 @@ Result run_exactly(const Case& c, bool backward) {
   return run_on_cpu(*c.exact(), backward, true, &cpu::reference_forward, &cpu::reference_backward);
 }
 
-Result run_plainly(const Case& c, bool backward) { return run_on_cpu(c, backward, false, &plain_forward, &plain_backward); }
+Result run_plainly(const Case& c, bool backward) {
+  return run_on_cpu(c, backward, false, &plain_forward, &plain_backward);
+}
 
-std::string chosen_kernel(const Case& c) { return gpu::choose(c.problem, c.shape, Pass::kForward, gpu::current_card()).kernel; }
+std::string chosen_kernel(const Case& c) {
+  return gpu::choose(c.problem, c.shape, Pass::kForward, gpu::current_card()).kernel;
+}
 
 Result run_on_device(const Case& c, const DeviceOptions& options) {
   Written w(c, c.problem.stats == StatsLevel::kFull && options.rows);
   // The case's buffers are not written; only their twins need a place to come from.
   const auto source = [](const Buffer& b) { return Twin(const_cast<Buffer&>(b)); };
-  Twin q = source(c.q), k = source(c.k), v = source(c.v), d_o = source(c.d_o), d_lse = source(c.d_lse), allowed = source(c.allowed), bias = source(c.bias);
+  Twin q = source(c.q), k = source(c.k), v = source(c.v), d_o = source(c.d_o), d_lse = source(c.d_lse),
+       allowed = source(c.allowed), bias = source(c.bias);
   std::vector<std::pair<Buffer*, Twin>> twins;
   const auto twin = [&](Buffer& b) {
     for (auto& [buffer, there] : twins)
@@ -132,7 +146,9 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   must(cudaMemcpy(seed.data(), &c.problem.dropout.seed, sizeof(std::uint64_t), cudaMemcpyHostToDevice), "seed");
   Plan plan = bare_plan(c, Pass::kForward), back = bare_plan(c, Pass::kBackward);
   for (Plan* p : {&plan, &back}) {
-    if (options.seed_there) p->problem.dropout.seed = ~c.problem.dropout.seed, p->problem.dropout.device_seed = reinterpret_cast<const std::uint64_t*>(seed.data());
+    if (options.seed_there)
+      p->problem.dropout.seed = ~c.problem.dropout.seed,
+      p->problem.dropout.device_seed = reinterpret_cast<const std::uint64_t*>(seed.data());
     p->problem.mask.allowed = c.allowed.empty() ? Tensor{} : allowed.tensor();
     p->problem.mask.bias = c.bias.empty() ? Tensor{} : bias.tensor();
     p->kernel = gpu::choose(p->problem, p->shape, p->pass, gpu::current_card()).kernel;
@@ -142,7 +158,8 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
 
   // Records, then the kernel's own: as the engine lays a workspace out.
   const std::size_t record_bytes = engine::records_bytes(plan), back_record_bytes = engine::records_bytes(back);
-  const std::size_t forward_bytes = record_bytes + gpu::forward_bytes(plan), backward_bytes = back_record_bytes + gpu::backward_bytes(back);
+  const std::size_t forward_bytes = record_bytes + gpu::forward_bytes(plan),
+                    backward_bytes = back_record_bytes + gpu::backward_bytes(back);
   DeviceMemory workspace(std::max(forward_bytes, backward_bytes) + 64), back_workspace(backward_bytes + 64);
   must(cudaMemset(workspace.data(), 0xFF, forward_bytes), "poison");
   must(cudaMemset(back_workspace.data(), 0xFF, backward_bytes), "poison");
@@ -155,8 +172,16 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   DeviceMemory sums((heads + sinks + 2 * gains) * sizeof(float) + 4);
   must(cudaMemset(sums.data(), 0xFF, (heads + sinks + 2 * gains) * sizeof(float)), "poison");
   auto* floats = reinterpret_cast<float*>(sums.data());
-  const BackwardInputs from{in.q, in.k, in.v, out.o, out.lse, d_o.tensor(), c.d_lse.empty() ? Tensor{} : d_lse.tensor()};
-  Gradients to{twin(w.d_q), twin(w.d_k), twin(w.d_v), {floats, heads}, {}, {floats + heads, sinks}, {floats + heads + sinks, gains}, {floats + heads + sinks + gains, gains}};
+  const BackwardInputs from{
+      in.q, in.k, in.v, out.o, out.lse, d_o.tensor(), c.d_lse.empty() ? Tensor{} : d_lse.tensor()};
+  Gradients to{twin(w.d_q),
+               twin(w.d_k),
+               twin(w.d_v),
+               {floats, heads},
+               {},
+               {floats + heads, sinks},
+               {floats + heads + sinks, gains},
+               {floats + heads + sinks + gains, gains}};
   if (!c.bias.empty()) to.d_bias = twin(w.d_bias);
   if (!options.sums) to.d_scale = {}, to.d_sink = {}, to.d_log_n_gain = {}, to.d_log_n_offset = {};
   base::Arena back_arena(back_workspace.data());
@@ -165,8 +190,11 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   cudaStream_t stream;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const auto enqueue = [&] {
-    gpu::forward({plan, in, out, records.rows, records.full, records.causes, records.gaps, workspace.data() + arena.used()}, stream);
-    if (options.backward) gpu::backward({back, from, to, back_records.heads, back_workspace.data() + back_arena.used()}, stream);
+    gpu::forward(
+        {plan, in, out, records.rows, records.full, records.causes, records.gaps, workspace.data() + arena.used()},
+        stream);
+    if (options.backward)
+      gpu::backward({back, from, to, back_records.heads, back_workspace.data() + back_arena.used()}, stream);
   };
   if (options.graph) {
     cudaGraph_t graph;
@@ -186,7 +214,8 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
 
   for (auto& [buffer, there] : twins) there.pull();
   const auto pull = [&](std::vector<float>& to_host, const float* device) {
-    if (!to_host.empty()) must(cudaMemcpy(to_host.data(), device, to_host.size() * sizeof(float), cudaMemcpyDeviceToHost), "sums");
+    if (!to_host.empty())
+      must(cudaMemcpy(to_host.data(), device, to_host.size() * sizeof(float), cudaMemcpyDeviceToHost), "sums");
   };
   if (options.backward && options.sums) {
     pull(w.d_scale, floats), pull(w.d_sink, floats + heads);
@@ -201,8 +230,11 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   base::Arena host_arena(aligned);
   r.stats = reduce(plan, engine::ForwardRecords::take(host_arena, plan));
   if (options.backward && back_records.heads) {
-    r.gradient_stats = {c.shape.batch, c.shape.heads_q, std::vector<HeadGradients>(static_cast<std::size_t>(c.shape.batch * c.shape.heads_q))};
-    must(cudaMemcpy(r.gradient_stats.per_head.data(), back_records.heads, r.gradient_stats.per_head.size() * sizeof(HeadGradients), cudaMemcpyDeviceToHost), "gradient statistics");
+    r.gradient_stats = {c.shape.batch, c.shape.heads_q,
+                        std::vector<HeadGradients>(static_cast<std::size_t>(c.shape.batch * c.shape.heads_q))};
+    must(cudaMemcpy(r.gradient_stats.per_head.data(), back_records.heads,
+                    r.gradient_stats.per_head.size() * sizeof(HeadGradients), cudaMemcpyDeviceToHost),
+         "gradient statistics");
   }
   return r;
 }

@@ -1,4 +1,5 @@
-// Runs a case on the GPU, and on the CPU's naive kernel without the engine: what a machine with nothing but the CUDA toolkit can build.
+// Runs a case on the GPU, and on the CPU's naive kernel without the engine: what a machine with nothing but the CUDA
+// toolkit can build.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
-// The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every gradient, statistics.
-// Std and CUDA only, so that it builds where nothing but the toolkit is installed.
+// The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every
+// gradient, statistics. Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | hidden | few | long | many | statistics_long]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | hidden | few | long | many |
+//   statistics_long]]]      one part only, for tools under which the rest would take too long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -32,9 +33,11 @@ void fail(std::uint64_t seed, const std::string& what, const Case& c) {
   const std::lock_guard lock(report);
   if (++failures > 20) return;
   const Shape& s = c.shape;
-  std::printf("FAILED seed %llu (%s, batch %lld, heads %lld/%lld, %lld x %lld, dims %lld %lld, %s): %s\n", static_cast<unsigned long long>(seed), name_of(s.dtype),
-              static_cast<long long>(s.batch), static_cast<long long>(s.heads_q), static_cast<long long>(s.heads_kv), static_cast<long long>(s.len_q),
-              static_cast<long long>(s.len_kv), static_cast<long long>(s.dim_qk), static_cast<long long>(s.dim_v), chosen_kernel(c).c_str(), what.c_str());
+  std::printf("FAILED seed %llu (%s, batch %lld, heads %lld/%lld, %lld x %lld, dims %lld %lld, %s): %s\n",
+              static_cast<unsigned long long>(seed), name_of(s.dtype), static_cast<long long>(s.batch),
+              static_cast<long long>(s.heads_q), static_cast<long long>(s.heads_kv), static_cast<long long>(s.len_q),
+              static_cast<long long>(s.len_kv), static_cast<long long>(s.dim_qk), static_cast<long long>(s.dim_v),
+              chosen_kernel(c).c_str(), what.c_str());
 }
 
 Result on_device(const Case& c, const DeviceOptions& options = {}) {
@@ -49,7 +52,8 @@ std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits =
   return c;
 }
 
-/// Zeros where nothing sees, and a copy of the case that holds poison there: a run of one has the bits of a run of the other.
+/// Zeros where nothing sees, and a copy of the case that holds poison there: a run of one has the bits of a run of the
+/// other.
 class Hidden {
  public:
   Hidden(Case& c, std::uint64_t seed) : case_(c), sight_(c), poisoned_(c.copy()) {
@@ -80,21 +84,25 @@ class Hidden {
 /// A problem without masks or anything else.
 void clear(Case& c) {
   c.problem = {};
-  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(), c.q_starts.clear(), c.kv_starts.clear();
+  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(),
+      c.q_starts.clear(), c.kv_starts.clear();
   c.table.clear(), c.allowed = {}, c.bias = {}, c.d_lse = {};
 }
 
 /// Tensors of the case's shape.
 void fill(Case& c, Rng& rng) {
   const Shape& s = c.shape;
-  c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, Layout::kRowMajor), c.d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, Layout::kRowMajor);
-  c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, Layout::kRowMajor), c.v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, Layout::kRowMajor);
+  c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, Layout::kRowMajor),
+  c.d_o = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_v}, Layout::kRowMajor);
+  c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, Layout::kRowMajor),
+  c.v = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, Layout::kRowMajor);
   for (Buffer* buffer : {&c.q, &c.k, &c.v, &c.d_o}) buffer->fill_normal(rng, 1);
   c.link();
 }
 
-/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach them. Of the backward ones
-/// only what the fast backward takes, too, which of what is drawn otherwise would be less than half; of the decoding ones few queries and more keys.
+/// Sizes and layouts that the fast kernels take, with the rest as drawn: else random sizes would hardly ever reach
+/// them. Of the backward ones only what the fast backward takes, too, which of what is drawn otherwise would be less
+/// than half; of the decoding ones few queries and more keys.
 enum class Fast { kAny, kBackward, kDecode };
 
 void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
@@ -104,8 +112,10 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
   Shape& s = c.shape;
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
-  if (rng.chance(0.3)) s.dim_qk = 8 * rng.integer(1, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);  // padded
-  if (backward && rng.chance(0.3)) s.dim_qk = 8 * rng.integer(17, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);
+  if (rng.chance(0.3))
+    s.dim_qk = 8 * rng.integer(1, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);  // padded
+  if (backward && rng.chance(0.3))
+    s.dim_qk = 8 * rng.integer(17, 32), s.dim_v = rng.chance(0.5) ? s.dim_qk : 8 * rng.integer(1, 32);
   s.batch = rng.integer(1, 2);
   s.heads_kv = rng.integer(1, 2);
   s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 5));
@@ -116,7 +126,8 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
     s.batch = rng.integer(1, 3);
     s.heads_q = s.heads_kv * (rng.chance(0.5) ? 4 : rng.log_integer(1, 40));
     s.len_q = rng.chance(0.5) ? 1 : rng.log_integer(1, 64 / s.group() + 1);
-    s.len_kv = rng.chance(0.2) ? std::max<std::int64_t>(1, 512 * rng.integer(1, 4) + rng.integer(-17, 17)) : rng.log_integer(1, 3000);
+    s.len_kv = rng.chance(0.2) ? std::max<std::int64_t>(1, 512 * rng.integer(1, 4) + rng.integer(-17, 17))
+                               : rng.log_integer(1, 3000);
     if (rng.chance(0.1)) s.len_q = 1, s.heads_q = s.heads_kv * rng.integer(1, 4), s.len_kv = rng.integer(8000, 40000);
   }
   const auto layout = [&] { return rng.chance(0.5) ? Layout::kRowMajor : Layout::kTokensFirst; };
@@ -129,7 +140,9 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.scale.push_back(static_cast<float>(0.01 + 0.5 * rng.uniform()));
   }
   if (rng.chance(0.4)) p.mask.causal = true;
-  if (rng.chance(0.2)) p.mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1, rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
+  if (rng.chance(0.2))
+    p.mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1,
+                           rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
   if (rng.chance(0.2))
     for (std::int64_t b = 0; b < s.batch; ++b) c.key_lengths.push_back(rng.integer(0, s.len_kv));
   if (rng.chance(0.15)) {
@@ -143,7 +156,8 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
   if (chance(0.15)) p.soft_cap = static_cast<float>(1 + 30 * rng.uniform());
   if (chance(0.1))
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.slopes.push_back(static_cast<float>(0.3 * rng.uniform()));
-  const Extents pairs = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.2) ? 1 : s.len_q, rng.chance(0.2) ? 1 : s.len_kv};
+  const Extents pairs = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.2) ? 1 : s.len_q,
+                         rng.chance(0.2) ? 1 : s.len_kv};
   if (chance(0.1)) {
     c.allowed = Buffer(DType::kBool, pairs, layout());
     for (std::int64_t b = 0; b < pairs[0]; ++b)
@@ -155,7 +169,8 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
     c.bias = Buffer(rng.chance(0.5) ? DType::kF32 : s.dtype, pairs, layout());
     c.bias.fill_normal(rng, 1);
   }
-  if (chance(0.1) && c.allowed.empty()) p.scale = rng.chance(0.5) ? p.scale.with_entropy_invariance() : p.scale.with_ssmax(rng.normal() / 2, rng.normal());
+  if (chance(0.1) && c.allowed.empty())
+    p.scale = rng.chance(0.5) ? p.scale.with_entropy_invariance() : p.scale.with_ssmax(rng.normal() / 2, rng.normal());
   if (chance(0.1)) p.dropout = {static_cast<float>(0.9 * rng.uniform()), rng.next()};
   c.q = Buffer(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, layout());
   c.k = Buffer(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_qk}, layout());
@@ -172,9 +187,10 @@ void make_fast(Case& c, std::uint64_t seed, Fast kind = Fast::kAny) {
   c.link();
 }
 
-/// What the sanitizers go through, of which they can do little: every dim of the fast backward, causal and not. Six of several tiles; six with more tiles of keys than a
-/// card has multiprocessors, so that a block has more than one; six of one row and many keys, where blocks that wait for each other have loaded all they need before
-/// others have started.
+/// What the sanitizers go through, of which they can do little: every dim of the fast backward, causal and not. Six of
+/// several tiles; six with more tiles of keys than a card has multiprocessors, so that a block has more than one; six
+/// of one row and many keys, where blocks that wait for each other have loaded all they need before others have
+/// started.
 void make_few(Case& c, std::uint64_t seed) {
   Rng rng(seed);
   const bool many = seed / 6 % 3 == 1, one_row = seed / 6 % 3 == 2;
@@ -203,34 +219,50 @@ void make_masked(Case& c, std::uint64_t seed, Fast kind) {
   Shape& s = c.shape;
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
-  s.batch = rng.integer(1, 2), s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 4));
+  s.batch = rng.integer(1, 2), s.heads_kv = rng.integer(1, 2),
+  s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.integer(2, 4));
   s.len_kv = rng.chance(0.5) ? rng.integer(1, 600) : rng.log_integer(1, 900);
-  s.len_q = rng.chance(0.2) ? rng.integer(1, 8) : rng.chance(0.3) ? std::min<std::int64_t>(s.len_kv, 512) : rng.integer(1, 512);
-  if (kind == Fast::kDecode) s.len_q = rng.integer(1, 4), s.len_kv = rng.chance(0.7) ? rng.integer(1, 3000) : rng.integer(3000, 12000);
-  if (gpu::current_card().major < 9) s.len_q = (s.len_q + 7) / 8, s.len_kv = (s.len_kv + 7) / 8, s.dim_qk = s.dim_v = s.dim_qk / 2;  // nothing is fast there
+  s.len_q = rng.chance(0.2)   ? rng.integer(1, 8)
+            : rng.chance(0.3) ? std::min<std::int64_t>(s.len_kv, 512)
+                              : rng.integer(1, 512);
+  if (kind == Fast::kDecode)
+    s.len_q = rng.integer(1, 4), s.len_kv = rng.chance(0.7) ? rng.integer(1, 3000) : rng.integer(3000, 12000);
+  if (gpu::current_card().major < 9)
+    s.len_q = (s.len_q + 7) / 8, s.len_kv = (s.len_kv + 7) / 8,
+    s.dim_qk = s.dim_v = s.dim_qk / 2;  // nothing is fast there
   clear(c);
   Problem& p = c.problem;
   Mask& mask = p.mask;
   const bool dense = kind != Fast::kBackward;  // which the fast backward does not take
-  while (!mask.causal && !mask.window && c.key_lengths.empty() && !mask.documents && c.allowed.empty() && c.bias.empty()) {
+  while (!mask.causal && !mask.window && c.key_lengths.empty() && !mask.documents && c.allowed.empty() &&
+         c.bias.empty()) {
     mask.causal = rng.chance(0.4);
-    if (rng.chance(0.2)) mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1, rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
+    if (rng.chance(0.2))
+      mask.window = Window{rng.log_integer(1, s.len_kv + 2) - 1,
+                           rng.chance(0.5) ? Window::kUnbounded : rng.log_integer(1, s.len_kv + 2) - 1};
     if (rng.chance(0.35))
-      for (std::int64_t b = 0; b < s.batch; ++b) c.key_lengths.push_back(rng.chance(0.5) ? std::max<std::int64_t>(0, s.len_kv - rng.integer(0, 70)) : rng.integer(0, s.len_kv));
+      for (std::int64_t b = 0; b < s.batch; ++b)
+        c.key_lengths.push_back(rng.chance(0.5) ? std::max<std::int64_t>(0, s.len_kv - rng.integer(0, 70))
+                                                : rng.integer(0, s.len_kv));
     if (rng.chance(0.25)) {
       const std::int64_t documents = rng.integer(1, 4);
-      mask.documents = Documents{}, c.q_starts = starts(rng, s.len_q, documents), c.kv_starts = starts(rng, s.len_kv, documents);
+      mask.documents = Documents{}, c.q_starts = starts(rng, s.len_q, documents),
+      c.kv_starts = starts(rng, s.len_kv, documents);
     }
     switch (rng.integer(0, 5)) {
-      case 0: case 1: mask.diagonal = Diagonal::top_left(); break;
+      case 0:
+      case 1: mask.diagonal = Diagonal::top_left(); break;
       case 2: mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv)); break;
-      case 3: if (!c.key_lengths.empty() && !mask.documents) mask.diagonal = Diagonal::last_key(); break;
+      case 3:
+        if (!c.key_lengths.empty() && !mask.documents) mask.diagonal = Diagonal::last_key();
+        break;
       default: break;
     }
     // A boolean mask, or biases of −∞: of pairs, of whole keys and of whole queries.
     for (const bool boolean : {true, false}) {
       if (!dense || !rng.chance(0.2)) continue;
-      const Extents shape = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q, rng.chance(0.3) ? 1 : s.len_q, rng.chance(0.1) ? 1 : s.len_kv};
+      const Extents shape = {rng.chance(0.5) ? 1 : s.batch, rng.chance(0.5) ? 1 : s.heads_q,
+                             rng.chance(0.3) ? 1 : s.len_q, rng.chance(0.1) ? 1 : s.len_kv};
       Buffer& t = boolean ? c.allowed : c.bias;
       t = Buffer(boolean ? DType::kBool : rng.chance(0.5) ? DType::kF32 : s.dtype, shape);
       if (!boolean) t.fill_normal(rng, 1);
@@ -241,7 +273,8 @@ void make_masked(Case& c, std::uint64_t seed, Fast kind) {
         for (std::int64_t h = 0; h < shape[1]; ++h)
           for (std::int64_t i = 0; i < shape[2]; ++i)
             for (std::int64_t j = 0; j < shape[3]; ++j) {
-              const bool hides = queries[static_cast<std::size_t>(i)] || keys[static_cast<std::size_t>(j)] || rng.chance(0.2);
+              const bool hides =
+                  queries[static_cast<std::size_t>(i)] || keys[static_cast<std::size_t>(j)] || rng.chance(0.2);
               if (boolean) t.set(b, h, i, j, hides ? 0 : 1);
               else if (hides) t.set(b, h, i, j, -std::numeric_limits<double>::infinity());
             }
@@ -264,7 +297,8 @@ void make_masked(Case& c, std::uint64_t seed, Fast kind) {
   p.stats = static_cast<StatsLevel>(rng.integer(0, 2));
   if (p.stats != StatsLevel::kFull) return;
   if (rng.chance(0.3)) p.stats_options.sample = rng.integer(2, 4), p.stats_options.sample_offset = rng.integer(0, 1);
-  p.stats_options.gaps = rng.chance(0.5), p.stats_options.key_mass = rng.chance(0.5), p.stats_options.by_keys = rng.chance(0.3);
+  p.stats_options.gaps = rng.chance(0.5), p.stats_options.key_mass = rng.chance(0.5),
+  p.stats_options.by_keys = rng.chance(0.3);
 }
 
 /// What is hidden stays hidden: from all, and from those that do not see it.
@@ -276,7 +310,8 @@ void hidden(std::uint64_t seed) {
   const Hidden hidden(*c, seed);
   const Result zeros = on_device(*c, options);
   std::string wrong = hidden.leaks(zeros, options);
-  if (seed % 2 == 0) wrong += Yardstick(*c, run_plainly(*c, options.backward), run_exactly(*c, options.backward)).judge(zeros);
+  if (seed % 2 == 0)
+    wrong += Yardstick(*c, run_plainly(*c, options.backward), run_exactly(*c, options.backward)).judge(zeros);
   const Stain stain(*c, hidden.sight(), seed);
   if (stain.found()) {
     const auto poisoned = c->copy();
@@ -298,11 +333,13 @@ void sweep(std::uint64_t seed, Sizes sizes) {
   const Result result = on_device(*c);
   const std::string wrong = yardstick.judge(result) + hidden.leaks(result);
   if (!wrong.empty()) fail(seed, wrong, *c);
-  if (c->problem.dropout.p > 0 && !result.same_as(on_device(*c, {.seed_there = true}))) fail(seed, "other bits where the seed lies on the device", *c);
+  if (c->problem.dropout.p > 0 && !result.same_as(on_device(*c, {.seed_there = true})))
+    fail(seed, "other bits where the seed lies on the device", *c);
   if (sizes == Sizes::kFastBackward || sizes == Sizes::kFew) {
     if (!result.rounded_backward) fail(seed, "not the fast backward", *c);
     const Result alone = on_device(*c, {.sums = false});
-    if (alone.d_q != result.d_q || alone.d_k != result.d_k || alone.d_v != result.d_v) fail(seed, "gradients have other bits without the sums over rows", *c);
+    if (alone.d_q != result.d_q || alone.d_k != result.d_k || alone.d_v != result.d_v)
+      fail(seed, "gradients have other bits without the sums over rows", *c);
   }
   const std::lock_guard lock(report);
   ++problems;
@@ -317,10 +354,12 @@ void decode(std::uint64_t seed) {
   c->problem.stats = seed % 4 == 0 ? StatsLevel::kNone : StatsLevel::kBasic;
   const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false});
-  std::string wrong = Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false});
+  std::string wrong =
+      Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false});
   for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
     const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
-    if (x.rows_counted != y.rows_counted || x.rows_masked != y.rows_masked || x.rows_not_finite != y.rows_not_finite) wrong += "other rows; ";
+    if (x.rows_counted != y.rows_counted || x.rows_masked != y.rows_masked || x.rows_not_finite != y.rows_not_finite)
+      wrong += "other rows; ";
   }
   if (!wrong.empty()) fail(seed, wrong, *c);
   const std::lock_guard lock(report);
@@ -330,7 +369,8 @@ void decode(std::uint64_t seed) {
 
 constexpr double kU = 0x1p-24;
 
-/// Where two numbers are further apart than rounding explains: tests/stats_full_test.cc has the derivation of the bounds.
+/// Where two numbers are further apart than rounding explains: tests/stats_full_test.cc has the derivation of the
+/// bounds.
 struct Compare {
   std::string out;
   void close(double fast, double exact, double allowed, const char* what) {
@@ -340,7 +380,8 @@ struct Compare {
     out += line;
   }
   void spread(const Spread& fast, const Spread& exact, double score, double relative, const char* what) {
-    if (fast.pairs != exact.pairs || fast.within_degrees != exact.within_degrees) out += std::string(what) + ": other pairs; ";
+    if (fast.pairs != exact.pairs || fast.within_degrees != exact.within_degrees)
+      out += std::string(what) + ": other pairs; ";
     if (exact.pairs == 0) return;
     const auto n = static_cast<double>(exact.pairs);
     const auto bound = [&](double m2) { return 2 * score * std::sqrt(m2 * n) + n * score * score + relative * m2; };
@@ -353,27 +394,32 @@ struct Compare {
 };
 
 /// Whether the head's largest score is where the kernel says: there may be others as large but for rounding.
-void place_of_largest(Compare& compare, const Case& c, const Spread& fast, const Spread& exact, std::size_t h, double allowed) {
-  if ((fast.max_query < 0) != (exact.max_query < 0)) compare.out += "the largest score is in a sampled row, or is not; ";
+void place_of_largest(Compare& compare, const Case& c, const Spread& fast, const Spread& exact, std::size_t h,
+                      double allowed) {
+  if ((fast.max_query < 0) != (exact.max_query < 0))
+    compare.out += "the largest score is in a sampled row, or is not; ";
   if (fast.max_query < 0 || c.problem.scale.by_row() || !c.table.empty()) return;
   const Shape& s = c.shape;
   const auto heads = static_cast<std::size_t>(s.heads_q);
   const auto b = static_cast<std::int64_t>(h / heads), head = static_cast<std::int64_t>(h % heads);
   const std::int64_t query = fast.max_query - c.problem.stats_options.first_query;
   double dot = 0;
-  for (std::int64_t d = 0; d < s.dim_qk; ++d) dot += c.q.get(b, head, query, d) * c.k.get(b, head / s.group(), fast.max_key, d);
+  for (std::int64_t d = 0; d < s.dim_qk; ++d)
+    dot += c.q.get(b, head, query, d) * c.k.get(b, head / s.group(), fast.max_key, d);
   compare.close(dot * c.problem.scale.factor(head, s.dim_qk), exact.max, allowed, "the score where the largest is");
 }
 
 /// Heads' statistics against the reference's.
 void compare_heads(Compare& compare, const Case& c, const Result& exact, const Result& fast) {
   const Floors floor = floors(c, exact, Rounds::of(fast));
-  const double n = static_cast<double>(c.shape.len_kv), rows = static_cast<double>(c.shape.len_q), log_n = std::log(std::max(2.0, n));
+  const double n = static_cast<double>(c.shape.len_kv), rows = static_cast<double>(c.shape.len_q),
+               log_n = std::log(std::max(2.0, n));
   if (!fast.guards_intact) compare.out += "wrote outside an output; ";
   for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
     const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
     if (x.rows_not_finite || y.rows_not_finite) continue;
-    if (x.rows_counted != y.rows_counted || x.rows_sampled != y.rows_sampled || x.rows_masked != y.rows_masked) compare.out += "other rows; ";
+    if (x.rows_counted != y.rows_counted || x.rows_sampled != y.rows_sampled || x.rows_masked != y.rows_masked)
+      compare.out += "other rows; ";
     compare.spread(x.raw, y.raw, 2 * floor.raw_max, 8 * (n + rows) * kU, "raw");
     compare.spread(x.score, y.score, 2 * floor.score_max, 8 * (n + rows) * kU, "score");
     const double relative = 4 * floor.score_max + 8 * n * kU;
@@ -383,7 +429,8 @@ void compare_heads(Compare& compare, const Case& c, const Result& exact, const R
     compare.close(x.softmax.trace_j, y.softmax.trace_j, 3 * relative, "trace_j");
     compare.close(x.softmax.frobenius_j, y.softmax.frobenius_j, 12 * relative, "frobenius_j");
     compare.close(x.softmax.sink_mass, y.softmax.sink_mass, relative, "sink_mass");
-    // f32 adds up eight rows and the squares of four columns, each rounded, about a row that is as far from the mean as any: some 50 roundings.
+    // f32 adds up eight rows and the squares of four columns, each rounded, about a row that is as far from the mean as
+    // any: some 50 roundings.
     for (double Causes::*cause : {&Causes::q_square, &Causes::k_variance, &Causes::key_mean_square})
       compare.close(x.causes.*cause, y.causes.*cause, 64 * kU * (1 + y.causes.*cause), "causes");
     compare.close(x.causes.scale_square, y.causes.scale_square, 1e-9 * (1 + y.causes.scale_square), "scale_square");
@@ -395,7 +442,8 @@ void compare_heads(Compare& compare, const Case& c, const Result& exact, const R
     const double relative_mass = 4 * floor.score_max + 4 * floor.lse + 8 * kU;
     const auto len_kv = static_cast<std::size_t>(c.shape.len_kv);
     for (std::size_t j = 0; j < len_kv && !fast.key_mass.empty(); ++j)
-      compare.close(fast.key_mass[h * len_kv + j], exact.key_mass[h * len_kv + j], relative_mass * rows + kU, "key_mass");
+      compare.close(fast.key_mass[h * len_kv + j], exact.key_mass[h * len_kv + j], relative_mass * rows + kU,
+                    "key_mass");
     place_of_largest(compare, c, x.raw, y.raw, h, 2 * floor.raw_max);
     if (x.by_keys.size() != y.by_keys.size()) compare.out += "other buckets; ";
     for (std::size_t k = 0; k < std::min(x.by_keys.size(), y.by_keys.size()); ++k)
@@ -411,8 +459,10 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
   if (c->shape.len_q == 0) return;
   Rng rng(seed ^ 0x57A75);
   c->problem.stats = StatsLevel::kFull;
-  if (rng.chance(0.3)) c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
-  c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5), c->problem.stats_options.by_keys = rng.chance(0.3);
+  if (rng.chance(0.3))
+    c->problem.stats_options.sample = rng.integer(2, 4), c->problem.stats_options.sample_offset = rng.integer(0, 1);
+  c->problem.stats_options.gaps = rng.chance(0.5), c->problem.stats_options.key_mass = rng.chance(0.5),
+  c->problem.stats_options.by_keys = rng.chance(0.3);
   const bool by_row = rng.chance(0.5);
   const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c), fast = on_device(*c, {.rows = by_row});
@@ -421,8 +471,10 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
   Compare compare;
   compare.out = hidden.leaks(fast, {.rows = by_row});
   compare_heads(compare, *c, exact, fast);
-  // Norms of what the sweep holds against the reference element by element: | ‖x‖ − ‖y‖ | ≤ ‖x − y‖ ≤ √count · the largest error.
-  const double q_count = rows * static_cast<double>(c->shape.dim_qk), k_count = n * static_cast<double>(c->shape.dim_qk), v_count = n * static_cast<double>(c->shape.dim_v);
+  // Norms of what the sweep holds against the reference element by element: | ‖x‖ − ‖y‖ | ≤ ‖x − y‖ ≤ √count · the
+  // largest error.
+  const double q_count = rows * static_cast<double>(c->shape.dim_qk),
+               k_count = n * static_cast<double>(c->shape.dim_qk), v_count = n * static_cast<double>(c->shape.dim_v);
   for (std::size_t h = 0; h < fast.gradient_stats.per_head.size(); ++h) {
     const HeadGradients &x = fast.gradient_stats.per_head[h], &y = exact.gradient_stats.per_head[h];
     compare.close(std::sqrt(x.d_scores), std::sqrt(y.d_scores), std::sqrt(rows * n) * floor.d_bias, "norm of dS");
@@ -440,7 +492,8 @@ void full_statistics(std::uint64_t seed, bool fast_sizes) {
   if (!compare.out.empty()) fail(seed, compare.out, *c);
 }
 
-/// Sampled statistics of so many rows that those that are sampled get multiprocessors of their own. Few keys, so that the double reference is done with them.
+/// Sampled statistics of so many rows that those that are sampled get multiprocessors of their own. Few keys, so that
+/// the double reference is done with them.
 void many_rows(std::uint64_t seed) {
   static std::counting_semaphore<> room(4);  // each takes up to 3 GB
   room.acquire();
@@ -450,19 +503,22 @@ void many_rows(std::uint64_t seed) {
   s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
   s.dim_qk = s.dim_v = std::int64_t{64} << seed % 3;
   s.batch = 2, s.heads_kv = 8, s.heads_q = 16;
-  s.len_q = (s.dim_qk == 64 ? 9600 : 6400) + rng.integer(0, 200), s.len_kv = rng.chance(0.3) ? rng.integer(130, 200) : rng.integer(20, 60);
+  s.len_q = (s.dim_qk == 64 ? 9600 : 6400) + rng.integer(0, 200),
+  s.len_kv = rng.chance(0.3) ? rng.integer(130, 200) : rng.integer(20, 60);
   clear(*c);
   Problem& p = c->problem;
   if (rng.chance(0.5)) p.mask.causal = true, p.mask.diagonal = Diagonal::at(rng.integer(-s.len_q, s.len_kv));
   if (rng.chance(0.3))
     for (std::int64_t b = 0; b < s.batch; ++b) c->key_lengths.push_back(rng.integer(0, s.len_kv));
   p.stats = StatsLevel::kFull;
-  p.stats_options.sample = rng.integer(2, 12), p.stats_options.sample_offset = rng.integer(0, p.stats_options.sample - 1);
+  p.stats_options.sample = rng.integer(2, 12),
+  p.stats_options.sample_offset = rng.integer(0, p.stats_options.sample - 1);
   fill(*c, rng);
   const Hidden hidden(*c, seed);
   const Result exact = run_exactly(*c, false), fast = on_device(*c, {.backward = false, .rows = false});
   Compare compare;
-  compare.out = Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false, .rows = false});
+  compare.out =
+      Yardstick(*c, run_plainly(*c, false), exact).judge(fast) + hidden.leaks(fast, {.backward = false, .rows = false});
   compare_heads(compare, *c, exact, fast);
   const Result replayed = on_device(*c, {.backward = false, .rows = false, .graph = true});
   if (!fast.same_as(replayed)) compare.out += "a replayed graph has other bits; ";
@@ -489,9 +545,9 @@ void same_bits(std::uint64_t seed, bool fast, Fast kind = Fast::kAny) {
     }
 }
 
-/// Lengths of many tiles, where the double reference would take hours: the fast backward against the plain kernel's. Rounding p and dS to the storage
-/// dtype, and the results of both, leaves each term off by a relative half ulp four times at most, whatever its sign, so that errors cancel
-/// as the terms do.
+/// Lengths of many tiles, where the double reference would take hours: the fast backward against the plain kernel's.
+/// Rounding p and dS to the storage dtype, and the results of both, leaves each term off by a relative half ulp four
+/// times at most, whatever its sign, so that errors cancel as the terms do.
 void long_rows(std::uint64_t seed) {
   const auto c = device_case(seed);
   make_fast(*c, seed);
@@ -499,13 +555,16 @@ void long_rows(std::uint64_t seed) {
   Shape& s = c->shape;
   s.dim_qk = s.dim_v = std::int64_t{64} << rng.integer(0, 2);
   s.batch = 1, s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * rng.integer(1, 2);
-  s.len_kv = rng.integer(1000, 40000), s.len_q = rng.chance(0.5) ? rng.integer(1000, 6000) : std::min<std::int64_t>(s.len_kv, 8000);
+  s.len_kv = rng.integer(1000, 40000),
+  s.len_q = rng.chance(0.5) ? rng.integer(1000, 6000) : std::min<std::int64_t>(s.len_kv, 8000);
   Problem& p = c->problem;
   clear(*c);
   if (rng.chance(0.4)) p.mask.causal = true;
   if (rng.chance(0.2)) p.mask.window = Window{rng.integer(0, 3000), rng.integer(0, 3000)};
   if (rng.chance(0.15)) c->key_lengths.push_back(rng.integer(0, s.len_kv));
-  if (rng.chance(0.2)) p.mask.documents = Documents{}, c->q_starts = {0, rng.integer(0, s.len_q), s.len_q}, c->kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
+  if (rng.chance(0.2))
+    p.mask.documents = Documents{}, c->q_starts = {0, rng.integer(0, s.len_q), s.len_q},
+    c->kv_starts = {0, rng.integer(0, s.len_kv), s.len_kv};
   fill(*c, rng);
   const Hidden hidden(*c, seed);
   const Result fast = on_device(*c), plain = on_device(*c, {.back_kernel = "plain"});
@@ -520,7 +579,11 @@ void long_rows(std::uint64_t seed) {
       error += difference * difference, norm += y * y;
     }
     char line[96];
-    std::snprintf(line, sizeof line, "%s is off by %.2g of its norm", member == &Result::d_q ? "d_q" : member == &Result::d_k ? "d_k" : "d_v", std::sqrt(error / norm));
+    std::snprintf(line, sizeof line, "%s is off by %.2g of its norm",
+                  member == &Result::d_q   ? "d_q"
+                  : member == &Result::d_k ? "d_k"
+                                           : "d_v",
+                  std::sqrt(error / norm));
     if (!(error <= allowed * allowed * norm)) fail(seed, line, *c);
   }
 }
@@ -538,7 +601,8 @@ void statistics_of_long_rows(int count, std::uint64_t first) {
   in_parallel("full statistics, long rows", count, first, [](std::uint64_t number) {
     const std::string wrong = long_statistics(number);
     const std::lock_guard lock(report);
-    if (!wrong.empty() && ++failures <= 20) std::printf("FAILED problem %llu, %s\n", static_cast<unsigned long long>(number), wrong.c_str());
+    if (!wrong.empty() && ++failures <= 20)
+      std::printf("FAILED problem %llu, %s\n", static_cast<unsigned long long>(number), wrong.c_str());
   });
 }
 
@@ -550,19 +614,24 @@ int main(int count, std::uint64_t first, const std::string& only) {
   const Gpu card = gpu::current_card();
   std::printf("%s, sm_%d%d, %d multiprocessors\n", card.name.c_str(), card.major, card.minor, card.multiprocessors);
   const auto backward = [&](int problems) {
-    in_parallel("sweep, the fast backward", problems, first + 700000, [](std::uint64_t seed) { sweep(seed, Sizes::kFastBackward); });
+    in_parallel("sweep, the fast backward", problems, first + 700000,
+                [](std::uint64_t seed) { sweep(seed, Sizes::kFastBackward); });
   };
   const auto decoding = [&](int problems) {
     in_parallel("sweep, few queries", problems, first + 800000, decode);
-    in_parallel("the same bits, few queries", problems / 4, first + 900000, [](std::uint64_t seed) { same_bits(seed, true, Fast::kDecode); });
+    in_parallel("the same bits, few queries", problems / 4, first + 900000,
+                [](std::uint64_t seed) { same_bits(seed, true, Fast::kDecode); });
   };
   if (!only.empty()) {
-    if (only == "first") in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
-    else if (only == "statistics") in_parallel("full statistics", count, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
+    if (only == "first")
+      in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
+    else if (only == "statistics")
+      in_parallel("full statistics", count, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
     else if (only == "backward") backward(count);
     else if (only == "decode") decoding(count);
     else if (only == "hidden") in_parallel("what is hidden", count, first + 1100000, hidden);
-    else if (only == "few") in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
+    else if (only == "few")
+      in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "statistics_long") statistics_of_long_rows(count, first);
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
@@ -570,19 +639,25 @@ int main(int count, std::uint64_t first, const std::string& only) {
     return failures == 0 ? 0 : 1;
   }
   in_parallel("sweep, all problems", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kAny); });
-  in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000, [](std::uint64_t seed) { sweep(seed, Sizes::kFast); });
+  in_parallel("sweep, sizes of the fast kernels", count / 2, first + 100000,
+              [](std::uint64_t seed) { sweep(seed, Sizes::kFast); });
   const bool fast = card.major == 9;  // else there is nothing but the plain kernels
   if (fast) backward(count / 4);
   decoding(count / 4);
   in_parallel("what is hidden", count / 4, first + 1100000, hidden);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
-  in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000, [](std::uint64_t seed) { full_statistics(seed, true); });
+  in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000,
+              [](std::uint64_t seed) { full_statistics(seed, true); });
   in_parallel("full statistics, sampled from many rows", count / 200, first + 1000000, many_rows);
-  if (count >= 80) statistics_of_long_rows(fast ? kLongOnHopper + kLongOnPlain : kLongOnPlain, fast ? 0 : kLongOnHopper);
+  if (count >= 80)
+    statistics_of_long_rows(fast ? kLongOnHopper + kLongOnPlain : kLongOnPlain, fast ? 0 : kLongOnHopper);
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
-  in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000, [](std::uint64_t seed) { same_bits(seed, true); });
+  in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000,
+              [](std::uint64_t seed) { same_bits(seed, true); });
   if (fast) in_parallel("long rows, backward", count / 80, first + 600000, long_rows);
-  std::printf("%d swept (%d by the Hopper kernel, %d backwards), %d heads' statistics, %d with poison where nothing sees it, %d failures\n", problems, on_hopper, back_on_hopper, heads_compared, hidden_compared, failures);
+  std::printf("%d swept (%d by the Hopper kernel, %d backwards), %d heads' statistics, %d with poison where nothing "
+              "sees it, %d failures\n",
+              problems, on_hopper, back_on_hopper, heads_compared, hidden_compared, failures);
   return failures == 0 ? 0 : 1;
 }
 
@@ -590,5 +665,6 @@ int main(int count, std::uint64_t first, const std::string& only) {
 }  // namespace rootdk::test
 
 int main(int argc, char** argv) {
-  return rootdk::test::main(argc > 1 ? std::atoi(argv[1]) : 1600, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0, argc > 3 ? argv[3] : "");
+  return rootdk::test::main(argc > 1 ? std::atoi(argv[1]) : 1600, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0,
+                            argc > 3 ? argv[3] : "");
 }

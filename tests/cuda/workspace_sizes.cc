@@ -1,4 +1,5 @@
-// How much memory calls ask for beside their tensors, from the library that has the kernels: sizes only, so no GPU is wanted. docs/cuda.md states the bounds.
+// How much memory calls ask for beside their tensors, from the library that has the kernels: sizes only, so no GPU is
+// wanted. docs/cuda.md states the bounds.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ Plan plan_of(const Shape& s, Pass pass, StatsLevel level, bool causal) {
 }
 
 double bytes_of(const Plan& plan) {
-  const std::size_t kernel = plan.pass == Pass::kForward ? backend().forward_bytes(plan) : backend().backward_bytes(plan);
+  const std::size_t kernel =
+      plan.pass == Pass::kForward ? backend().forward_bytes(plan) : backend().backward_bytes(plan);
   return static_cast<double>(engine::records_bytes(plan) + engine::block_bytes(plan) + kernel);
 }
 
@@ -48,7 +50,8 @@ void each_shape(const F& f) {
   for (const std::int64_t dim : {64, 128, 256})
     for (const std::int64_t group : {1, 8})
       for (const std::int64_t batch : {1, 3, 64, 512})
-        for (const std::int64_t len_kv : {std::int64_t{64}, std::int64_t{1000}, std::int64_t{4096}, std::int64_t{32768}, kMillion})
+        for (const std::int64_t len_kv :
+             {std::int64_t{64}, std::int64_t{1000}, std::int64_t{4096}, std::int64_t{32768}, kMillion})
           for (const std::int64_t len_q : {std::int64_t{1}, std::int64_t{4}, std::int64_t{8}, len_kv})
             if (batch * len_kv <= 4 * kMillion) f(Shape{batch, 8 * group, 8, len_q, len_kv, dim, dim, DType::kBF16});
 }
@@ -59,11 +62,13 @@ void expect_share(Pass pass, StatsLevel level, double share) {
     for (const bool causal : {false, true}) {
       const double bytes = bytes_of(plan_of(s, pass, level, causal)), tensors = tensors_of(s);
       most = std::max(most, (bytes - 65536) / tensors);
-      EXPECT_LE(bytes, share * tensors + 65536) << "batch " << s.batch << ", heads " << s.heads_q << "/" << s.heads_kv << ", " << s.len_q << " × " << s.len_kv << ", dim " << s.dim_qk
-                                                << (causal ? ", causal" : "");
+      EXPECT_LE(bytes, share * tensors + 65536)
+          << "batch " << s.batch << ", heads " << s.heads_q << "/" << s.heads_kv << ", " << s.len_q << " × " << s.len_kv
+          << ", dim " << s.dim_qk << (causal ? ", causal" : "");
     }
   });
-  std::printf("%s, statistics %d: at most %.3f of Q, K, V and O\n", pass == Pass::kForward ? "forward" : "backward", static_cast<int>(level), most);
+  std::printf("%s, statistics %d: at most %.3f of Q, K, V and O\n", pass == Pass::kForward ? "forward" : "backward",
+              static_cast<int>(level), most);
 }
 
 TEST(CudaWorkspace, IsAShareOfTheTensorsForward) {
@@ -81,14 +86,19 @@ TEST(CudaWorkspace, GrowsWithTheTokensOnly) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const StatsLevel level : {StatsLevel::kBasic, StatsLevel::kFull})
       for (const std::int64_t dim : {64, 128}) {
-        const auto bytes = [&](std::int64_t length) { return bytes_of(plan_of({1, 8, 8, length, length, dim, dim, DType::kBF16}, pass, level, true)); };
+        const auto bytes = [&](std::int64_t length) {
+          return bytes_of(plan_of({1, 8, 8, length, length, dim, dim, DType::kBF16}, pass, level, true));
+        };
         EXPECT_LE(bytes(kMillion), 8.01 * bytes(kMillion / 8));
       }
 }
 
 /// Where the batch alone fills the card, blocks merge the splits of a row themselves.
 TEST(CudaWorkspace, OfDecodingDoesNotGrowWithSplitsWhereTheBatchFillsTheCard) {
-  const auto bytes = [](std::int64_t batch) { return bytes_of(plan_of({batch, 32, 8, 1, 32768, 128, 128, DType::kBF16}, Pass::kForward, StatsLevel::kBasic, false)); };
+  const auto bytes = [](std::int64_t batch) {
+    return bytes_of(
+        plan_of({batch, 32, 8, 1, 32768, 128, 128, DType::kBF16}, Pass::kForward, StatsLevel::kBasic, false));
+  };
   EXPECT_LT(bytes(64), 16 * bytes(1)) << "64 times the rows, a part for every eight splits";
 }
 

@@ -1,4 +1,5 @@
-// The sizes of queries and keys on a GPU, without one: above all that rows which are not finite do not count, wherever they are.
+// The sizes of queries and keys on a GPU, without one: above all that rows which are not finite do not count, wherever
+// they are.
 #include "cuda/causes.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +24,15 @@ struct Rows {
   std::int64_t heads, length, dim, pitch;
   std::vector<float> values;
 
-  Rows(std::int64_t heads, std::int64_t length, std::int64_t dim, std::int64_t pitch) : heads(heads), length(length), dim(dim), pitch(pitch), values(static_cast<std::size_t>(heads * length * pitch)) {}
-  float& at(std::int64_t head, std::int64_t i, std::int64_t d) { return values[static_cast<std::size_t>((head * length + i) * pitch + d)]; }
+  Rows(std::int64_t heads, std::int64_t length, std::int64_t dim, std::int64_t pitch)
+      : heads(heads),
+        length(length),
+        dim(dim),
+        pitch(pitch),
+        values(static_cast<std::size_t>(heads * length * pitch)) {}
+  float& at(std::int64_t head, std::int64_t i, std::int64_t d) {
+    return values[static_cast<std::size_t>((head * length + i) * pitch + d)];
+  }
   float at(std::int64_t head, std::int64_t i, std::int64_t d) const { return const_cast<Rows*>(this)->at(head, i, d); }
   void fill(std::int64_t head, std::int64_t i, float value) {
     for (std::int64_t d = 0; d < dim; ++d) at(head, i, d) = value;
@@ -74,7 +82,11 @@ void check(const Shapes& s, Rows q, Rows k, const char* what) {
   f.p.left = f.p.right = std::int64_t{1} << 42;
   if (!s.key_lengths.empty()) f.p.key_lengths = s.key_lengths.data();
   const auto view = [&](std::vector<std::byte>& data, std::int64_t heads, std::int64_t length) {
-    const ConstTensor t{data.data(), s.dtype, Device::kCuda, {s.batch, heads, length, s.dim}, {heads * length * s.pitch, length * s.pitch, s.pitch, 1}};
+    const ConstTensor t{data.data(),
+                        s.dtype,
+                        Device::kCuda,
+                        {s.batch, heads, length, s.dim},
+                        {heads * length * s.pitch, length * s.pitch, s.pitch, 1}};
     return View(t);
   };
   f.q = view(q_data, s.heads_q, s.len_q), f.k = view(k_data, s.heads_kv, s.len_kv);
@@ -85,15 +97,20 @@ void check(const Shapes& s, Rows q, Rows k, const char* what) {
   for (std::int64_t head = 0; head < s.batch * s.heads_q; ++head) {
     const std::int64_t b = head / s.heads_q, kv_head = b * s.heads_kv + head % s.heads_q / f.p.group;
     const std::int64_t length = s.key_lengths.empty() ? s.len_kv : s.key_lengths[static_cast<std::size_t>(b)];
-    const auto queries = q.finite(head, length > 0 ? s.len_q : 0), keys = k.finite(kv_head, length);  // without keys, queries see nothing
+    const auto queries = q.finite(head, length > 0 ? s.len_q : 0),
+               keys = k.finite(kv_head, length);  // without keys, queries see nothing
     const auto dim = static_cast<double>(s.dim);
     double q_square = 0, k_variance = 0, mean_square = 0;
     for (const std::int64_t i : queries)
-      for (std::int64_t d = 0; d < s.dim; ++d) q_square += std::pow(static_cast<double>(q.at(head, i, d)), 2) / (static_cast<double>(queries.size()) * dim);
+      for (std::int64_t d = 0; d < s.dim; ++d)
+        q_square += std::pow(static_cast<double>(q.at(head, i, d)), 2) / (static_cast<double>(queries.size()) * dim);
     for (std::int64_t d = 0; d < s.dim && !keys.empty(); ++d) {
       double mean = 0;
-      for (const std::int64_t j : keys) mean += static_cast<double>(k.at(kv_head, j, d)) / static_cast<double>(keys.size());
-      for (const std::int64_t j : keys) k_variance += std::pow(static_cast<double>(k.at(kv_head, j, d)) - mean, 2) / (static_cast<double>(keys.size()) * dim);
+      for (const std::int64_t j : keys)
+        mean += static_cast<double>(k.at(kv_head, j, d)) / static_cast<double>(keys.size());
+      for (const std::int64_t j : keys)
+        k_variance +=
+            std::pow(static_cast<double>(k.at(kv_head, j, d)) - mean, 2) / (static_cast<double>(keys.size()) * dim);
       mean_square += mean * mean;
     }
     // f32 adds up eight rows and four columns, as in cuda/sweep.cc.
@@ -107,31 +124,40 @@ void check(const Shapes& s, Rows q, Rows k, const char* what) {
 
 TEST(Causes, LeaveOutRowsThatAreNotFinite) {
   const std::vector<Shapes> all = {
-      {1, 2, 1, 700, 1100, 128, 128, DType::kBF16, {}},     {2, 2, 2, 300, 600, 64, 64, DType::kF16, {600, 77}}, {2, 2, 1, 70, 40, 64, 72, DType::kBF16, {0, 40}},
-      {1, 2, 1, 520, 513, 65, 66, DType::kF16, {}},         {1, 2, 2, 33, 40, 36, 40, DType::kF32, {}},          {1, 1, 1, 90, 600, 257, 257, DType::kF32, {}},  // columns in two passes
-      {1, 1, 1, 40, 70, 1028, 1028, DType::kBF16, {}},      {1, 1, 1, 100, 1030, 1, 1, DType::kF32, {}},
+      {1, 2, 1, 700, 1100, 128, 128, DType::kBF16, {}},
+      {2, 2, 2, 300, 600, 64, 64, DType::kF16, {600, 77}},
+      {2, 2, 1, 70, 40, 64, 72, DType::kBF16, {0, 40}},
+      {1, 2, 1, 520, 513, 65, 66, DType::kF16, {}},
+      {1, 2, 2, 33, 40, 36, 40, DType::kF32, {}},
+      {1, 1, 1, 90, 600, 257, 257, DType::kF32, {}},  // columns in two passes
+      {1, 1, 1, 40, 70, 1028, 1028, DType::kBF16, {}},
+      {1, 1, 1, 100, 1030, 1, 1, DType::kF32, {}},
   };
   for (const Shapes& s : all) {
     Rng rng(static_cast<std::uint64_t>(s.dim));
     Rows q(s.batch * s.heads_q, s.len_q, s.dim, s.pitch), k(s.batch * s.heads_kv, s.len_kv, s.dim, s.pitch);
     for (float& x : q.values) x = static_cast<float>(rng.normal());
     for (std::int64_t row = 0; row < k.heads * k.length; ++row)
-      for (std::int64_t d = 0; d < s.dim; ++d) k.at(0, row, d) = static_cast<float>(rng.normal()) + static_cast<float>(d % 64) / 4;  // means of many sigmas
+      for (std::int64_t d = 0; d < s.dim; ++d)
+        k.at(0, row, d) = static_cast<float>(rng.normal()) + static_cast<float>(d % 64) / 4;  // means of many sigmas
     check(s, q, k, "all is finite");
 
     const std::int64_t last = s.dim - 1, middle = s.len_kv / 2;
     Rows damaged_q = q, damaged_k = k;
-    damaged_k.fill(0, middle, 6e4f), damaged_k.at(0, middle, 0) = kInf;  // what else is in such a row must not be what sums are about
+    damaged_k.fill(0, middle, 6e4f),
+        damaged_k.at(0, middle, 0) = kInf;  // what else is in such a row must not be what sums are about
     damaged_q.fill(0, s.len_q / 2, 5e4f), damaged_q.at(0, s.len_q / 2, last) = kNan;
     check(s, damaged_q, damaged_k, "the row in the middle");
 
     damaged_q = q, damaged_k = k;
-    damaged_k.fill(0, 3, 3e4f), damaged_k.at(0, 3, last) = kNan, damaged_k.at(0, 4, 0) = kInf, damaged_k.at(0, s.len_kv - 1, s.dim / 2) = -kInf;
+    damaged_k.fill(0, 3, 3e4f), damaged_k.at(0, 3, last) = kNan, damaged_k.at(0, 4, 0) = kInf,
+                                                   damaged_k.at(0, s.len_kv - 1, s.dim / 2) = -kInf;
     damaged_q.at(q.heads - 1, 0, last) = kInf;
     check(s, damaged_q, damaged_k, "some rows");
 
     damaged_q = q, damaged_k = k;
-    for (const std::int64_t part : {2, 4, 8, 16}) damaged_k.at(0, s.len_kv / part, 0) = damaged_q.at(0, s.len_q / part, last) = kNan;
+    for (const std::int64_t part : {2, 4, 8, 16})
+      damaged_k.at(0, s.len_kv / part, 0) = damaged_q.at(0, s.len_q / part, last) = kNan;
     check(s, damaged_q, damaged_k, "all that sums could be about");
 
     damaged_k = k;

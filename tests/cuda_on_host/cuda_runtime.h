@@ -18,12 +18,21 @@
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
-struct alignas(8) int2 { int x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(16) double2 { double x, y; };
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) double2 {
+  double x, y;
+};
 
-// Threads and lanes ----------------------------------------------------------------------------------------------------
+// Threads and lanes
+// ----------------------------------------------------------------------------------------------------
 inline void __syncthreads() { rootdk::test::fibers::meet_block(true); }
 inline int __syncthreads_and(int vote) { return rootdk::test::fibers::meet_block(vote != 0); }
 template <class T>
@@ -46,12 +55,17 @@ T atomicAdd(T* to, T what) {
   return std::exchange(*to, *to + what);
 }
 
-// Numbers --------------------------------------------------------------------------------------------------------------
+// Numbers
+// --------------------------------------------------------------------------------------------------------------
 using std::exp, std::fma, std::isfinite, std::isnan, std::log, std::floor;
 template <class T>
-constexpr T min(T a, T b) { return b < a ? b : a; }
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
 template <class T>
-constexpr T max(T a, T b) { return a < b ? b : a; }
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
@@ -66,11 +80,16 @@ inline double __longlong_as_double(long long bits) {
   return x;
 }
 
-// The runtime ----------------------------------------------------------------------------------------------------------
+// The runtime
+// ----------------------------------------------------------------------------------------------------------
 enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorCooperativeLaunchTooLarge };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributeNonPortableClusterSizeAllowed };
-enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeCooperative };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeProgrammaticStreamSerialization,
+  cudaLaunchAttributeCooperative
+};
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal };
 constexpr unsigned cudaStreamNonBlocking = 1;
 using cudaStream_t = void*;
@@ -103,33 +122,51 @@ inline const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) { return *of = {"the host", 8, 0, 4}, cudaSuccess; }
-inline cudaError_t cudaMalloc(void** to, std::size_t bytes) { return (*to = std::aligned_alloc(256, (bytes + 256) / 256 * 256)) ? cudaSuccess : cudaErrorMemoryAllocation; }
+inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
+  return (*to = std::aligned_alloc(256, (bytes + 256) / 256 * 256)) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
 inline cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
-inline cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return std::memset(to, value, bytes), cudaSuccess; }
-inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) { return cudaMemset(to, value, bytes); }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) { return std::memcpy(to, from, bytes), cudaSuccess; }
-inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
-  for (std::size_t row = 0; row < height; ++row) std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+inline cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  return std::memset(to, value, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  return cudaMemset(to, value, bytes);
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                                     std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
+  for (std::size_t row = 0; row < height; ++row)
+    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return *stream = nullptr, cudaSuccess; }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 template <class Kernel>
-cudaError_t cudaOccupancyMaxActiveClusters(int* count, Kernel, const cudaLaunchConfig_t*) { return *count = 0, cudaSuccess; }
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, Kernel, const cudaLaunchConfig_t*) {
+  return *count = 0, cudaSuccess;
+}
 
 // What is captured here has run: graphs of kernels that write the same again need not run again.
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return *graph = nullptr, cudaSuccess; }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t, int) { return *executable = nullptr, cudaSuccess; }
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t, int) {
+  return *executable = nullptr, cudaSuccess;
+}
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 
 template <class... Parameters, class... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  rootdk::test::fibers::launch(config->gridDim, config->blockDim.x, config->dynamicSmemBytes, [&] { kernel(arguments...); });
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  rootdk::test::fibers::launch(config->gridDim, config->blockDim.x, config->dynamicSmemBytes,
+                               [&] { kernel(arguments...); });
   return cudaSuccess;
 }

@@ -81,7 +81,8 @@ void run_warp(unsigned first, unsigned last) {
     for (unsigned t = first; t < last; ++t)
       if (r.fibers[t].state == State::kReady) resume(t);
     unsigned waiting = 0, done = 0;
-    for (unsigned t = first; t < last; ++t) waiting += r.fibers[t].state == State::kAtWarp, done += r.fibers[t].state == State::kDone;
+    for (unsigned t = first; t < last; ++t)
+      waiting += r.fibers[t].state == State::kAtWarp, done += r.fibers[t].state == State::kDone;
     if (waiting == 0) return;
     if (waiting + done != last - first) give_up("some lanes of a warp wait for each other, others at a barrier");
     for (unsigned t = first; t < last; ++t)
@@ -92,9 +93,11 @@ void run_warp(unsigned first, unsigned last) {
 void run_block(unsigned threads) {
   Runner& r = runner();
   std::memset(r.brought, 0, sizeof r.brought);
-  for (unsigned t = 0; t < threads; ++t) r.fibers[t].state = State::kReady, r.fibers[t].started = false, r.fibers[t].meetings = 0;
+  for (unsigned t = 0; t < threads; ++t)
+    r.fibers[t].state = State::kReady, r.fibers[t].started = false, r.fibers[t].meetings = 0;
   for (;;) {
-    for (unsigned first = 0; first < threads; first += kLanes) run_warp(first, first + kLanes < threads ? first + kLanes : threads);
+    for (unsigned first = 0; first < threads; first += kLanes)
+      run_warp(first, first + kLanes < threads ? first + kLanes : threads);
     unsigned done = 0;
     r.all = true;
     for (unsigned t = 0; t < threads; ++t) {

@@ -1,6 +1,6 @@
-// CUDA's threads on one thread of the host: those of a block are fibers, which run until they meet a barrier or another lane of their warp.
-// What a card would do in parallel happens in some order here, so it finds wrong sums, wrong places and barriers that not all threads reach,
-// but no races.
+// CUDA's threads on one thread of the host: those of a block are fibers, which run until they meet a barrier or another
+// lane of their warp. What a card would do in parallel happens in some order here, so it finds wrong sums, wrong places
+// and barriers that not all threads reach, but no races.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 """The processes of test_clip_ranks.py: python clip_worker.py WORLD CASE,CASE… Prints a line of JSON for each rank. They are forked after
 the imports, which take longer than all the rest."""
+
 from __future__ import annotations
 
 import datetime
@@ -10,15 +11,14 @@ import socket
 import sys
 import warnings
 
+import rootdk
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from rootdk._watch.clip import Clipper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-import rootdk
-from rootdk._watch.clip import Clipper
 
 
 class Norm(torch.nn.Module):
@@ -78,7 +78,10 @@ def made(*layers):
 
 def whole(model):
     """All parameters, gathered."""
-    return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for name, p in model.named_parameters()}
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def peaks(w):
@@ -116,19 +119,32 @@ def data_parallel(rank, wrap):
             model(x)
         second = peaks(w)
         again = w.qk_clip(tau=1e6)
-    return {"first": first, "second": second, "factors": factors, "again": again, "before": lists(before), "after": lists(whole(model))}
+    return {
+        "first": first,
+        "second": second,
+        "factors": factors,
+        "again": again,
+        "before": lists(before),
+        "after": lists(whole(model)),
+    }
 
 
 def tensor_parallel(rank, norm, data=1):
     """Heads 0 and 1 on one rank, 2 and 3 on the other; with `data` also FSDP over that."""
     plain = made(Attention(norm=norm))
     before = whole(plain)
-    mesh = init_device_mesh("cpu", (data, 2) if data > 1 else (2,), mesh_dim_names=("dp", "tp") if data > 1 else ("tp",))
+    mesh = init_device_mesh(
+        "cpu", (data, 2) if data > 1 else (2,), mesh_dim_names=("dp", "tp") if data > 1 else ("tp",)
+    )
     model = made(Attention(norm=norm))
     model.load_state_dict(plain.state_dict())
     tp = mesh["tp"] if data > 1 else mesh
-    parallelize_module(model, tp, {f"layers.0.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
-                       | {"layers.0.o_proj": RowwiseParallel()})
+    parallelize_module(
+        model,
+        tp,
+        {f"layers.0.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
+        | {"layers.0.o_proj": RowwiseParallel()},
+    )
     if data > 1:
         fully_shard(model, mesh=mesh["dp"])
     batch = mesh["dp"].get_local_rank() if data > 1 else 0
@@ -140,7 +156,14 @@ def tensor_parallel(rank, norm, data=1):
         factors = w.qk_clip(tau=0.5)["layers.0"]
         model(x)
         second = peaks(w)["layers.0"]
-    return {"alone": alone, "first": first, "second": second, "factors": factors, "before": lists(before), "after": lists(whole(model))}
+    return {
+        "alone": alone,
+        "first": first,
+        "second": second,
+        "factors": factors,
+        "before": lists(before),
+        "after": lists(whole(model)),
+    }
 
 
 def refused(rank, kind):
@@ -164,10 +187,14 @@ def refused(rank, kind):
         group = False
     elif kind == "packed":
         model = made(Packed(), Packed())
-        parallelize_module(model, init_device_mesh("cpu", (2,)), {f"layers.{i}.qkv": ColwiseParallel() for i in range(2)})
+        parallelize_module(
+            model, init_device_mesh("cpu", (2,)), {f"layers.{i}.qkv": ColwiseParallel() for i in range(2)}
+        )
     elif kind == "fsdp1":
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-    before = {name: (p.to_local() if hasattr(p, "to_local") else p).detach().clone() for name, p in model.named_parameters()}
+    before = {
+        name: (p.to_local() if hasattr(p, "to_local") else p).detach().clone() for name, p in model.named_parameters()
+    }
     heads = 2 if kind == "packed" or (kind == "heads" and rank == 1) else 4
     for number in range(1 if kind == "pipeline" and rank == 1 else 2):
         clipper.observe(0, f"layers.{number}", f"layers.{number}", [3.0] * heads)
@@ -206,14 +233,22 @@ def small_group(rank):
     return {"factors": factors}
 
 
-CASES = {"ddp": lambda rank: data_parallel(rank, "ddp"), "plain": lambda rank: data_parallel(rank, ""),
-         "fsdp": lambda rank: data_parallel(rank, "fsdp"), "tp": lambda rank: tensor_parallel(rank, False),
-         "tp-norm": lambda rank: tensor_parallel(rank, True), "fsdp+tp": lambda rank: tensor_parallel(rank, False, data=2),
-         "not-seen": not_seen, "small-group": small_group}
+CASES = {
+    "ddp": lambda rank: data_parallel(rank, "ddp"),
+    "plain": lambda rank: data_parallel(rank, ""),
+    "fsdp": lambda rank: data_parallel(rank, "fsdp"),
+    "tp": lambda rank: tensor_parallel(rank, False),
+    "tp-norm": lambda rank: tensor_parallel(rank, True),
+    "fsdp+tp": lambda rank: tensor_parallel(rank, False, data=2),
+    "not-seen": not_seen,
+    "small-group": small_group,
+}
 
 
 def work(rank, world, port, cases, said):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME="lo"
+    )
     dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
     found = {}
     for name in cases:
@@ -233,7 +268,10 @@ def main():
         port = s.getsockname()[1]
     forked = multiprocessing.get_context("fork")
     pipes = [forked.Pipe(duplex=False) for _ in range(world)]
-    workers = [forked.Process(target=work, args=(rank, world, port, cases, pipes[rank][1]), daemon=True) for rank in range(world)]
+    workers = [
+        forked.Process(target=work, args=(rank, world, port, cases, pipes[rank][1]), daemon=True)
+        for rank in range(world)
+    ]
     for worker in workers:
         worker.start()
     for _, theirs in pipes:

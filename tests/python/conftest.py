@@ -1,4 +1,5 @@
 """What the tests share: a plain attention in double to hold results against."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -9,9 +10,28 @@ import pytest
 from hypothesis import settings
 
 # What cannot even be imported without torch.
-TORCH = [f"test_{name}.py" for name in ("torch", "sdpa", "func", "autocast", "cuda", "watch", "watch_places", "follow",
-                                        "follow_mixed", "follow_models", "transformers", "models", "clip", "clip_ranks",
-                                        "alarm", "audit_model", "audit_embeddings")]
+TORCH = [
+    f"test_{name}.py"
+    for name in (
+        "torch",
+        "sdpa",
+        "func",
+        "autocast",
+        "cuda",
+        "watch",
+        "watch_places",
+        "follow",
+        "follow_mixed",
+        "follow_models",
+        "transformers",
+        "models",
+        "clip",
+        "clip_ranks",
+        "alarm",
+        "audit_model",
+        "audit_embeddings",
+    )
+]
 collect_ignore = [] if importlib.util.find_spec("torch") else TORCH
 
 
@@ -50,7 +70,9 @@ def tolerance(q, k, v, scale=None):
     type once."""
     c = q.shape[-1] ** -0.5 if scale is None else float(np.max(np.abs(scale)))
     a = c * (np.abs(q).max() * np.abs(k).max() * q.shape[-1]) if q.size and k.size else 0
-    u = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[str(q.dtype).rsplit(".", 1)[-1]]
+    u = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[
+        str(q.dtype).rsplit(".", 1)[-1]
+    ]
     wide = min(u, 2.0**-24)
     largest = float(np.abs(v).max()) if v.size else 0
     return (wide * (2 + a) * 8 + u) * largest + 1e-300

@@ -3,6 +3,7 @@
 `ROOTDK_LIBRARY=…/librootdk.so python3 -m pytest tests/python/test_cuda.py` takes the package from the source tree and this in the
 compiled module's place. Statistics are rootdk_stats, so merging is the engine's; reports, judgements and the CPU's kernels are not here.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -49,17 +50,42 @@ class Spec:
 
 _WHOLE = ("rows", "rows_masked", "rows_short", "rows_not_finite")
 _HEAD = np.dtype(
-    [(name, "i8") for name in _WHOLE] + [("raw_max", "f4"), ("score_max", "f4"), ("mean_p_max", "f8"), ("mean_lse", "f8")]
+    [(name, "i8") for name in _WHOLE]
+    + [("raw_max", "f4"), ("score_max", "f4"), ("mean_p_max", "f8"), ("mean_lse", "f8")]
     + [(name, "i8") for name in ("rows_counted", "rows_sampled", "pairs")]
     + [(f"{at}_{what}", "f8") for at in ("raw", "score") for what in ("mean", "variance", "within_row_variance", "min")]
     + [(f"{at}_max_{what}", "i8") for at in ("raw", "score") for what in ("query", "key")]
-    + [(f"mean_{name}", "f8") for name in ("entropy", "sum_p2", "sum_p3", "effective_keys", "participation", "trace_j",
-                                           "frobenius_j", "sink_mass", "log_keys")]
+    + [
+        (f"mean_{name}", "f8")
+        for name in (
+            "entropy",
+            "sum_p2",
+            "sum_p3",
+            "effective_keys",
+            "participation",
+            "trace_j",
+            "frobenius_j",
+            "sink_mass",
+            "log_keys",
+        )
+    ]
     + [(name, "i8") for name in ("p_max_over_50", "p_max_over_90", "p_max_over_99", "trace_j_under_001")]
     + [(f"{name}_quantiles", "f8", 3) for name in ("relative_entropy", "p_max", "trace_j")]
-    + [(name, "f8") for name in ("sigma_q", "sigma_k", "key_mean_norm", "alignment", "entropy_error", "trace_j_error",
-                                 "raw_variance_error", "score_variance_error")]
-    + [("reserved", "u8", 16)])
+    + [
+        (name, "f8")
+        for name in (
+            "sigma_q",
+            "sigma_k",
+            "key_mean_norm",
+            "alignment",
+            "entropy_error",
+            "trace_j_error",
+            "raw_variance_error",
+            "score_variance_error",
+        )
+    ]
+    + [("reserved", "u8", 16)]
+)
 
 
 class Stats:
@@ -113,13 +139,40 @@ def _columns(t: Any, level: str) -> dict[str, Any]:
         keys, sampled = np.exp(t["mean_log_keys"]), np.where(t["rows_sampled"] > 0, t["rows_sampled"], np.nan)
         sigma = {at: np.sqrt(t[f"{at}_within_row_variance"]) for at in ("raw", "score")}
         critical = np.where(keys >= 2, np.sqrt(2 * np.log(keys)), np.nan)
-        return basic | {name: t[name] for name in ("rows_counted", "rows_sampled", "sigma_q", "sigma_k", "key_mean_norm", "alignment")} | {
-            f"{at}_{what}": t[f"{at}_{what}"] for at in ("raw", "score") for what in ("mean", "variance", "min", "max_query", "max_key")
-        } | {f"{at}_sigma": sigma[at] for at in sigma} | {
-            name: t[f"mean_{name}"] for name in ("entropy", "effective_keys", "sum_p2", "sum_p3", "participation", "trace_j",
-                                                 "frobenius_j", "sink_mass")
-        } | {"keys": keys, "sigma_c": critical, "sigma_ratio": sigma["score"] / critical, "median_p_max": t["p_max_quantiles"][:, 1],
-             "median_trace_j": t["trace_j_quantiles"][:, 1], "share_p_max_over_099": t["p_max_over_99"] / sampled}
+        return (
+            basic
+            | {
+                name: t[name]
+                for name in ("rows_counted", "rows_sampled", "sigma_q", "sigma_k", "key_mean_norm", "alignment")
+            }
+            | {
+                f"{at}_{what}": t[f"{at}_{what}"]
+                for at in ("raw", "score")
+                for what in ("mean", "variance", "min", "max_query", "max_key")
+            }
+            | {f"{at}_sigma": sigma[at] for at in sigma}
+            | {
+                name: t[f"mean_{name}"]
+                for name in (
+                    "entropy",
+                    "effective_keys",
+                    "sum_p2",
+                    "sum_p3",
+                    "participation",
+                    "trace_j",
+                    "frobenius_j",
+                    "sink_mass",
+                )
+            }
+            | {
+                "keys": keys,
+                "sigma_c": critical,
+                "sigma_ratio": sigma["score"] / critical,
+                "median_p_max": t["p_max_quantiles"][:, 1],
+                "median_trace_j": t["trace_j_quantiles"][:, 1],
+                "share_p_max_over_099": t["p_max_over_99"] / sampled,
+            }
+        )
 
 
 def take_stats(handle: int) -> Stats:

@@ -1,16 +1,16 @@
 """What must hold of every model that is watched, whatever computes its attention. Each check gives the list of what does not hold, in words."""
+
 from __future__ import annotations
 
 import contextlib
 import re
 from typing import Any, Callable, Iterator, Optional
 
+import models
 import numpy as np
+import rootdk
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-import models
-import rootdk
 
 IMPLEMENTATIONS = ("eager", "sdpa", "rootdk")
 STATISTICS = ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "keys")
@@ -79,7 +79,11 @@ def close(what: str, a: Any, b: Any, exact: bool, units: int = 256, least: float
             worst, size = max(worst, float(gap.max())), max(size, float(x[finite].abs().max()))
     if exact:
         return [f"{what}: differs by {worst:.3g}, but must not"] if worst > 0 else []
-    return [f"{what}: {worst / size:.2g} of its size, {worst / size / UNIT:.0f} units"] if worst > units * UNIT * size else []
+    return (
+        [f"{what}: {worst / size:.2g} of its size, {worst / size / UNIT:.0f} units"]
+        if worst > units * UNIT * size
+        else []
+    )
 
 
 def said(output: Any, inputs: dict[str, Any], side: Optional[str]) -> list[torch.Tensor]:
@@ -88,14 +92,20 @@ def said(output: Any, inputs: dict[str, Any], side: Optional[str]) -> list[torch
         return list(tensors(output))
     keep = inputs["attention_mask"].bool()
     answers = inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else None
-    return [x[keep] if x.shape[:2] == keep.shape else x for x in tensors(output) if x.ndim > 2 and x.shape[1] in (keep.shape[1], answers)]
+    return [
+        x[keep] if x.shape[:2] == keep.shape else x
+        for x in tensors(output)
+        if x.ndim > 2 and x.shape[1] in (keep.shape[1], answers)
+    ]
 
 
 # Who computes attention -----------------------------------------------------------------------------------------------
 class _Softmaxes(TorchDispatchMode):
     """Notes, under the name of the innermost module, what takes a softmax over scores: known from below, whoever wrote it and however."""
 
-    FUSED = re.compile(r"_?(scaled_dot_product|flash_attention|efficient_attention)|transformer_encoder_layer_fwd|native_multi_head")
+    FUSED = re.compile(
+        r"_?(scaled_dot_product|flash_attention|efficient_attention)|transformer_encoder_layer_fwd|native_multi_head"
+    )
 
     def __init__(self, stack: list[tuple[str, torch.nn.Module]]):
         super().__init__()
@@ -105,7 +115,13 @@ class _Softmaxes(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         name = str(func)
         fused = self.FUSED.search(name) is not None
-        softmax = "_softmax" in name and "log_softmax" not in name and isinstance(out, torch.Tensor) and out.ndim >= 3 and out.shape[-1] > 1
+        softmax = (
+            "_softmax" in name
+            and "log_softmax" not in name
+            and isinstance(out, torch.Tensor)
+            and out.ndim >= 3
+            and out.shape[-1] > 1
+        )
         self.fused = self.fused or fused
         if (softmax or fused) and self.stack:
             label, module = self.stack[-1]
@@ -156,7 +172,11 @@ def unnamed(what: str, w: rootdk.Watch, attends: set[str]) -> list[str]:
     """A module is named by its own name, or by that of one inside it which computed attention for it."""
     known = {"" if name == "(root)" else name.split("#")[0] for name in (*w.layers, *w.unseen)}
     lost = sorted(name for name in attends - known if not any(each.startswith(f"{name}.") for each in known))
-    return [f"{what}: neither seen nor named: {', '.join(lost[:3])}{f' … {len(lost)}' if len(lost) > 3 else ''}"] if lost else []
+    return (
+        [f"{what}: neither seen nor named: {', '.join(lost[:3])}{f' … {len(lost)}' if len(lost) > 3 else ''}"]
+        if lost
+        else []
+    )
 
 
 def _seed() -> None:
@@ -165,7 +185,9 @@ def _seed() -> None:
     np.random.seed(5)
 
 
-def _both(problems: list[str], label: str, run: Callable[[bool], Any], works: bool = False) -> Optional[tuple[Any, Any]]:
+def _both(
+    problems: list[str], label: str, run: Callable[[bool], Any], works: bool = False
+) -> Optional[tuple[Any, Any]]:
     """What `run` gives unwatched and watched; none where the model does not do it unwatched. `works`: in eager it does, so ours must, or say why not."""
     _seed()
     try:
@@ -209,10 +231,14 @@ def forward(case: Case, side: Optional[str] = None) -> list[str]:
     for implementation in ("sdpa", "rootdk"):
         if implementation in outputs and against in outputs and implementation != against:
             if implementation == "rootdk":
-                problems += close(f"{what}: {implementation} against {against}", outputs[against], outputs[implementation], False)
+                problems += close(
+                    f"{what}: {implementation} against {against}", outputs[against], outputs[implementation], False
+                )
             # A query of padding that sees no key gets a mean of all values in eager, zero in sdpa. What it asks in the next layer counts as well.
             alike = not close("", whole[against], whole[implementation], False)
-            problems += same_statistics(f"{what}/{implementation}", watches[against], watches[implementation], all_layers=alike)
+            problems += same_statistics(
+                f"{what}/{implementation}", watches[against], watches[implementation], all_layers=alike
+            )
     return problems
 
 
@@ -228,15 +254,25 @@ def generate(case: Case, cache: Optional[str] = None) -> list[str]:
 
         def run(watched: bool) -> Any:
             with rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
-                return tiny.model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False, output_logits=True, disable_compile=True,
-                                           return_dict_in_generate=True, **({"cache_implementation": cache} if cache else {})), w
+                return tiny.model.generate(
+                    **inputs,
+                    max_new_tokens=4,
+                    min_new_tokens=4,
+                    do_sample=False,
+                    output_logits=True,
+                    disable_compile=True,
+                    return_dict_in_generate=True,
+                    **({"cache_implementation": cache} if cache else {}),
+                ), w
 
         both = _both(problems, f"{what}/{implementation}", run, "eager" in watches)
         if both is not None:
             (plain, _), (output, w) = both
             if not torch.equal(plain.sequences, output.sequences):
                 problems.append(f"{what}/{implementation}: other tokens")
-            problems += close(f"{what}/{implementation} logits", plain.logits, output.logits, case.exact(implementation))
+            problems += close(
+                f"{what}/{implementation} logits", plain.logits, output.logits, case.exact(implementation)
+            )
             problems += unnamed(f"{what}/{implementation}", w, case.attends)
             watches[implementation], tokens[implementation] = w, plain.sequences
     for implementation in ("sdpa", "rootdk"):
@@ -251,7 +287,9 @@ def _gradients(tiny: models.Tiny, watched: bool) -> tuple[list[torch.Tensor], An
     with rootdk.watch(tiny.model) if watched else contextlib.nullcontext() as w:
         output = tiny.model(**tiny.inputs)
         draw = torch.Generator().manual_seed(7)  # not the output's own square: behind a layer norm, that is a constant
-        sum((x.float() * torch.randn(x.shape, generator=draw)).mean() for x in tensors(output) if x.requires_grad).backward()
+        sum(
+            (x.float() * torch.randn(x.shape, generator=draw)).mean() for x in tensors(output) if x.requires_grad
+        ).backward()
     out = [p.grad for p in tiny.model.parameters() if p.grad is not None]
     tiny.model.zero_grad(set_to_none=True)
     return out, w
@@ -277,8 +315,12 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
             except ValueError:  # a part of it does not
                 model.eval()
                 return []
-        both = _both(problems, f"{what}/{implementation}", lambda watched: (_gradients(tiny, watched), None if watched else _gradients(tiny, False)),
-                     "eager" in watches)
+        both = _both(
+            problems,
+            f"{what}/{implementation}",
+            lambda watched: (_gradients(tiny, watched), None if watched else _gradients(tiny, False)),
+            "eager" in watches,
+        )
         if checkpointed:
             model.gradient_checkpointing_disable()
         model.eval()
@@ -287,17 +329,30 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
         ((plain, _), (again, _)), ((found, w), _) = both
         if close("", plain, again, exact=True):
             continue
-        problems += close(f"{what}/{implementation} gradients", plain, found, case.exact(implementation), units=1024, least=0.0)
+        problems += close(
+            f"{what}/{implementation} gradients", plain, found, case.exact(implementation), units=1024, least=0.0
+        )
         problems += unnamed(f"{what}/{implementation}", w, case.attends)
         outputs[implementation], watches[implementation] = plain, w
     # The same gradients come from the same scores; where transformers' own sdpa computes something else than its eager, ours is as sdpa.
     against = "eager"
-    if "sdpa" in outputs and "eager" in outputs and close("", outputs["eager"], outputs["sdpa"], False, units=1024, least=0.0):
+    if (
+        "sdpa" in outputs
+        and "eager" in outputs
+        and close("", outputs["eager"], outputs["sdpa"], False, units=1024, least=0.0)
+    ):
         against = "sdpa"
     for implementation in ("sdpa", "rootdk"):
         if implementation in outputs and against in outputs and implementation != against:
             if implementation == "rootdk":
-                problems += close(f"{what}: rootdk gradients against {against}", outputs[against], outputs["rootdk"], False, units=1024, least=0.0)
+                problems += close(
+                    f"{what}: rootdk gradients against {against}",
+                    outputs[against],
+                    outputs["rootdk"],
+                    False,
+                    units=1024,
+                    least=0.0,
+                )
             problems += same_statistics(f"{what}/{implementation}", watches[against], watches[implementation])
     return problems
 

@@ -3,6 +3,7 @@
 The list comes from transformers' own mapping of configs, so new architectures come by themselves. A config's sizes are overridden by the names of its
 attributes; SPECIAL has what names do not say, and LEFT_OUT what cannot be small or has no attention, with the reason.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,19 +26,34 @@ SIZES: list[tuple[str, int]] = [
     (r"type_vocab_size", 2),
     (r"num_feat_extract_layers|max_window_layers", 0),  # 0: left as it is
     (r"(\w+_)?vocab_size(_\w+)?|num_embeddings|codebook_size", VOCABULARY),
-    (r"(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|n_embd|emb_dim|embedding_dim|projection_dim|projection_size|d_embed)", WIDTH),
-    (r"dim|width|attention_hidden_size|word_embed_proj_dim|output_channels|out_hidden_size|project_dim|proj_codevector_dim|lru_width", WIDTH),
+    (
+        r"(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|n_embd|emb_dim|embedding_dim|projection_dim|projection_size|d_embed)",
+        WIDTH,
+    ),
+    (
+        r"dim|width|attention_hidden_size|word_embed_proj_dim|output_channels|out_hidden_size|project_dim|proj_codevector_dim|lru_width",
+        WIDTH,
+    ),
     (r"(\w+_)?num_(key_value|kv)_heads|multi_query_group_num|num_kv", 2),
     (r"(\w+_)?(num_attention_heads|n_heads?|num_heads|attention_heads)", HEADS),
-    (r"(\w+_)?(head_dim|d_kv|kv_channels|dim_head|d_head|attention_head_size|mlp_head_size)|rotary_dim", WIDTH // HEADS),
-    (r"(\w+_)?(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|dim_feedforward|d_inner|hidden_mlp_dim)|dim_ff", 2 * WIDTH),
+    (
+        r"(\w+_)?(head_dim|d_kv|kv_channels|dim_head|d_head|attention_head_size|mlp_head_size)|rotary_dim",
+        WIDTH // HEADS,
+    ),
+    (
+        r"(\w+_)?(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|dim_feedforward|d_inner|hidden_mlp_dim)|dim_ff",
+        2 * WIDTH,
+    ),
     (r"(\w+_)?(num_hidden_layers|n_layers?|num_layers|layers|depth|num_blocks|num_hidden_groups)", 2),
     (r"(\w+_)?(num_experts|num_local_experts|n_routed_experts|num_routed_experts|moe_num_experts)", 4),
     (r"(\w+_)?(num_experts_per_tok(en)?|moe_topk|moe_top_k|moe_k|num_selected_experts|top_k_experts)", 2),
     (r"n_group|topk_group|first_k_dense_replace|num_expert_groups?|num_expert_group", 1),
     (r"(q|kv|o)_lora_rank|index_topk|(\w+_)?lora_rank", 8),
     (r"sliding_window|local_attention|attention_window_size|attention_chunk_size", 5),
-    (r"max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length|max_target_positions|num_positions", 128),
+    (
+        r"max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length|max_target_positions|num_positions",
+        128,
+    ),
     (r"max_source_positions", 16),
     (r"image_size", 32),
     (r"patch_size", 8),
@@ -47,7 +63,15 @@ SIZES: list[tuple[str, int]] = [
     (r"num_conv_pos_embedding_groups", 2),
 ]
 #: Of those, attributes that some configs leave open, though their models need a number.
-OPEN = ("head_dim", "vocab_size", "num_key_value_heads", "n_routed_experts", "n_group", "topk_group", "num_experts_per_tok")
+OPEN = (
+    "head_dim",
+    "vocab_size",
+    "num_key_value_heads",
+    "n_routed_experts",
+    "n_group",
+    "topk_group",
+    "num_experts_per_tok",
+)
 #: What names do not say, by architecture (and, inside, by sub-config).
 _MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8)
 _SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1])
@@ -64,7 +88,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "layoutlmv3": dict(coordinate_size=6, shape_size=4, visual_embed=False),
     "lfm2_moe": dict(layer_types=["conv", "full_attention"]),
     "lilt": dict(hidden_size=48),
-    "longcat_flash": dict(head_dim=8, qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16, zero_expert_num=2, num_layers=1),
+    "longcat_flash": dict(
+        head_dim=8, qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16, zero_expert_num=2, num_layers=1
+    ),
     "mistral4": dict(qk_nope_head_dim=8, qk_rope_head_dim=8, qk_head_dim=16),
     "mobilebert": dict(embedding_size=WIDTH, true_hidden_size=WIDTH, intra_bottleneck_size=WIDTH),
     "moonshine": dict(encoder_num_key_value_heads=HEADS, decoder_num_key_value_heads=HEADS),
@@ -72,23 +98,33 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "glm_ocr_text": dict(rope_parameters=_SECTIONS),
     "qwen2_5_vl_text": dict(rope_parameters=_SECTIONS),
     "qwen2_vl_text": dict(rope_parameters=_SECTIONS),
-    "reformer": dict(is_decoder=True, attn_layers=["local", "local"], axial_pos_embds=False, local_attn_chunk_length=17),
+    "reformer": dict(
+        is_decoder=True, attn_layers=["local", "local"], axial_pos_embds=False, local_attn_chunk_length=17
+    ),
     "swin": dict(window_size=2, patch_size=4),
     "swinv2": dict(window_size=2, patch_size=4),
     "yolos": dict(image_size=[32, 48]),
     "xmod": dict(languages=["en_XX"], default_language="en_XX"),
 }
 #: Inputs that forward wants beside, or instead of, what `batch` finds by name.
-_VIDEO = lambda config: dict(pixel_values=torch.randn(BATCH, config.num_frames, 3, config.image_size, config.image_size))  # noqa: E731
+_VIDEO = lambda config: dict(
+    pixel_values=torch.randn(BATCH, config.num_frames, 3, config.image_size, config.image_size)
+)
 INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "audio-spectrogram-transformer": lambda config: dict(input_values=torch.randn(BATCH, config.max_length, config.num_mel_bins)),
+    "audio-spectrogram-transformer": lambda config: dict(
+        input_values=torch.randn(BATCH, config.max_length, config.num_mel_bins)
+    ),
     "bros": lambda config: dict(bbox=torch.rand(BATCH, LENGTH, 4)),
     "lasr_encoder": lambda config: dict(input_features=torch.randn(BATCH, 40, config.num_mel_bins)),
     "parakeet_encoder": lambda config: dict(input_features=torch.randn(BATCH, 40, config.num_mel_bins)),
     "speech_to_text": lambda config: dict(input_features=torch.randn(BATCH, 40, config.input_feat_per_channel)),
-    "timesformer": _VIDEO, "videomae": _VIDEO, "vivit": _VIDEO,
+    "timesformer": _VIDEO,
+    "videomae": _VIDEO,
+    "vivit": _VIDEO,
     "udop": lambda config: dict(bbox=torch.rand(BATCH, LENGTH, 4)),
-    "wav2vec2-bert": lambda config: dict(input_features=torch.randn(BATCH, LENGTH, config.feature_projection_input_dim)),
+    "wav2vec2-bert": lambda config: dict(
+        input_features=torch.randn(BATCH, LENGTH, config.feature_projection_input_dim)
+    ),
 }
 #: What has no attention of its own, or cannot be small, and why. What merely fails to build says so itself.
 LEFT_OUT: dict[str, str] = {}
@@ -131,7 +167,11 @@ def names() -> list[str]:
 
 
 def model_class(name: str) -> type[transformers.PreTrainedModel]:
-    for mapping in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES):
+    for mapping in (
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_MAPPING_NAMES,
+    ):
         if name in mapping:
             kind = mapping[name]
             kind = kind if isinstance(kind, str) else kind[0]
@@ -161,16 +201,26 @@ def _small(kind: type[transformers.PretrainedConfig], special: dict[str, Any]) -
             sizes[attribute] = type(value)(16 for _ in value)
         elif attribute == "depths" and isinstance(value, (list, tuple)):
             sizes[attribute] = type(value)(1 for _ in value)
-        elif attribute == "num_heads" and isinstance(value, (list, tuple)) and isinstance(getattr(given, "embed_dim", None), int):
-            sizes.update(embed_dim=16, num_heads=type(value)(2 * 2**i for i in range(len(value))))  # the width doubles at each stage
-        elif isinstance(value, float) and ("dropout" in attribute or "pdrop" in attribute or "layerdrop" in attribute or attribute == "drop_path_rate"):
+        elif (
+            attribute == "num_heads"
+            and isinstance(value, (list, tuple))
+            and isinstance(getattr(given, "embed_dim", None), int)
+        ):
+            sizes.update(
+                embed_dim=16, num_heads=type(value)(2 * 2**i for i in range(len(value)))
+            )  # the width doubles at each stage
+        elif isinstance(value, float) and (
+            "dropout" in attribute or "pdrop" in attribute or "layerdrop" in attribute or attribute == "drop_path_rate"
+        ):
             sizes[attribute] = 0.0
     if "embed_dim" in sizes and isinstance(sizes.get("num_heads"), (list, tuple)):
         sizes["embed_dim"] = 16
     for token, number in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
         if hasattr(given, token):
             sizes[token] = number
-    if vars(given).get("num_key_value_heads") == vars(given).get("num_attention_heads"):  # as many as there are heads, where a config has them so
+    if vars(given).get("num_key_value_heads") == vars(given).get(
+        "num_attention_heads"
+    ):  # as many as there are heads, where a config has them so
         sizes = {key: HEADS if key == "num_key_value_heads" else value for key, value in sizes.items()}
     kinds = vars(given).get("layer_types")
     if kinds and any("attention" not in x or "linear" in x for x in kinds):  # attention comes every fourth layer
@@ -179,7 +229,13 @@ def _small(kind: type[transformers.PretrainedConfig], special: dict[str, Any]) -
     if isinstance(rope, dict) and "mrope_section" in rope:
         pairs = int(WIDTH // HEADS * rope.get("partial_rotary_factor", 1.0)) // 2
         sizes["rope_parameters"] = dict(rope, mrope_section=[pairs - 2 * (pairs // 3), pairs // 3, pairs // 3])
-    sizes.update({key: value for key, value in special.items() if not isinstance(vars(given).get(key), transformers.PretrainedConfig)})
+    sizes.update(
+        {
+            key: value
+            for key, value in special.items()
+            if not isinstance(vars(given).get(key), transformers.PretrainedConfig)
+        }
+    )
     return kind(**sizes)
 
 
@@ -205,7 +261,7 @@ def _model(name: str, implementation: str, seed: int) -> transformers.PreTrained
         return loudly(model_class(name)._from_config(small).eval())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _needs_pictures(name: str) -> bool:
     """Whether a model of text and pictures wants pictures; raises where it runs neither with nor without, or cannot be made at all."""
     with warnings.catch_warnings():

@@ -1,4 +1,5 @@
 """Alarms tell a layer that has stopped learning from one that has learned."""
+
 from __future__ import annotations
 
 import math
@@ -9,9 +10,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.nn.functional as F  # noqa: E402
-
 import rootdk  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 from rootdk._watch.alarm import Alarm, Watchdog  # noqa: E402
 from rootdk._watch.cause import facts_of  # noqa: E402
 
@@ -24,9 +24,18 @@ def values(trace_j, sigma_ratio, **others):
     trace_j, sigma_ratio = np.atleast_1d(np.float32(trace_j)), np.atleast_1d(np.float32(sigma_ratio))
     trace_j, sigma_ratio = np.broadcast_arrays(trace_j, sigma_ratio)
     sigma = 2.2 * sigma_ratio
-    found = {"trace_j": trace_j, "sigma_ratio": sigma_ratio, "score_sigma": sigma, "raw_sigma": sigma, "sigma_q": np.sqrt(sigma),
-             "sigma_k": np.sqrt(sigma), "scale": np.full_like(sigma, DIM**-0.5), "raw_max": 3 * sigma,
-             "alignment": np.ones_like(sigma), "rows_not_finite": np.zeros_like(sigma)}
+    found = {
+        "trace_j": trace_j,
+        "sigma_ratio": sigma_ratio,
+        "score_sigma": sigma,
+        "raw_sigma": sigma,
+        "sigma_q": np.sqrt(sigma),
+        "sigma_k": np.sqrt(sigma),
+        "scale": np.full_like(sigma, DIM**-0.5),
+        "raw_max": 3 * sigma,
+        "alignment": np.ones_like(sigma),
+        "rows_not_finite": np.zeros_like(sigma),
+    }
     return {**found, **{name: np.broadcast_to(np.float32(value), sigma.shape) for name, value in others.items()}}
 
 
@@ -73,7 +82,7 @@ def test_a_layer_that_has_grown_shut_while_the_loss_stands(every):
 @pytest.mark.parametrize("every", [1, 5])
 def test_a_loss_that_fell_without_attention_and_stands_is_no_excuse(every):
     """As in language: words by themselves are soon known, and halve the loss."""
-    loss = lambda step: max(1.2, 3.5 * math.exp(-step / 20))  # noqa: E731
+    loss = lambda step: max(1.2, 3.5 * math.exp(-step / 20))
     (event,) = story(after(60, (0.01, 60)), loss, every=every)
     assert event.step <= 60 + LATE
 
@@ -87,11 +96,15 @@ def test_without_the_loss_only_the_start_speaks():
     assert story(after(60, (0.01, 60))) == []
 
 
-@pytest.mark.parametrize("show", [
-    lambda step: values([0.01, 0.01, 0.01, 0.6], 30),  # one head of four is open
-    lambda step: values(0.03, [20, 3]),  # probability goes to a sink: scores do not spread
-    lambda step: values(0.4, 12),  # spread, and rows pass gradients all the same
-], ids=["one open head", "sink", "spread"])
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda step: values([0.01, 0.01, 0.01, 0.6], 30),  # one head of four is open
+        lambda step: values(0.03, [20, 3]),  # probability goes to a sink: scores do not spread
+        lambda step: values(0.4, 12),  # spread, and rows pass gradients all the same
+    ],
+    ids=["one open head", "sink", "spread"],
+)
 def test_what_is_no_frozen_layer(show):
     assert story(show, flat) == []
 
@@ -100,7 +113,9 @@ def test_information_is_no_alarm():
     """σ/σ_c beyond 1 rang in runs that learned; who wants it asks for it, and gets it by head."""
     assert story(lambda step: values([0.3, 0.4], [1.5, 0.9]), learning) == []
     dog = Watchdog([Alarm(sigma_ratio=1.0)])
-    found = [event for step in range(3) for _, event in dog.look(step, "layer", values([0.3, 0.4], [1.5, 0.9]), None, "f32")]
+    found = [
+        event for step in range(3) for _, event in dog.look(step, "layer", values([0.3, 0.4], [1.5, 0.9]), None, "f32")
+    ]
     assert [(event.head, event.what) for event in found] == [(0, "sigma_ratio")]
 
 
@@ -114,15 +129,19 @@ def test_one_event_while_it_flaps_and_another_after_it_has_been_open():
         return values(0.7, 0.5) if 100 <= step < 160 else values(0.02, 30)
 
     first, second = story(twice, flat, steps=300)
-    assert first.step == 20 and 160 < second.step <= 160 + LATE and (first.cause, second.cause) == ("initialisation", "growth")
+    assert (
+        first.step == 20
+        and 160 < second.step <= 160 + LATE
+        and (first.cause, second.cause) == ("initialisation", "growth")
+    )
 
 
 def test_what_is_not_known_is_not_judged():
-    nothing = lambda step: values([np.nan, np.nan], 30)  # noqa: E731
+    nothing = lambda step: values([np.nan, np.nan], 30)
     assert story(nothing, flat) == []
     assert story(lambda step: {}, flat) == []
     assert story(lambda step: values([np.nan, 0.01], [np.nan, 30]), flat)[0].step <= LATE
-    gaps = lambda step: values(np.nan if step % 3 else 0.01, 30)  # noqa: E731
+    gaps = lambda step: values(np.nan if step % 3 else 0.01, 30)
     assert len(story(gaps, flat)) == 1
 
 
@@ -134,8 +153,8 @@ def test_a_loss_that_is_not_finite_rings_once_and_counts_as_bad():
 
 
 def test_resumed_runs():
-    closed = lambda step: values(0.02, 30)  # noqa: E731
-    low = lambda step: 0.2  # noqa: E731
+    closed = lambda step: values(0.02, 30)
+    low = lambda step: 0.2
     assert story(closed, low, resumed=True) == []
     assert story(closed, low, classes=1000) == []  # a fresh model would begin at ln 1000
     assert len(story(closed, lambda step: 6.9, classes=1000)) == 1
@@ -144,13 +163,28 @@ def test_resumed_runs():
     assert event.cause == "growth" and event.step <= 60 + LATE
 
 
-@pytest.mark.parametrize("others, facts, cause, said, unsaid", [
-    ({"scale": 1.0, "sigma_q": 1.0, "sigma_k": 1.0}, {}, "scale", ["not scaled", "1/√d_k = 0.125"], ["QK-norm", "W_q"]),
-    ({"sigma_q": 12.0, "sigma_k": 11.0}, {}, "initialisation", ["W_q by 12 and W_k by 11", "QK-norm"], ["scale by"]),
-    ({"sigma_q": 12.0, "sigma_k": 11.0}, {"qk_norm": True}, "gain", ["gains", "q by 12"], ["QK-norm", "W_q"]),
-    ({"sigma_q": 1.0, "sigma_k": 1.0, "alignment": 400.0}, {}, "alignment", ["aligned"], ["QK-norm", "not scaled"]),
-    ({"raw_sigma": 1.0, "sigma_q": 1.0, "sigma_k": 1.0}, {}, "bias", ["bias"], ["QK-norm", "W_q", "1/√d_k"]),
-])
+@pytest.mark.parametrize(
+    "others, facts, cause, said, unsaid",
+    [
+        (
+            {"scale": 1.0, "sigma_q": 1.0, "sigma_k": 1.0},
+            {},
+            "scale",
+            ["not scaled", "1/√d_k = 0.125"],
+            ["QK-norm", "W_q"],
+        ),
+        (
+            {"sigma_q": 12.0, "sigma_k": 11.0},
+            {},
+            "initialisation",
+            ["W_q by 12 and W_k by 11", "QK-norm"],
+            ["scale by"],
+        ),
+        ({"sigma_q": 12.0, "sigma_k": 11.0}, {"qk_norm": True}, "gain", ["gains", "q by 12"], ["QK-norm", "W_q"]),
+        ({"sigma_q": 1.0, "sigma_k": 1.0, "alignment": 400.0}, {}, "alignment", ["aligned"], ["QK-norm", "not scaled"]),
+        ({"raw_sigma": 1.0, "sigma_q": 1.0, "sigma_k": 1.0}, {}, "bias", ["bias"], ["QK-norm", "W_q", "1/√d_k"]),
+    ],
+)
 def test_the_cause_and_a_fix_that_fits(others, facts, cause, said, unsaid):
     (event,) = story(lambda step: values([0.02, 0.02], 30, **others), facts={"dim": DIM, **facts})
     assert event.cause == cause
@@ -162,10 +196,13 @@ def test_what_grew_under_qk_norm_is_not_told_to_use_it():
     assert "gains" in event.words and "QK-norm" not in event.words
 
 
-@pytest.mark.parametrize("raw_max, keys, tau", [(0.4, 64.0, 2 * math.log(64)), (30.0, 64.0, 30.0),
-                                                (9.0, 4096.0, 2 * math.log(4096)), (0.4, math.nan, 0.4)])
+@pytest.mark.parametrize(
+    "raw_max, keys, tau",
+    [(0.4, 64.0, 2 * math.log(64)), (30.0, 64.0, 30.0), (9.0, 4096.0, 2 * math.log(4096)), (0.4, math.nan, 0.4)],
+)
 def test_a_layer_that_was_hardly_begun_is_not_clipped_to_what_it_had(raw_max, keys, tau):
     """A fresh model's scores are all near 0: clipped to their maximum, no head could ever single out a key."""
+
     def show(step):
         return values(*((0.01, 60) if step >= 60 else (0.97, 0.05)), raw_max=raw_max if step < 60 else 400.0, keys=keys)
 
@@ -191,7 +228,9 @@ class Layer(torch.nn.Module):
             torch.nn.init.normal_(projection.weight, std=factor * width**-0.5)
 
     def forward(self, x):
-        q, k, v = (p(self.norm(x)).unflatten(-1, (2, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(self.norm(x)).unflatten(-1, (2, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
@@ -230,7 +269,10 @@ def seeded():
 def test_a_saturated_run_warns_by_default_and_a_healthy_one_does_not():
     with pytest.warns(RuntimeWarning, match=r"layers\.[01], all heads.*Frozen") as said:
         watch, _ = train(Copier(factor=15.0), 28)
-    assert [(event.layer, event.head, event.step) for event in watch.alarms] == [("layers.0", None, 20), ("layers.1", None, 20)]
+    assert [(event.layer, event.head, event.step) for event in watch.alarms] == [
+        ("layers.0", None, 20),
+        ("layers.1", None, 20),
+    ]
     assert len(said) == 2 and "QK-norm" in watch.alarms[0].words and "% of the rows" in watch.alarms[0].words
     with warnings.catch_warnings():
         warnings.simplefilter("error")

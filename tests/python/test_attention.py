@@ -1,11 +1,11 @@
 """rootdk.attention on numpy arrays: right, zero copy, and never a crash on what is hostile."""
+
 from __future__ import annotations
 
 import copy
 import importlib.util
 import inspect
 import json
-import os
 import pickle
 import signal
 import subprocess
@@ -16,11 +16,10 @@ import time
 
 import numpy as np
 import pytest
+import rootdk
 from conftest import plain, tolerance
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import rootdk
 from rootdk import QkNorm, Stats, StatsOptions, _core
 
 
@@ -68,7 +67,9 @@ def problems(data):
         arguments["sink"] = expected["sink"] = draw(rng, heads).tolist()
     if data(st.booleans()):
         scale = data(st.sampled_from([1.0, 0.3, "heads"]))
-        arguments["scale"] = expected["scale"] = np.abs(draw(rng, heads)).astype(np.float32) if scale == "heads" else scale
+        arguments["scale"] = expected["scale"] = (
+            np.abs(draw(rng, heads)).astype(np.float32) if scale == "heads" else scale
+        )
     return q, k, v, arguments, dict(expected, visible=visible)
 
 
@@ -79,7 +80,9 @@ def test_agrees_with_attention_written_out_in_double(problem):
     out, stats = rootdk.attention(q, k, v, stats="full", **arguments)
     exact, scores, p = plain(q, k, v, **expected)
     assert out.shape == exact.shape and out.dtype == q.dtype
-    bound = tolerance(q, k, v, expected.get("scale")) * (1 + 4 * float(np.abs(expected.get("bias", np.zeros(1))).max(initial=0)))
+    bound = tolerance(q, k, v, expected.get("scale")) * (
+        1 + 4 * float(np.abs(expected.get("bias", np.zeros(1))).max(initial=0))
+    )
     assert np.abs(out - exact).max(initial=0) <= bound
     assert stats.score_max.shape == (q.shape[0], q.shape[1])
     if scores.size:
@@ -96,8 +99,9 @@ def test_agrees_with_attention_written_out_in_double(problem):
 @given(problems())
 def test_the_output_does_not_depend_on_statistics(problem):
     q, k, v, arguments, _ = problem
-    outs = [rootdk.attention(q, k, v, **arguments)] + [rootdk.attention(q, k, v, stats=level, **arguments)[0]
-                                                       for level in ("basic", "full")]
+    outs = [rootdk.attention(q, k, v, **arguments)] + [
+        rootdk.attention(q, k, v, stats=level, **arguments)[0] for level in ("basic", "full")
+    ]
     assert all(np.array_equal(outs[0], out, equal_nan=True) for out in outs)
 
 
@@ -117,7 +121,9 @@ def test_statistics_are_those_of_the_materialised_scores(rng):
     np.testing.assert_allclose(stats.key_mass, p.sum(-2), **close)
     np.testing.assert_allclose(stats.rows.lse, np.log(np.exp(s).sum(-1)), **close)
     assert (stats.rows.score_argmax == s.argmax(-1)).all()
-    assert (stats.raw_max_query * 1.0 == np.array([[np.unravel_index(h.argmax(), h.shape)[0] for h in b] for b in s])).all()
+    assert (
+        stats.raw_max_query * 1.0 == np.array([[np.unravel_index(h.argmax(), h.shape)[0] for h in b] for b in s])
+    ).all()
 
 
 def test_scales_by_name_are_those_of_the_engine(rng):
@@ -226,7 +232,9 @@ def test_what_has_a_namespace_comes_back_as_itself(rng):
     out, stats = rootdk.attention(q, k, v, qk_norm="rms", stats=StatsOptions("full", rows=["entropy"]))
     expected = rootdk.attention(q.array, k.array, v.array, qk_norm="rms", stats=StatsOptions("full", rows=["entropy"]))
     assert isinstance(out, Namespaced) and np.array_equal(out.array, expected[0])
-    assert isinstance(stats.rows.entropy, Namespaced) and np.array_equal(stats.rows.entropy.array, expected[1].rows.entropy)
+    assert isinstance(stats.rows.entropy, Namespaced) and np.array_equal(
+        stats.rows.entropy.array, expected[1].rows.entropy
+    )
 
 
 def test_jax_arrays_come_back_as_jax_arrays(rng):
@@ -241,13 +249,21 @@ def test_jax_arrays_come_back_as_jax_arrays(rng):
 def test_what_jax_traces_is_refused_in_words(how, name):
     jax = pytest.importorskip("jax")
     x = jax.numpy.ones((3, 2, 2, 4))
-    values = {"q": x, "v": x, "bias": jax.numpy.zeros((3, 2)), "key_lengths": jax.numpy.ones((3, 3)), "qk_norm": jax.numpy.ones((3, 4)),
-              "documents": jax.numpy.ones((3, 2))}
+    values = {
+        "q": x,
+        "v": x,
+        "bias": jax.numpy.zeros((3, 2)),
+        "key_lengths": jax.numpy.ones((3, 3)),
+        "qk_norm": jax.numpy.ones((3, 4)),
+        "documents": jax.numpy.ones((3, 2)),
+    }
     value = values.get(name, jax.numpy.ones((3, 2)))
 
     def call(value):
         value = value[None] if how == "vmap" and name in ("q", "v") else value
-        arguments = dict(q=x, k=x, v=x) | {name: QkNorm("rms", q_gain=value) if name == "qk_norm" else [0, value] if name == "documents" else value}
+        arguments = dict(q=x, k=x, v=x) | {
+            name: QkNorm("rms", q_gain=value) if name == "qk_norm" else [0, value] if name == "documents" else value
+        }
         with pytest.raises(TypeError, match=f"{name}: traced by jax .* jax.pure_callback"):
             rootdk.explain_plan(**arguments)
         return rootdk.attention(**arguments).sum()
@@ -259,7 +275,11 @@ def test_what_jax_traces_is_refused_in_words(how, name):
 def test_jax_reaches_us_through_a_callback(rng):
     jax = pytest.importorskip("jax")
     x = jax.numpy.asarray(draw(rng, 1, 2, 9, 8))
-    call = jax.jit(lambda x: jax.pure_callback(lambda x: rootdk.attention(*(np.asarray(x),) * 3), jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    call = jax.jit(
+        lambda x: jax.pure_callback(
+            lambda x: rootdk.attention(*(np.asarray(x),) * 3), jax.ShapeDtypeStruct(x.shape, x.dtype), x
+        )
+    )
     assert np.array_equal(call(x), rootdk.attention(*(np.asarray(x),) * 3))
 
 
@@ -276,9 +296,12 @@ def test_an_array_that_cannot_be_read_is_refused_without_a_c_name(rng):
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5, 4, 4), (1, 2, 0, 5, 4, 4), (1, 2, 5, 0, 4, 4), (2, 0, 3, 3, 4, 4)])
 def test_zero_sizes(shape):
     batch, heads, len_q, len_kv, dim, dim_v = shape
-    out, stats = rootdk.attention(np.zeros((batch, heads, len_q, dim), np.float32),
-                                  np.zeros((batch, heads, len_kv, dim), np.float32),
-                                  np.ones((batch, heads, len_kv, dim_v), np.float32), stats="full")
+    out, stats = rootdk.attention(
+        np.zeros((batch, heads, len_q, dim), np.float32),
+        np.zeros((batch, heads, len_kv, dim), np.float32),
+        np.ones((batch, heads, len_kv, dim_v), np.float32),
+        stats="full",
+    )
     assert out.shape == (batch, heads, len_q, dim_v) and (out == 0).all()
     assert stats.entropy.shape == (batch, heads)
 
@@ -393,14 +416,19 @@ def test_what_is_not_there_is_said(rng):
 
 def test_what_stats_have_is_what_they_say_they_have():
     asked = StatsOptions("full", rows=True, key_mass=True)
-    for stats, there in ((rootdk.attention(Q, Q, Q, stats="full")[1], False), (rootdk.attention(Q, Q, Q, stats=asked)[1], True),
-                         (rootdk.attention(Q, Q, Q, stats="basic")[1], False)):
+    for stats, there in (
+        (rootdk.attention(Q, Q, Q, stats="full")[1], False),
+        (rootdk.attention(Q, Q, Q, stats=asked)[1], True),
+        (rootdk.attention(Q, Q, Q, stats="basic")[1], False),
+    ):
         for name in ("rows", "key_mass"):
             assert hasattr(stats, name) is there and (name in dir(stats)) is there
             assert getattr(stats, name, None) is (stats[name] if there else None)
         members = dict(inspect.getmembers(stats))
         assert set(stats.names) <= set(members) == set(dir(stats))
-        assert np.array_equal(stats["row_count"], stats.row_count) and np.array_equal(stats.to_dict()["row_count"], stats.row_count)
+        assert np.array_equal(stats["row_count"], stats.row_count) and np.array_equal(
+            stats.to_dict()["row_count"], stats.row_count
+        )
         assert "rows" not in stats.names and "rows" not in stats.to_dict() and "row_count" in stats.names
     for name, words in (("rows", "rows=True.*row_count"), ("key_mass", "key_mass=True")):
         with pytest.raises(AttributeError, match=words):
@@ -409,7 +437,9 @@ def test_what_stats_have_is_what_they_say_they_have():
             stats[name]
 
 
-@pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+@pytest.mark.parametrize(
+    "again", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
+)
 def test_statistics_are_copied_and_pickled_whole(again, rng):
     q, k = draw(rng, 2, 2, 70, 8), draw(rng, 2, 2, 70, 8)
     q[0, 0, 3] = np.nan
@@ -419,7 +449,9 @@ def test_statistics_are_copied_and_pickled_whole(again, rng):
         other = again(stats)
         assert type(other) is Stats and other is not stats and other.to_json() == stats.to_json()
         assert other.over_batch().to_json() == stats.over_batch().to_json()
-        assert hasattr(other, "rows") == hasattr(stats, "rows") and hasattr(other, "key_mass") == hasattr(stats, "key_mass")
+        assert hasattr(other, "rows") == hasattr(stats, "rows") and hasattr(other, "key_mass") == hasattr(
+            stats, "key_mass"
+        )
     assert list(other.rows) == list(stats.rows)
     for name in stats.rows:
         assert np.array_equal(other.rows[name], stats.rows[name], equal_nan=True), name
@@ -427,18 +459,30 @@ def test_statistics_are_copied_and_pickled_whole(again, rng):
     assert (other.key_mass is stats.key_mass) == (again is copy.copy)
     judged = stats.judge_head(1)
     assert again(judged) == judged
-    gradients = rootdk.GradientStats.from_json(rootdk.GradientStats(_core.gradient_stats(1, 1, [(1.0, 2.0, 3.0, 4.0, 5.0)])).to_json())
-    assert again(gradients).to_json() == gradients.to_json() and {"d_q", "d_scores"} <= dict(inspect.getmembers(gradients)).keys()
+    gradients = rootdk.GradientStats.from_json(
+        rootdk.GradientStats(_core.gradient_stats(1, 1, [(1.0, 2.0, 3.0, 4.0, 5.0)])).to_json()
+    )
+    assert (
+        again(gradients).to_json() == gradients.to_json()
+        and {"d_q", "d_scores"} <= dict(inspect.getmembers(gradients)).keys()
+    )
 
 
 # Names and meanings from elsewhere ------------------------------------------------------------------------------------
 NAMES = {
     "is_causal": r'is_causal is PyTorch\'s name; here it is causal \(bottom-right unless diagonal="top_left"\)',
-    "dropout_p": "dropout_p is PyTorch's name; here it is dropout", "attn_mask": "attn_mask is PyTorch's name; here it is mask .* or bias",
-    "enable_gqa": "enable_gqa is PyTorch's name; here it is always so", "softmax_scale": "FlashAttention's name; here it is scale",
-    "window_size": "FlashAttention's name; here it is window", "attention_mask": "transformers' name; here it is mask",
-    "causl": "no argument is called causl; did you mean causal?", "soft_cap": "did you mean softcap?", "key_length": "did you mean key_lengths?",
-    "Scale": "did you mean scale?", "colour": "no argument is called colour; there are alibi, bias, causal", "return_lse": "rootdk.torch.attention",
+    "dropout_p": "dropout_p is PyTorch's name; here it is dropout",
+    "attn_mask": "attn_mask is PyTorch's name; here it is mask .* or bias",
+    "enable_gqa": "enable_gqa is PyTorch's name; here it is always so",
+    "softmax_scale": "FlashAttention's name; here it is scale",
+    "window_size": "FlashAttention's name; here it is window",
+    "attention_mask": "transformers' name; here it is mask",
+    "causl": "no argument is called causl; did you mean causal?",
+    "soft_cap": "did you mean softcap?",
+    "key_length": "did you mean key_lengths?",
+    "Scale": "did you mean scale?",
+    "colour": "no argument is called colour; there are alibi, bias, causal",
+    "return_lse": "rootdk.torch.attention",
 }
 
 
@@ -449,7 +493,6 @@ def test_names_from_elsewhere_are_translated(name):
             function(Q, Q, Q, **{name: True})
     if importlib.util.find_spec("torch") and name != "return_lse":
         import torch
-
         from rootdk.torch import attention
 
         for function in (rootdk.attention, attention):
@@ -466,12 +509,20 @@ def test_no_scale_and_no_window_mean_what_they_mean_elsewhere(rng):
         makers.append(torch.from_numpy)
     for make in makers:
         inputs = [make(x) for x in (q, k, v)]
-        call = lambda **arguments: np.asarray(rootdk.attention(*inputs, **arguments))  # noqa: E731
+        call = lambda **arguments: np.asarray(rootdk.attention(*inputs, **arguments))
         assert np.array_equal(call(scale=None), call())
-        for one, other in (((-1, -1), (None, None)), ((-1, 0), (None, 0)), ((2, -1), (2, None)), ([1, -1], (1, None)), ((-1, -1), None)):
+        for one, other in (
+            ((-1, -1), (None, None)),
+            ((-1, 0), (None, 0)),
+            ((2, -1), (2, None)),
+            ([1, -1], (1, None)),
+            ((-1, -1), None),
+        ):
             assert np.array_equal(call(window=one), call(window=other)), one
         assert not np.array_equal(call(window=(-1, 0)), call())
-        assert rootdk.explain_plan(*inputs, scale=None, window=(-1, -1)) == rootdk.explain_plan(*inputs, window=(None, None))
+        assert rootdk.explain_plan(*inputs, scale=None, window=(-1, -1)) == rootdk.explain_plan(
+            *inputs, window=(None, None)
+        )
         for bad in (-1, (-2, 0), (0, -3), np.int64(-1)):
             with pytest.raises(ValueError, match="window: -[123], but a side is a number from 0"):
                 call(window=bad)
@@ -498,7 +549,9 @@ def test_many_threads_get_the_same_bits(rng):
     q, k, v = (draw(rng, 1, 4, 200, 32) for _ in range(3))
     expected = rootdk.attention(q, k, v)
     found = []
-    threads = [threading.Thread(target=lambda: found.append(rootdk.attention(q, k, v, stats="full")[0])) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(rootdk.attention(q, k, v, stats="full")[0])) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -507,7 +560,9 @@ def test_many_threads_get_the_same_bits(rng):
 
 
 def run(code, **options):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def test_a_fork_computes():
@@ -571,8 +626,15 @@ def test_in_parts_or_whole_the_bits_are_the_same(rng):
     out, stats = rootdk.attention(q, k, v, stats="full", **arguments)
     for b in range(2):
         for h in range(4):
-            alone, its = rootdk.attention(q[b : b + 1, h : h + 1], k[b : b + 1, h : h + 1], v[b : b + 1, h : h + 1],
-                                          scale=[arguments["scale"][h]], sink=[float(h)],
-                                          key_lengths=[arguments["key_lengths"][b]], mask=mask[b : b + 1], stats="full")
+            alone, its = rootdk.attention(
+                q[b : b + 1, h : h + 1],
+                k[b : b + 1, h : h + 1],
+                v[b : b + 1, h : h + 1],
+                scale=[arguments["scale"][h]],
+                sink=[float(h)],
+                key_lengths=[arguments["key_lengths"][b]],
+                mask=mask[b : b + 1],
+                stats="full",
+            )
             assert np.array_equal(out[b, h], alone[0, 0])
             assert stats.entropy[b, h] == its.entropy[0, 0] and stats.raw_max[b, h] == its.raw_max[0, 0]

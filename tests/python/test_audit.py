@@ -1,4 +1,5 @@
 """rootdk.audit says what `rootdk audit` says, as objects."""
+
 from __future__ import annotations
 
 import json
@@ -9,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-
 import rootdk
 
 WIDTH, DIM = 16, 4
@@ -22,7 +22,9 @@ def write(path, tensors):
         header[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
         at += x.nbytes
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(x.astype("<f4").tobytes() for x in tensors.values()))
+    path.write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(x.astype("<f4").tobytes() for x in tensors.values())
+    )
 
 
 def llama(folder, layers=2, heads=4, kv_heads=2, growth=1.0, seed=0):
@@ -39,14 +41,25 @@ def llama(folder, layers=2, heads=4, kv_heads=2, growth=1.0, seed=0):
         tensors[at + "self_attn.k_proj.weight"] = rng.standard_normal((kv_heads * DIM, WIDTH)) / math.sqrt(WIDTH)
         tensors[at + "input_layernorm.weight"] = np.ones(WIDTH)
     write(folder / "model.safetensors", {name: x.astype(np.float32) for name, x in tensors.items()})
-    (folder / "config.json").write_text(json.dumps({
-        "model_type": "llama", "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "hidden_size": WIDTH, "max_position_embeddings": 1024}))
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "num_hidden_layers": layers,
+                "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads,
+                "hidden_size": WIDTH,
+                "max_position_embeddings": 1024,
+            }
+        )
+    )
     return folder
 
 
 def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True
+    )
 
 
 def test_it_is_what_the_command_says(tmp_path):
@@ -97,8 +110,10 @@ def test_verdicts_carry_their_ground(tmp_path):
 
 
 def test_arrays_of_what_only_some_heads_have():
-    heads = [{"head": 0, "sigma": None, "ground": "weights"},
-             {"head": 1, "sigma": 1.0, "ground": "embeddings", "embeddings": {"sigma": 2.5, "ratio": 3.0}}]
+    heads = [
+        {"head": 0, "sigma": None, "ground": "weights"},
+        {"head": 1, "sigma": 1.0, "ground": "embeddings", "embeddings": {"sigma": 2.5, "ratio": 3.0}},
+    ]
     found = rootdk.Audit(json.dumps({"layers": [{"layer": 0, "attention": "self", "heads": heads}]}), "", "", "")
     assert found.names[-2:] == ["embeddings_sigma", "embeddings_ratio"]
     np.testing.assert_array_equal(found["embeddings_sigma"], [np.nan, 2.5])
@@ -143,23 +158,40 @@ def test_what_the_checkpoint_does_not_say_can_be_said(tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match="heads"):
         rootdk.audit(folder)
-    found = rootdk.audit(folder / "model.safetensors", heads=4, kv_heads=2, context=256, scale=1.0, rotary_base=0, norm="rms",
-                         spectra=False)
-    assert len(found) == 8 and found.judged_at == 256 and (found["scale"] == 1).all() and "spectrum" not in found.heads[0]
+    found = rootdk.audit(
+        folder / "model.safetensors",
+        heads=4,
+        kv_heads=2,
+        context=256,
+        scale=1.0,
+        rotary_base=0,
+        norm="rms",
+        spectra=False,
+    )
+    assert (
+        len(found) == 8 and found.judged_at == 256 and (found["scale"] == 1).all() and "spectrum" not in found.heads[0]
+    )
     rng = np.random.default_rng(1)
     np.save(tmp_path / "acts.npy", rng.standard_normal((200, WIDTH)).astype(np.float32))
-    measured = rootdk.audit(folder, heads=4, kv_heads=2, rotary_base=0, inputs=tmp_path / "acts.npy").heads[0]["measured"]
+    measured = rootdk.audit(folder, heads=4, kv_heads=2, rotary_base=0, inputs=tmp_path / "acts.npy").heads[0][
+        "measured"
+    ]
     assert measured["sigma_over_isotropic"] == pytest.approx(1, rel=0.3)  # 200 tokens of white noise
 
 
-@pytest.mark.parametrize("bytes_, words", [
-    (b"", "model.safetensors"),
-    (b"\xff" * 64, "model.safetensors"),
-    (struct.pack("<Q", 2) + b"{}", "attention|tensor"),
-    (struct.pack("<Q", 1 << 60) + b"{}", "model.safetensors"),
-    (struct.pack("<Q", 75) + b'{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[4611686018',
-     "model.safetensors"),
-])
+@pytest.mark.parametrize(
+    "bytes_, words",
+    [
+        (b"", "model.safetensors"),
+        (b"\xff" * 64, "model.safetensors"),
+        (struct.pack("<Q", 2) + b"{}", "attention|tensor"),
+        (struct.pack("<Q", 1 << 60) + b"{}", "model.safetensors"),
+        (
+            struct.pack("<Q", 75) + b'{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[4611686018',
+            "model.safetensors",
+        ),
+    ],
+)
 def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes_)
@@ -168,29 +200,32 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, bytes_, words):
     assert "\n" not in str(caught.value).strip()
 
 
-@pytest.mark.parametrize("change, error, words", [
-    (dict(model=3), TypeError, "model: int, but a path, a torch.nn.Module or a state_dict is wanted"),
-    (dict(model=b"model"), TypeError, "model: bytes"),
-    (dict(model="/nowhere/at/all.safetensors"), ValueError, "/nowhere"),
-    (dict(config={}), ValueError, "config: given"),
-    (dict(norm=3), TypeError, "norm: int"),
-    (dict(family=3), TypeError, "family: int"),
-    (dict(family_file=3), TypeError, "family_file: int"),
-    (dict(inputs=3), TypeError, "inputs: int"),
-    (dict(against=3), TypeError, "against: int"),
-    (dict(heads=0), ValueError, "heads: 0"),
-    (dict(heads=2.5), TypeError, "heads: float"),
-    (dict(norm="batch"), ValueError, "norm"),
-    (dict(scale="sqrt"), ValueError, 'scale: "sqrt"'),
-    (dict(scale=[1]), TypeError, "scale: list"),
-    (dict(contexts=[1.5]), TypeError, "contexts: float"),
-    (dict(contexts=[0]), ValueError, "0"),
-    (dict(at=1), ValueError, "1"),
-    (dict(family="nonsense"), ValueError, "nonsense"),
-    (dict(inputs="/nowhere.npy"), ValueError, "nowhere"),
-    (dict(spectra=1), TypeError, "spectra: int"),
-    (dict(against="/nowhere"), ValueError, "nowhere"),
-])
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        (dict(model=3), TypeError, "model: int, but a path, a torch.nn.Module or a state_dict is wanted"),
+        (dict(model=b"model"), TypeError, "model: bytes"),
+        (dict(model="/nowhere/at/all.safetensors"), ValueError, "/nowhere"),
+        (dict(config={}), ValueError, "config: given"),
+        (dict(norm=3), TypeError, "norm: int"),
+        (dict(family=3), TypeError, "family: int"),
+        (dict(family_file=3), TypeError, "family_file: int"),
+        (dict(inputs=3), TypeError, "inputs: int"),
+        (dict(against=3), TypeError, "against: int"),
+        (dict(heads=0), ValueError, "heads: 0"),
+        (dict(heads=2.5), TypeError, "heads: float"),
+        (dict(norm="batch"), ValueError, "norm"),
+        (dict(scale="sqrt"), ValueError, 'scale: "sqrt"'),
+        (dict(scale=[1]), TypeError, "scale: list"),
+        (dict(contexts=[1.5]), TypeError, "contexts: float"),
+        (dict(contexts=[0]), ValueError, "0"),
+        (dict(at=1), ValueError, "1"),
+        (dict(family="nonsense"), ValueError, "nonsense"),
+        (dict(inputs="/nowhere.npy"), ValueError, "nowhere"),
+        (dict(spectra=1), TypeError, "spectra: int"),
+        (dict(against="/nowhere"), ValueError, "nowhere"),
+    ],
+)
 def test_what_is_wrong_is_said(tmp_path, change, error, words):
     arguments = dict(model=llama(tmp_path / "model")) | change
     with pytest.raises(error, match=words):
@@ -201,6 +236,7 @@ def test_trained_weights():
     """A BERT that has learned something: every head by numpy in double, and the whole as the command says it."""
     pytest.importorskip("transformers")
     import trained
+
     folder = trained.bert()
     found = rootdk.audit(folder)
     assert found.to_json() == command(folder, "--json").stdout
@@ -220,8 +256,12 @@ def safetensors_in(path):
     header = json.loads(data[8 : 8 + length])
     header.pop("__metadata__", None)
     at = 8 + length
-    return {name: np.frombuffer(data[at + info["data_offsets"][0] : at + info["data_offsets"][1]], "<f4")
-            .reshape(info["shape"]).astype(np.float64) for name, info in header.items()}
+    return {
+        name: np.frombuffer(data[at + info["data_offsets"][0] : at + info["data_offsets"][1]], "<f4")
+        .reshape(info["shape"])
+        .astype(np.float64)
+        for name, info in header.items()
+    }
 
 
 def isotropic(tensors, layer, head, dim):

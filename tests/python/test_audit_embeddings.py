@@ -1,10 +1,10 @@
 """What the audit expects of scores if every layer's inputs were like the model's own embeddings, against double precision
 over the whole vocabulary."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-
 import rootdk
 
 torch = pytest.importorskip("torch")
@@ -15,14 +15,22 @@ WIDTH, HEADS, DIM, VOCABULARY = 32, 4, 8, 300
 
 def built(name):
     t = transformers
-    small = dict(vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS,
-                 intermediate_size=32, max_position_embeddings=16)
+    small = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        intermediate_size=32,
+        max_position_embeddings=16,
+    )
     makers = {
         "llama": lambda: t.LlamaModel(t.LlamaConfig(**small)),
         "gemma": lambda: t.GemmaModel(t.GemmaConfig(**small, head_dim=DIM, num_key_value_heads=HEADS)),
         "qwen3": lambda: t.Qwen3Model(t.Qwen3Config(**small, head_dim=DIM, num_key_value_heads=HEADS)),
         "gpt_neox": lambda: t.GPTNeoXModel(t.GPTNeoXConfig(**small)),
-        "gpt2": lambda: t.GPT2Model(t.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=16)),
+        "gpt2": lambda: t.GPT2Model(
+            t.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=16)
+        ),
         "bert": lambda: t.BertModel(t.BertConfig(**small)),
         "roberta": lambda: t.RobertaModel(t.RobertaConfig(**small)),
     }
@@ -31,11 +39,15 @@ def built(name):
     with torch.no_grad():
         for parameter in model.parameters():  # nothing is as it was initialised: means, gains, biases, outlier channels
             parameter += 0.3 * torch.randn(parameter.shape[-1]) + 0.1 * torch.randn_like(parameter)
-        for table in positions_of(model):  # the same at every position, so that it does not matter which token stands where
+        for table in positions_of(
+            model
+        ):  # the same at every position, so that it does not matter which token stands where
             table.weight[:] = table.weight[-1]
             if name == "roberta":
                 table.weight[:2] = 100.0  # rows before the first position
-                model.embeddings.word_embeddings.weight[1] = torch.nan  # padding, which alone stands there; the audit leaves it out
+                model.embeddings.word_embeddings.weight[1] = (
+                    torch.nan
+                )  # padding, which alone stands there; the audit leaves it out
     return model
 
 
@@ -50,6 +62,7 @@ def heads_seen(model, name):
     def keep(key):
         def hook(module, inputs, output):
             stream[key] = output.detach()
+
         return hook
 
     handles = []
@@ -148,7 +161,9 @@ def test_rows_that_say_nothing_are_left_out():
     rows = rng.standard_normal((200, WIDTH)) + 1
     clean = sigma_of(llama_of(rows))
     for bad in (np.zeros(WIDTH), np.full(WIDTH, np.nan), np.full(WIDTH, np.inf)):
-        assert sigma_of(llama_of(np.concatenate([rows[:50], [bad], rows[50:], [bad]]))) == pytest.approx(clean, rel=1e-6)
+        assert sigma_of(llama_of(np.concatenate([rows[:50], [bad], rows[50:], [bad]]))) == pytest.approx(
+            clean, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("rows", [np.zeros((5, WIDTH)), np.ones((1, WIDTH)), np.full((9, WIDTH), np.nan)])
@@ -162,18 +177,29 @@ def test_embeddings_that_overflow_are_no_ground():
     loud = np.random.default_rng(0).standard_normal((50, WIDTH)).astype(np.float32)
     found = llama_of(loud, **{"model.layers.0.input_layernorm.weight": np.full(WIDTH, 1e18, np.float32)})
     for head in found.heads:
-        assert head["ground"] in ("weights", "embeddings") and np.isfinite(head["sigma"]) or head["verdict"] == "not_finite"
+        assert (
+            head["ground"] in ("weights", "embeddings")
+            and np.isfinite(head["sigma"])
+            or head["verdict"] == "not_finite"
+        )
 
 
 def test_positions_are_spread_over_the_vocabulary():
     """All tokens alike, two positions: half of the tokens stand at each, whatever order they are in."""
     rng = np.random.default_rng(0)
     token, first, second = rng.standard_normal((3, WIDTH))
-    tensors = {"wte.weight": np.tile(token, (1000, 1)), "wpe.weight": np.stack([first, second]),
-               "h.0.attn.c_attn.weight": rng.standard_normal((WIDTH, 3 * WIDTH)) / 6, "h.0.attn.c_attn.bias": np.zeros(3 * WIDTH),
-               "h.0.ln_1.weight": np.ones(WIDTH), "h.0.ln_1.bias": np.zeros(WIDTH)}
-    found = rootdk.audit({n: x.astype(np.float32) for n, x in tensors.items()},
-                         config={"model_type": "gpt2", "n_head": HEADS, "n_positions": 2})
+    tensors = {
+        "wte.weight": np.tile(token, (1000, 1)),
+        "wpe.weight": np.stack([first, second]),
+        "h.0.attn.c_attn.weight": rng.standard_normal((WIDTH, 3 * WIDTH)) / 6,
+        "h.0.attn.c_attn.bias": np.zeros(3 * WIDTH),
+        "h.0.ln_1.weight": np.ones(WIDTH),
+        "h.0.ln_1.bias": np.zeros(WIDTH),
+    }
+    found = rootdk.audit(
+        {n: x.astype(np.float32) for n, x in tensors.items()},
+        config={"model_type": "gpt2", "n_head": HEADS, "n_positions": 2},
+    )
     x = token + np.stack([first, second])
     x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
     packed = (x @ tensors["h.0.attn.c_attn.weight"]).reshape(2, 3, HEADS, DIM)

@@ -1,4 +1,5 @@
 """rootdk.audit(…, run=ids) computes what the model computes, and measures what a watch would."""
+
 from __future__ import annotations
 
 import json
@@ -11,10 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import rootdk  # noqa: E402
 import runnable  # noqa: E402
 from runnable import CASES, LENGTH, VOCABULARY, assert_same_hidden_state, made, roughened, tokens  # noqa: E402
-
-import rootdk  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,13 @@ def llama(tmp_path_factory):
 
 def close(ours, theirs):
     """To rounding: a product's sums are cut by the number of its rows."""
-    return ours.shape == theirs.shape and np.abs(ours - theirs).max() <= 2.0 ** -24 * 64 * np.abs(theirs).max()
+    return ours.shape == theirs.shape and np.abs(ours - theirs).max() <= 2.0**-24 * 64 * np.abs(theirs).max()
 
 
 def command(*arguments, **more):
-    return subprocess.run([sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True, **more)
+    return subprocess.run(
+        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True, **more
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -42,7 +44,9 @@ def test_the_last_hidden_state_is_the_model_s(name, tmp_path):
     assert found.data["run"] == {"sequences": 2, "length": LENGTH}
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma2", "gemma3", "phi3", "gpt2-odd", "gpt_neox", "bert"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "qwen3", "gemma2", "gemma3", "phi3", "gpt2-odd", "gpt_neox", "bert"]
+)
 def test_heads_are_measured_as_a_watch_does(name, tmp_path):
     """To rounding; the promise is 1 %."""
     model, ids = made(name), tokens(name, 3)
@@ -56,17 +60,28 @@ def test_heads_are_measured_as_a_watch_does(name, tmp_path):
         stats = watch.stats(name_there)
         for head, one in enumerate(layer["heads"]):
             measured = one["measured"]
-            pairs = {"sigma": stats.raw_sigma, "score_sigma": stats.score_sigma, "entropy": stats.entropy, "keys": stats.keys,
-                     "p_max": stats.mean_p_max, "trace_j": stats.trace_j, "largest_raw": stats.raw_max}
+            pairs = {
+                "sigma": stats.raw_sigma,
+                "score_sigma": stats.score_sigma,
+                "entropy": stats.entropy,
+                "keys": stats.keys,
+                "p_max": stats.mean_p_max,
+                "trace_j": stats.trace_j,
+                "largest_raw": stats.raw_max,
+            }
             for what, seen in pairs.items():
-                assert measured[what] == pytest.approx(float(seen[0, head]), rel=1e-4, abs=1e-5), (layer["layer"], head, what)
+                assert measured[what] == pytest.approx(float(seen[0, head]), rel=1e-4, abs=1e-5), (
+                    layer["layer"],
+                    head,
+                    what,
+                )
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_model_that_was_trained(name):
     """On a text that repeats itself, so that heads learn to look somewhere: the hidden state and σ as above."""
     model, ids = made(name), tokens(name, 8)
-    ids[:, LENGTH // 2:] = ids[:, :LENGTH // 2]
+    ids[:, LENGTH // 2 :] = ids[:, : LENGTH // 2]
     embedding, steps = model.get_input_embeddings(), torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for _ in range(60):
@@ -98,8 +113,10 @@ def test_what_is_measured_follows_from_the_scores(llama):
         measured = found.heads[head]["measured"]
         entropy = np.mean([float(-(r * r.log()).sum()) for r in rows[head]])
         squares = np.mean([float(r.square().sum()) for r in rows[head]])
-        spread = np.sqrt(sum(float((r.log() - r.log().mean()).square().sum()) for r in rows[head])
-                         / sum(len(r) - 1 for r in rows[head]))
+        spread = np.sqrt(
+            sum(float((r.log() - r.log().mean()).square().sum()) for r in rows[head])
+            / sum(len(r) - 1 for r in rows[head])
+        )
         assert measured["entropy"] == pytest.approx(entropy, rel=1e-4)
         assert measured["effective_keys"] == pytest.approx(1 / squares, rel=1e-4)
         assert measured["trace_j"] == pytest.approx(1 - squares, rel=1e-4)
@@ -108,12 +125,18 @@ def test_what_is_measured_follows_from_the_scores(llama):
         assert measured["keys"] == pytest.approx(np.exp(np.mean(np.log(np.arange(2, LENGTH + 1)))), rel=1e-9)
         assert measured["unit_divisor"] == pytest.approx(spread * np.sqrt(8), rel=1e-4)
         assert measured["ratio"] == pytest.approx(measured["sigma"], rel=1e-9)
-        assert measured["sigma_over_isotropic"] == pytest.approx(measured["sigma"] / found.heads[head]["sigma"], rel=1e-9)
+        assert measured["sigma_over_isotropic"] == pytest.approx(
+            measured["sigma"] / found.heads[head]["sigma"], rel=1e-9
+        )
     frame = found.to_csv().splitlines()
-    assert frame[0].endswith("measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j")
+    assert frame[0].endswith(
+        "measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j"
+    )
     assert all(line.count(",") == frame[0].count(",") for line in frame)
     column = frame[0].split(",").index("measured_entropy")
-    assert [float(line.split(",")[column]) for line in frame[1:]] == [head["measured"]["entropy"] for head in found.heads]
+    assert [float(line.split(",")[column]) for line in frame[1:]] == [
+        head["measured"]["entropy"] for head in found.heads
+    ]
 
 
 def test_the_verdict_is_that_of_the_run():
@@ -131,8 +154,11 @@ def test_the_verdict_is_that_of_the_run():
 def test_a_model_in_memory_and_a_state_dict(llama):
     model, ids = made("llama"), tokens("llama")
     theirs = rootdk.audit(llama, run=ids)
-    for ours in (rootdk.audit(model, run=ids), rootdk.audit(model.state_dict(), config=model.config, run=ids.tolist()),
-                 rootdk.audit(model, run=ids.numpy().astype(np.uint16))):
+    for ours in (
+        rootdk.audit(model, run=ids),
+        rootdk.audit(model.state_dict(), config=model.config, run=ids.tolist()),
+        rootdk.audit(model, run=ids.numpy().astype(np.uint16)),
+    ):
         assert np.array_equal(ours.last_hidden_state, theirs.last_hidden_state)
         assert ours.heads == theirs.heads
     one = rootdk.audit(model, run=ids[0])
@@ -142,8 +168,9 @@ def test_a_model_in_memory_and_a_state_dict(llama):
 def test_what_enters_the_first_block(llama):
     """ViT, which has no tokens; and any other model, whose embeddings come from elsewhere."""
     torch.manual_seed(0)
-    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=32,
-                                    patch_size=8)
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8
+    )
     vit = roughened(transformers.ViTModel(config, add_pooling_layer=False))
     pixels = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
@@ -177,8 +204,16 @@ def test_the_same_bits_at_any_number_of_threads(tmp_path):
     np.save(tmp_path / "ids.npy", ids)
     outputs = []
     for threads in (1, 2, 3):
-        done = command(tmp_path / "saved", "--tokens", tmp_path / "ids.npy", "--hidden-out", tmp_path / f"{threads}.npy", "--json",
-                       "--threads", threads)
+        done = command(
+            tmp_path / "saved",
+            "--tokens",
+            tmp_path / "ids.npy",
+            "--hidden-out",
+            tmp_path / f"{threads}.npy",
+            "--json",
+            "--threads",
+            threads,
+        )
         assert done.returncode == 0, done.stderr
         outputs.append((done.stdout, (tmp_path / f"{threads}.npy").read_bytes()))
     assert outputs[0] == outputs[1] == outputs[2]
@@ -210,7 +245,9 @@ def test_qk_clip_after_a_run(llama, tmp_path):
     before = rootdk.audit(llama, run=ids)
     first = [head["measured"]["largest_raw"] for head in before.heads[:4]]
     limit = sorted(first)[1]
-    done = command(llama, "--apply-qk-clip", limit, "--tokens", tmp_path / "ids.npy", "--out", tmp_path / "model.safetensors")
+    done = command(
+        llama, "--apply-qk-clip", limit, "--tokens", tmp_path / "ids.npy", "--out", tmp_path / "model.safetensors"
+    )
     assert done.returncode == 0, done.stderr
     (tmp_path / "config.json").write_text((llama / "config.json").read_text())
     after = rootdk.audit(tmp_path / "model.safetensors", run=ids)
@@ -221,7 +258,9 @@ def test_qk_clip_after_a_run(llama, tmp_path):
 def test_text_by_the_tokenizer_beside_the_model(llama, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = "the root of a number makes scores even".split()
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: 3 + i for i, word in enumerate(words)}, unk_token="the"))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: 3 + i for i, word in enumerate(words)}, unk_token="the")
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made("llama").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"run: text, but there is no .*tokenizer\.json; give ids"):
@@ -239,22 +278,26 @@ def test_text_by_the_tokenizer_beside_the_model(llama, tmp_path):
 
 # What is wrong --------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ids, error, words", [
-    ([3, VOCABULARY], ValueError, "run: the id 60, but the vocabulary has 0 to 59"),
-    ([3, -1], ValueError, "run: the id -1"),
-    ([3.0, 4.0], TypeError, "run: float64 numbers, but ids of tokens are whole numbers"),
-    ([], ValueError, "run: 0 in a sequence, but at least 2"),
-    ([[]], ValueError, "run: 0 in a sequence"),
-    ([3], ValueError, "run: 1 in a sequence"),
-    ([[[3, 4]]], ValueError, r"run: \[1, 1, 2\], but \[tokens\] or \[sequences, tokens\] is wanted"),
-    ([[3, 4], [5]], ValueError, "run: sequences of one length"),
-    ([[2 ** 70, 4]], TypeError, "run: object"),
-    (list(range(3, 60)) * 2, ValueError, "run: 114 in a sequence, but the model's context is 64"),
-    (np.zeros((2, 0), int), ValueError, "run: 0 in a sequence"),
-    (np.zeros((0, 2), int), ValueError, "run: no sequence"),
-    ({}, TypeError, "run: object"),
-    (np.array([True, False]), TypeError, "run: bool"),
-])
+
+@pytest.mark.parametrize(
+    "ids, error, words",
+    [
+        ([3, VOCABULARY], ValueError, "run: the id 60, but the vocabulary has 0 to 59"),
+        ([3, -1], ValueError, "run: the id -1"),
+        ([3.0, 4.0], TypeError, "run: float64 numbers, but ids of tokens are whole numbers"),
+        ([], ValueError, "run: 0 in a sequence, but at least 2"),
+        ([[]], ValueError, "run: 0 in a sequence"),
+        ([3], ValueError, "run: 1 in a sequence"),
+        ([[[3, 4]]], ValueError, r"run: \[1, 1, 2\], but \[tokens\] or \[sequences, tokens\] is wanted"),
+        ([[3, 4], [5]], ValueError, "run: sequences of one length"),
+        ([[2**70, 4]], TypeError, "run: object"),
+        (list(range(3, 60)) * 2, ValueError, "run: 114 in a sequence, but the model's context is 64"),
+        (np.zeros((2, 0), int), ValueError, "run: 0 in a sequence"),
+        (np.zeros((0, 2), int), ValueError, "run: no sequence"),
+        ({}, TypeError, "run: object"),
+        (np.array([True, False]), TypeError, "run: bool"),
+    ],
+)
 def test_ids_that_are_none(llama, ids, error, words):
     with pytest.raises(error, match=words) as caught:
         rootdk.audit(llama, run=ids)
@@ -262,26 +305,37 @@ def test_ids_that_are_none(llama, ids, error, words):
 
 
 def test_the_command_refuses_the_same(llama, tmp_path):
-    for name, array, words in [("float", np.zeros(4), "has F64 numbers, but ids are whole numbers"),
-                               ("deep", np.zeros((1, 2, 3), np.int64), "is [1, 2, 3], but [tokens] or [sequences, tokens]"),
-                               ("scalar", np.int64(3), "is [], but [tokens]"), ("empty", np.zeros(0, np.int64), "0 in a sequence"),
-                               ("range", np.array([1, 99]), "the id 99")]:
+    for name, array, words in [
+        ("float", np.zeros(4), "has F64 numbers, but ids are whole numbers"),
+        ("deep", np.zeros((1, 2, 3), np.int64), "is [1, 2, 3], but [tokens] or [sequences, tokens]"),
+        ("scalar", np.int64(3), "is [], but [tokens]"),
+        ("empty", np.zeros(0, np.int64), "0 in a sequence"),
+        ("range", np.array([1, 99]), "the id 99"),
+    ]:
         np.save(tmp_path / f"{name}.npy", array)
         done = command(llama, "--tokens", tmp_path / f"{name}.npy")
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     np.save(tmp_path / "ids.npy", tokens("llama").numpy())
     np.save(tmp_path / "rows.npy", np.full((4, 32), np.nan, np.float32))
     np.save(tmp_path / "narrow.npy", np.zeros((4, 31), np.float32))
-    for arguments, words in [((tmp_path / "ids.npy", "--inputs", tmp_path / "rows.npy"), "one of them is wanted"),
-                             ((llama / "model.safetensors",), "is not an .npy")]:
+    for arguments, words in [
+        ((tmp_path / "ids.npy", "--inputs", tmp_path / "rows.npy"), "one of them is wanted"),
+        ((llama / "model.safetensors",), "is not an .npy"),
+    ]:
         done = command(llama, "--tokens", *arguments)
         assert done.returncode == 2 and words in done.stderr
-    for name, words in [("rows", "not all numbers are finite"), ("narrow", "rows of 31 numbers, but the first block takes 32")]:
+    for name, words in [
+        ("rows", "not all numbers are finite"),
+        ("narrow", "rows of 31 numbers, but the first block takes 32"),
+    ]:
         done = command(llama, "--embeddings", tmp_path / f"{name}.npy")
         assert done.returncode == 2 and words in done.stderr
     assert "goes with --tokens" in command(llama, "--hidden-out", tmp_path / "x.npy").stderr
     done = command(llama, "--tokens", tmp_path / "ids.npy", "--hidden-out", tmp_path / "ids.npy", "--force")
-    assert done.returncode == 2 and np.load(tmp_path / "ids.npy").shape == (2, LENGTH)  # what is read is never written over
+    assert done.returncode == 2 and np.load(tmp_path / "ids.npy").shape == (
+        2,
+        LENGTH,
+    )  # what is read is never written over
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
@@ -298,27 +352,65 @@ def test_no_more_tokens_than_positions(name):
 def test_models_that_are_not_run():
     small = dict(d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, vocab_size=50, pad_token_id=0, eos_token_id=2)
     t5 = transformers.T5ForConditionalGeneration(transformers.T5Config(**small))
-    moe = transformers.Qwen3MoeModel(transformers.Qwen3MoeConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8, intermediate_size=8,
-        moe_intermediate_size=8, num_experts=4, num_experts_per_tok=2, vocab_size=50, decoder_sparse_step=1))
-    granite = transformers.GraniteModel(transformers.GraniteConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, intermediate_size=8, vocab_size=50,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2))
-    decoder = transformers.BertModel(transformers.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                                                             intermediate_size=8, vocab_size=50, is_decoder=True))
-    for model, words in [(t5, "cannot be run: how a t5 model computes is not in the table"),
-                         (moe, "cannot be run: a mixture of experts is not run"),
-                         (granite, "cannot be run: its tensors are called as those of llama, but nothing says"),
-                         (decoder, "is_decoder is true, and only models where it is false are run")]:
+    moe = transformers.Qwen3MoeModel(
+        transformers.Qwen3MoeConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=8,
+            moe_intermediate_size=8,
+            num_experts=4,
+            num_experts_per_tok=2,
+            vocab_size=50,
+            decoder_sparse_step=1,
+        )
+    )
+    granite = transformers.GraniteModel(
+        transformers.GraniteConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            intermediate_size=8,
+            vocab_size=50,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
+    decoder = transformers.BertModel(
+        transformers.BertConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            vocab_size=50,
+            is_decoder=True,
+        )
+    )
+    for model, words in [
+        (t5, "cannot be run: how a t5 model computes is not in the table"),
+        (moe, "cannot be run: a mixture of experts is not run"),
+        (granite, "cannot be run: its tensors are called as those of llama, but nothing says"),
+        (decoder, "is_decoder is true, and only models where it is false are run"),
+    ]:
         with pytest.raises(ValueError, match=words):
             rootdk.audit(model, run=[1, 2, 3])
         assert len(rootdk.audit(model)) > 0  # the weights alone are no matter
 
 
-@pytest.mark.parametrize("change, words", [
-    (dict.pop, "mlp.up_proj.weight\": the checkpoint has no such tensor, which a llama model has"),
-    (lambda tensors, name: tensors.update({name: torch.zeros(48, 31)}), r"its shape is \[48, 31\], but \[any, 32\] is wanted"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict.pop, 'mlp.up_proj.weight": the checkpoint has no such tensor, which a llama model has'),
+        (
+            lambda tensors, name: tensors.update({name: torch.zeros(48, 31)}),
+            r"its shape is \[48, 31\], but \[any, 32\] is wanted",
+        ),
+    ],
+)
 def test_tensors_that_are_missing_or_have_another_shape(change, words):
     model = made("llama")
     tensors = dict(model.state_dict())

@@ -1,5 +1,6 @@
 """A GGUF runs as the model it was made from: the tensors of a small model under llama.cpp's names, laid out as its converter
 lays them out."""
+
 from __future__ import annotations
 
 import struct
@@ -10,9 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from runnable import assert_same_hidden_state, made, tokens  # noqa: E402
-
 import rootdk  # noqa: E402
+from runnable import assert_same_hidden_state, made, tokens  # noqa: E402
 
 _U32, _F32, _BOOL, _STRING = 4, 6, 7, 8
 _ALIGNMENT = 32
@@ -33,7 +33,10 @@ def _value(value):
 
 def write_gguf(path, architecture, settings, tensors):
     """Version 3, f32."""
-    entries = {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in settings.items()}}
+    entries = {
+        "general.architecture": architecture,
+        **{f"{architecture}.{name}": value for name, value in settings.items()},
+    }
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries))
     header += b"".join(_text(name) + _value(value) for name, value in entries.items())
     data = b""
@@ -45,23 +48,65 @@ def write_gguf(path, architecture, settings, tensors):
     path.write_bytes(header + b"\0" * (-len(header) % _ALIGNMENT) + data)
 
 
-_LLAMA = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
-          "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-_GEMMA = {**_LLAMA, "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-          "post_feedforward_layernorm": "post_ffw_norm"}
+_LLAMA = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GEMMA = {
+    **_LLAMA,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 _PHI = {**_LLAMA, "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
-_GPT2 = {"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_1": "attn_norm", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up",
-         "mlp.c_proj": "ffn_down"}
-_NEOX = {"attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
-_BERT = {"attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
-         "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
-         "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm"}
-_TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm",
-        "embed_in": "token_embd", "final_layer_norm": "output_norm", "embeddings.word_embeddings": "token_embd",
-        "embeddings.position_embeddings": "position_embd", "embeddings.token_type_embeddings": "token_types",
-        "embeddings.LayerNorm": "token_embd_norm"}
+_GPT2 = {
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+_NEOX = {
+    "attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+}
+_BERT = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
+_TOP = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "embed_in": "token_embd",
+    "final_layer_norm": "output_norm",
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+}
 
 #: the case of runnable.py: architecture, names inside a layer, settings beside the common ones
 CASES = {
@@ -89,7 +134,7 @@ def _converted(name, model):
         if layer is None:
             place = _TOP.get(path)
         else:
-            place = names.get(".".join(parts[parts.index(layer) + 1:]))
+            place = names.get(".".join(parts[parts.index(layer) + 1 :]))
             place = place and f"blk.{layer}.{place}"
         if place is None:
             continue
@@ -112,18 +157,29 @@ def test_a_gguf_runs_as_its_model(name, tmp_path):
     model, ids = made(name), tokens(name)
     architecture, _, more = CASES[name]
     config = model.config
-    if name in ("gemma2", "gemma3"):  # GGUF keeps neither the scale nor, for Gemma 3, that not every sixth layer sees all keys
+    if name in (
+        "gemma2",
+        "gemma3",
+    ):  # GGUF keeps neither the scale nor, for Gemma 3, that not every sixth layer sees all keys
         if name == "gemma3":
             config.layer_types = ["sliding_attention"] * 3
             model = type(model)(config).eval()
             model.load_state_dict(made(name).state_dict())
         for layer in model.layers:
-            layer.self_attn.scaling = config.head_dim ** -0.5
-    epsilon = next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon") if hasattr(config, key))
-    settings = {"block_count": config.num_hidden_layers, "attention.head_count": config.num_attention_heads, "context_length": 64,
-                "attention.head_count_kv": getattr(config, "num_key_value_heads", config.num_attention_heads),
-                ("attention.layer_norm_rms_epsilon" if hasattr(config, "rms_norm_eps") else "attention.layer_norm_epsilon"): epsilon,
-                **more}
+            layer.self_attn.scaling = config.head_dim**-0.5
+    epsilon = next(
+        getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon") if hasattr(config, key)
+    )
+    settings = {
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+        "context_length": 64,
+        "attention.head_count_kv": getattr(config, "num_key_value_heads", config.num_attention_heads),
+        (
+            "attention.layer_norm_rms_epsilon" if hasattr(config, "rms_norm_eps") else "attention.layer_norm_epsilon"
+        ): epsilon,
+        **more,
+    }
     write_gguf(tmp_path / "model.gguf", architecture, settings, _converted(name, model))
     found = rootdk.audit(tmp_path / "model.gguf", run=ids)
     assert_same_hidden_state(model, found.last_hidden_state, input_ids=ids)
@@ -138,7 +194,9 @@ def test_a_gguf_that_says_too_little_is_refused(tmp_path):
         rootdk.audit(tmp_path / "model.gguf", run=[3, 4, 5])
     settings["attention.layer_norm_rms_epsilon"] = 1e-6
     write_gguf(tmp_path / "longrope.gguf", "llama", {**settings, "rope.scaling.type": "longrope"}, tensors)
-    with pytest.raises(ValueError, match="cannot be run: GGUF keeps the factors of longrope in tensors, which were not applied"):
+    with pytest.raises(
+        ValueError, match="cannot be run: GGUF keeps the factors of longrope in tensors, which were not applied"
+    ):
         rootdk.audit(tmp_path / "longrope.gguf", run=[3, 4, 5])
     tensors["blk.1.ffn_gate_exps.weight"] = tensors.pop("blk.1.ffn_gate.weight")
     write_gguf(tmp_path / "experts.gguf", "llama", settings, tensors)

@@ -1,12 +1,12 @@
 """Under torch.autocast every way in gives the dtype that PyTorch's own attention gives, and its values. On a GPU: test_cuda.py."""
+
 from __future__ import annotations
 
 import pytest
-import torch
-import torch.nn.functional as F
-
 import rootdk
 import rootdk.torch as rt
+import torch
+import torch.nn.functional as F
 from rootdk._watch import transformers as _transformers
 
 SHAPE = (2, 4, 40, 16)
@@ -40,7 +40,9 @@ each_way = pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
 def near(ours, theirs, exact, dtype):
     """No worse than twice theirs, plus what nobody avoids: P and the result rounded to the dtype."""
     unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-22, torch.float64: 2.0**-50}[dtype]
-    return float((ours.double() - exact).abs().max()) <= 2 * float((theirs.double() - exact).abs().max()) + 2 * unit * float(exact.abs().max())
+    return float((ours.double() - exact).abs().max()) <= 2 * float(
+        (theirs.double() - exact).abs().max()
+    ) + 2 * unit * float(exact.abs().max())
 
 
 @each_way
@@ -54,7 +56,9 @@ def test_as_pytorch(way, narrow, given, with_bias):
         ours, theirs = way(q, k, v, bias), F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     assert ours.dtype == theirs.dtype == (given if given == torch.float64 else narrow)
     wide = [x if given == torch.float64 else x.to(narrow) for x in (q, k, v)]
-    exact = F.scaled_dot_product_attention(*(x.double() for x in wide), attn_mask=None if bias is None else bias.to(wide[0].dtype).double())
+    exact = F.scaled_dot_product_attention(
+        *(x.double() for x in wide), attn_mask=None if bias is None else bias.to(wide[0].dtype).double()
+    )
     assert near(ours, theirs, exact, ours.dtype)
 
 
@@ -101,7 +105,9 @@ def test_mixed_dtypes_are_one_afterwards():
             with pytest.raises(RuntimeError, match="same dtype"):
                 call(q.double(), k, v)
         mask = torch.rand(40, 40) < 0.8
-        assert torch.equal(rt.scaled_dot_product_attention(q, k, v, attn_mask=mask), rootdk.attention(q, k, v, mask=mask))
+        assert torch.equal(
+            rt.scaled_dot_product_attention(q, k, v, attn_mask=mask), rootdk.attention(q, k, v, mask=mask)
+        )
 
 
 def test_scales_and_sinks_stay_as_they_are():
@@ -122,7 +128,11 @@ def test_compiled(backend):
 
     def inside(q, k, v):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return rootdk.attention(q, k, v, causal=True), rt.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v)
+            return (
+                rootdk.attention(q, k, v, causal=True),
+                rt.scaled_dot_product_attention(q, k, v),
+                F.scaled_dot_product_attention(q, k, v),
+            )
 
     compiled = torch.compile(inside, fullgraph=True, backend=backend)
     ours, sdpa, theirs = compiled(q, k, v)

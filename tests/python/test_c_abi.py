@@ -1,12 +1,12 @@
 """The C ABI as rootdk._cuda calls it by ctypes: that its structs are those of rootdk/c.h shows on the CPU, where the compiled module says
 what is right. What is on a GPU: test_cuda.py."""
+
 from __future__ import annotations
 
 import ctypes
 
 import numpy as np
 import pytest
-
 import rootdk
 from rootdk import _attention, _core, _cuda
 from rootdk._problem import options_of
@@ -25,7 +25,11 @@ def through_c(q, k, v, stats=None, seed=0, **arguments):
     lib, problem, inputs = _cuda.library(), spec.problem(), _cuda._inputs(*(view("x", x) for x in (q, k, v)))
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     outputs, full, handle = _cuda.COutputs(), _cuda.CRows(), ctypes.c_void_p()
-    rows = {name: np.full((*q.shape[:3], 1), np.nan, np.float32) for name in ("p_max", "entropy", "score_argmax")} if options else {}
+    rows = (
+        {name: np.full((*q.shape[:3], 1), np.nan, np.float32) for name in ("p_max", "entropy", "score_argmax")}
+        if options
+        else {}
+    )
     _cuda._put(outputs, _cuda.COutputs.o, view("o", out))
     if options:
         _cuda._put(outputs, _cuda.COutputs.row_p_max, view("p_max", rows["p_max"]))
@@ -33,7 +37,9 @@ def through_c(q, k, v, stats=None, seed=0, **arguments):
             _cuda._put(full, getattr(_cuda.CRows, name), view(name, rows[name]))
         outputs.rows = ctypes.addressof(full)
         outputs.stats = ctypes.addressof(handle)
-    _cuda.check(lib, lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0))
+    _cuda.check(
+        lib, lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0)
+    )
     return (out, Stats(lambda: _core.take_stats(handle.value)), rows) if options else out
 
 
@@ -58,7 +64,9 @@ def test_problems_mean_the_same(qkv, rng):
 
 
 def test_statistics_come_whole(qkv):
-    options = rootdk.StatsOptions("full", rows=["p_max", "entropy", "score_argmax"], by_keys=True, gaps=True, causes=False, first_query=5)
+    options = rootdk.StatsOptions(
+        "full", rows=["p_max", "entropy", "score_argmax"], by_keys=True, gaps=True, causes=False, first_query=5
+    )
     out, stats, rows = through_c(*qkv, causal=True, stats=options)
     want, theirs = rootdk.attention(*qkv, causal=True, stats=options)
     assert np.array_equal(out, want)
@@ -83,8 +91,11 @@ def test_a_machine_without_a_gpu_says_so(qkv):
     assert "CUDA" in why
     views = [_cuda.View(64, "f32", x.shape, (1, 1, 1, 1)) for x in qkv]
     place = _cuda.Place(lambda size: (None, 64), 0)
-    for call in (lambda: _cuda.forward(_cuda.Spec(), *views, views[0], None, {}, None, place), lambda: _cuda.explain(_cuda.Spec(), *views, 0),
-                 lambda: _cuda.is_fast(_cuda.Spec(), *views, 1)):
+    for call in (
+        lambda: _cuda.forward(_cuda.Spec(), *views, views[0], None, {}, None, place),
+        lambda: _cuda.explain(_cuda.Spec(), *views, 0),
+        lambda: _cuda.is_fast(_cuda.Spec(), *views, 1),
+    ):
         with pytest.raises(ValueError, match="^cuda: "):
             call()
 
@@ -92,10 +103,18 @@ def test_a_machine_without_a_gpu_says_so(qkv):
 def test_a_seed_on_a_gpu_is_not_for_the_cpu(qkv):
     spec = _cuda.Spec()
     spec.dropout, spec.seed_address = 0.5, qkv[0].ctypes.data
-    lib, problem, inputs, outputs = _cuda.library(), spec.problem(), _cuda._inputs(*(view("x", x) for x in qkv)), _cuda.COutputs()
+    lib, problem, inputs, outputs = (
+        _cuda.library(),
+        spec.problem(),
+        _cuda._inputs(*(view("x", x) for x in qkv)),
+        _cuda.COutputs(),
+    )
     _cuda._put(outputs, _cuda.COutputs.o, view("o", np.empty_like(qkv[0])))
     with pytest.raises(ValueError, match=r"^dropout\.device_seed: memory of a GPU, but the CPU was called"):
-        _cuda.check(lib, lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0))
+        _cuda.check(
+            lib,
+            lib.rootdk_forward(ctypes.addressof(problem), ctypes.addressof(inputs), ctypes.addressof(outputs), None, 0),
+        )
 
 
 def test_a_wrong_name_is_refused():

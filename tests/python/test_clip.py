@@ -1,5 +1,6 @@
 """qk_clip: asked for a factor, the measured maximum is multiplied by it, on transformers' own classes; all layers or none; each
 look once; and what did not follow is said."""
+
 from __future__ import annotations
 
 import copy
@@ -8,10 +9,9 @@ import warnings
 
 import numpy as np
 import pytest
+import rootdk
 import torch
 import torch.nn.functional as F
-
-import rootdk
 from rootdk._watch.clip import Clipper
 from rootdk._watch.gains import gains_of
 from rootdk._watch.projections import find
@@ -53,7 +53,10 @@ def loud(model, by=4.0):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) * (by * p.shape[-1] ** -0.5 if p.ndim > 1 else 0.5) + (p.ndim == 1) * 0.7)
+            p.copy_(
+                torch.randn(p.shape, generator=generator) * (by * p.shape[-1] ** -0.5 if p.ndim > 1 else 0.5)
+                + (p.ndim == 1) * 0.7
+            )
     return model.eval()
 
 
@@ -79,14 +82,33 @@ CASES = {
     "gemma3": ("Gemma3TextModel", "Gemma3TextConfig", dict(GQA, head_dim=8)),
     "qwen3": ("Qwen3Model", "Qwen3Config", dict(GQA, head_dim=8)),
     "qwen3-mha": ("Qwen3Model", "Qwen3Config", dict(SMALL, num_key_value_heads=4, head_dim=8)),
-    "qwen3-moe": ("Qwen3MoeModel", "Qwen3MoeConfig", dict(GQA, head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)),
+    "qwen3-moe": (
+        "Qwen3MoeModel",
+        "Qwen3MoeConfig",
+        dict(GQA, head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16),
+    ),
     "olmo2": ("Olmo2Model", "Olmo2Config", GQA),
     "olmo2-mha": ("Olmo2Model", "Olmo2Config", SMALL),
     "cohere": ("CohereModel", "CohereConfig", dict(GQA, use_qk_norm=True)),
     "cohere-mha": ("CohereModel", "CohereConfig", dict(SMALL, use_qk_norm=True)),
-    "chameleon": ("ChameleonModel", "ChameleonConfig", dict(
-        SMALL, num_key_value_heads=4, vocabulary_map={"<image>": 40},
-        vq_config=dict(embed_dim=4, num_embeddings=4, latent_channels=4, resolution=8, base_channels=32, channel_multiplier=[1], num_res_blocks=1))),
+    "chameleon": (
+        "ChameleonModel",
+        "ChameleonConfig",
+        dict(
+            SMALL,
+            num_key_value_heads=4,
+            vocabulary_map={"<image>": 40},
+            vq_config=dict(
+                embed_dim=4,
+                num_embeddings=4,
+                latent_channels=4,
+                resolution=8,
+                base_channels=32,
+                channel_multiplier=[1],
+                num_res_blocks=1,
+            ),
+        ),
+    ),
     "stablelm": ("StableLmModel", "StableLmConfig", dict(SMALL, num_key_value_heads=4, qk_layernorm=True)),
     "stablelm-gqa": ("StableLmModel", "StableLmConfig", dict(GQA, qk_layernorm=True)),
     "phi": ("PhiModel", "PhiConfig", SMALL),
@@ -100,27 +122,97 @@ CASES = {
     "falcon": ("FalconModel", "FalconConfig", dict(SMALL, new_decoder_architecture=True, num_kv_heads=2, alibi=False)),
     "falcon-mq": ("FalconModel", "FalconConfig", dict(SMALL, multi_query=True, alibi=False)),
     "falcon-mha": ("FalconModel", "FalconConfig", dict(SMALL, multi_query=False, alibi=False)),
-    "gpt-bigcode": ("GPTBigCodeModel", "GPTBigCodeConfig", dict(vocab_size=50, n_embd=32, n_layer=1, n_head=4, multi_query=False)),
-    "gpt-bigcode-mq": ("GPTBigCodeModel", "GPTBigCodeConfig", dict(vocab_size=50, n_embd=32, n_layer=1, n_head=4, multi_query=True)),
+    "gpt-bigcode": (
+        "GPTBigCodeModel",
+        "GPTBigCodeConfig",
+        dict(vocab_size=50, n_embd=32, n_layer=1, n_head=4, multi_query=False),
+    ),
+    "gpt-bigcode-mq": (
+        "GPTBigCodeModel",
+        "GPTBigCodeConfig",
+        dict(vocab_size=50, n_embd=32, n_layer=1, n_head=4, multi_query=True),
+    ),
     "codegen": ("CodeGenModel", "CodeGenConfig", dict(vocab_size=50, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)),
-    "opt": ("OPTModel", "OPTConfig", dict(vocab_size=50, hidden_size=32, ffn_dim=48, num_hidden_layers=1, num_attention_heads=4,
-                                          word_embed_proj_dim=32)),
+    "opt": (
+        "OPTModel",
+        "OPTConfig",
+        dict(
+            vocab_size=50,
+            hidden_size=32,
+            ffn_dim=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            word_embed_proj_dim=32,
+        ),
+    ),
     "bloom": ("BloomModel", "BloomConfig", dict(vocab_size=50, hidden_size=32, n_layer=1, n_head=4)),
     "mpt": ("MptModel", "MptConfig", dict(vocab_size=50, d_model=32, n_layers=1, n_heads=4)),
-    "modernbert": ("ModernBertModel", "ModernBertConfig", dict(SMALL, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
-                                                               sep_token_id=2)),
-    "deepseek-v3": ("DeepseekV3Model", "DeepseekV3Config", dict(
-        SMALL, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
-        first_k_dense_replace=1, n_routed_experts=2, n_group=1, topk_group=1, num_experts_per_tok=1, moe_intermediate_size=16)),
-    "deepseek-v3-no-lora": ("DeepseekV3Model", "DeepseekV3Config", dict(
-        SMALL, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
-        first_k_dense_replace=1, n_routed_experts=2, n_group=1, topk_group=1, num_experts_per_tok=1, moe_intermediate_size=16)),
+    "modernbert": (
+        "ModernBertModel",
+        "ModernBertConfig",
+        dict(SMALL, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
+    ),
+    "deepseek-v3": (
+        "DeepseekV3Model",
+        "DeepseekV3Config",
+        dict(
+            SMALL,
+            num_key_value_heads=4,
+            q_lora_rank=12,
+            kv_lora_rank=8,
+            qk_nope_head_dim=8,
+            qk_rope_head_dim=4,
+            v_head_dim=8,
+            first_k_dense_replace=1,
+            n_routed_experts=2,
+            n_group=1,
+            topk_group=1,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+        ),
+    ),
+    "deepseek-v3-no-lora": (
+        "DeepseekV3Model",
+        "DeepseekV3Config",
+        dict(
+            SMALL,
+            num_key_value_heads=4,
+            q_lora_rank=None,
+            kv_lora_rank=8,
+            qk_nope_head_dim=8,
+            qk_rope_head_dim=4,
+            v_head_dim=8,
+            first_k_dense_replace=1,
+            n_routed_experts=2,
+            n_group=1,
+            topk_group=1,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+        ),
+    ),
     "t5": ("T5Model", "T5Config", dict(vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4)),
     "vit": ("ViTModel", "ViTConfig", dict(SMALL, image_size=8, patch_size=4, num_channels=3)),
-    "whisper": ("WhisperModel", "WhisperConfig", dict(
-        vocab_size=50, num_mel_bins=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, d_model=32,
-        encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=12, max_target_positions=12, pad_token_id=0, bos_token_id=1,
-        eos_token_id=2, decoder_start_token_id=1)),
+    "whisper": (
+        "WhisperModel",
+        "WhisperConfig",
+        dict(
+            vocab_size=50,
+            num_mel_bins=8,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            d_model=32,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_source_positions=12,
+            max_target_positions=12,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        ),
+    ),
     "albert": ("AlbertModel", "AlbertConfig", dict(SMALL, embedding_size=32, num_hidden_layers=3)),
 }
 
@@ -142,7 +234,10 @@ def given(name):
     if name == "vit":
         return {"pixel_values": torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))}
     if name == "whisper":
-        return {"input_features": torch.randn(1, 8, 24, generator=torch.Generator().manual_seed(1)), "decoder_input_ids": ids}
+        return {
+            "input_features": torch.randn(1, 8, 24, generator=torch.Generator().manual_seed(1)),
+            "decoder_input_ids": ids,
+        }
     return {"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids}
 
 
@@ -182,7 +277,9 @@ def test_packed_by_heads_where_watch_does_not_look():
 
     def scores():
         q, k, v = layer._reshape(layer.query_key_value(x))
-        return (q @ k.reshape(q.shape[0], q.shape[1], q.shape[2], -1).transpose(-1, -2)).amax((0, 2, 3)).detach(), v.detach().clone()
+        return (q @ k.reshape(q.shape[0], q.shape[1], q.shape[2], -1).transpose(-1, -2)).amax(
+            (0, 2, 3)
+        ).detach(), v.detach().clone()
 
     (before, v), clipper = scores(), Clipper()
     clipper.observe(0, "h.0.self_attention", "h.0.self_attention", before.tolist())
@@ -194,8 +291,15 @@ def test_packed_by_heads_where_watch_does_not_look():
 
 def test_llama_4_has_no_gain_and_is_refused_by_name():
     transformers = pytest.importorskip("transformers")
-    config = transformers.Llama4TextConfig(**GQA, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, interleave_moe_layer_step=2,
-                                           use_qk_norm=True, no_rope_layers=[1])
+    config = transformers.Llama4TextConfig(
+        **GQA,
+        head_dim=8,
+        intermediate_size_mlp=48,
+        num_local_experts=2,
+        interleave_moe_layer_step=2,
+        use_qk_norm=True,
+        no_rope_layers=[1],
+    )
     model = loud(transformers.Llama4TextModel(config))
     before = weights(model)
     with rootdk.watch(model) as w:
@@ -230,8 +334,16 @@ class Packed(torch.nn.Module):
             q, k, v = (z.unflatten(-1, (4, 4)).transpose(1, 2) for z in y.chunk(3, -1))
         if self.layout == "rotated":
             angle = torch.arange(1.0, x.shape[1] + 1)[:, None]
-            q, k = (torch.cat([z[..., :2] * angle.cos() - z[..., 2:] * angle.sin(), z[..., :2] * angle.sin() + z[..., 2:] * angle.cos()], -1)
-                    for z in (q, k))
+            q, k = (
+                torch.cat(
+                    [
+                        z[..., :2] * angle.cos() - z[..., 2:] * angle.sin(),
+                        z[..., :2] * angle.sin() + z[..., 2:] * angle.cos(),
+                    ],
+                    -1,
+                )
+                for z in (q, k)
+            )
         elif self.layout == "normalised":
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         elif self.layout == "heads mixed":
@@ -282,7 +394,9 @@ def test_a_norm_that_is_no_module_is_found_out():
     class Normalised(Attention):
         def forward(self, x):
             q, k, v = (p(x).unflatten(-1, (4, 4)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-            return F.scaled_dot_product_attention(F.rms_norm(q, (4,)), F.rms_norm(k, (4,)), v).transpose(1, 2).flatten(-2)
+            return (
+                F.scaled_dot_product_attention(F.rms_norm(q, (4,)), F.rms_norm(k, (4,)), v).transpose(1, 2).flatten(-2)
+            )
 
     model = loud(Model(Attention(), Normalised()))
     before = weights(model)
@@ -323,11 +437,17 @@ def test_how_a_norm_uses_its_weight_is_tried(norm, offset):
     assert (gain.bias is not None) == isinstance(norm, torch.nn.LayerNorm)
 
 
-@pytest.mark.parametrize("norm, why", [(torch.nn.RMSNorm(4, elementwise_affine=False), "without a gain"),
-                                       (torch.nn.LayerNorm(4, elementwise_affine=False), "without a gain"),
-                                       (Squared(4), "is not .weight"), (Before(4), "is not .weight"),
-                                       (torch.nn.Linear(4, 4), "could not be tried|is not .weight"),
-                                       (torch.nn.PReLU(4), "could not be tried|is not .weight")])
+@pytest.mark.parametrize(
+    "norm, why",
+    [
+        (torch.nn.RMSNorm(4, elementwise_affine=False), "without a gain"),
+        (torch.nn.LayerNorm(4, elementwise_affine=False), "without a gain"),
+        (Squared(4), "is not .weight"),
+        (Before(4), "is not .weight"),
+        (torch.nn.Linear(4, 4), "could not be tried|is not .weight"),
+        (torch.nn.PReLU(4), "could not be tried|is not .weight"),
+    ],
+)
 def test_norms_that_are_not_understood_are_refused_by_name(norm, why):
     torch.manual_seed(0)
     model = Model(Attention(), Attention(q_norm=norm, k_norm=copy.deepcopy(norm)))
@@ -343,9 +463,16 @@ def test_norms_that_are_not_understood_are_refused_by_name(norm, why):
     assert unchanged(model, before)
 
 
-@pytest.mark.parametrize("q_norm, k_norm", [(torch.nn.Identity(), torch.nn.Identity()), (torch.nn.Identity(), torch.nn.RMSNorm(4)),
-                                            (OnePlus(4), OnePlus(4)), (torch.nn.LayerNorm(4), torch.nn.LayerNorm(4)),
-                                            (torch.nn.LayerNorm((4, 4)), torch.nn.LayerNorm((4, 4)))])
+@pytest.mark.parametrize(
+    "q_norm, k_norm",
+    [
+        (torch.nn.Identity(), torch.nn.Identity()),
+        (torch.nn.Identity(), torch.nn.RMSNorm(4)),
+        (OnePlus(4), OnePlus(4)),
+        (torch.nn.LayerNorm(4), torch.nn.LayerNorm(4)),
+        (torch.nn.LayerNorm((4, 4)), torch.nn.LayerNorm((4, 4))),
+    ],
+)
 @pytest.mark.parametrize("heads_kv", [4, 2])
 def test_norms_of_ones_own(q_norm, k_norm, heads_kv):
     if heads_kv == 2 and isinstance(k_norm, torch.nn.LayerNorm) and k_norm.weight.ndim == 2:
@@ -372,7 +499,9 @@ def test_other_dtypes(dtype):
         model(x)
     # A few roundings of gain, q and k; 1 + w is near γ, so w is rounded at about its own size.
     unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float64: 1e-12}[dtype]
-    np.testing.assert_allclose(peaks(w)["layers.0"], before * factors, rtol=16 * unit + (1e-5 if dtype == torch.float64 else 0))
+    np.testing.assert_allclose(
+        peaks(w)["layers.0"], before * factors, rtol=16 * unit + (1e-5 if dtype == torch.float64 else 0)
+    )
 
 
 # All or nothing -------------------------------------------------------------------------------------------------------
@@ -404,9 +533,16 @@ def test_an_unknown_layer_leaves_all_as_they_were_and_can_be_named_afterwards():
         with pytest.raises(ValueError, match="'layer.1' is none of.*layers.0"):
             w.qk_clip(tau=0.1, projections={"layer.1": rootdk.Projections(w_q=view)})
         with pytest.raises(ValueError, match="2 heads, but 4"):
-            w.qk_clip(tau=0.1, projections={"layers.1": rootdk.Projections(w_q=model.layers[1].mixer.weight.detach().unflatten(0, (2, 8)))})
+            w.qk_clip(
+                tau=0.1,
+                projections={
+                    "layers.1": rootdk.Projections(w_q=model.layers[1].mixer.weight.detach().unflatten(0, (2, 8)))
+                },
+            )
         assert unchanged(model, before)
-        factors = w.qk_clip(tau=0.1, projections={"layers.1": rootdk.Projections(w_q=view, b_q=bias)})  # the peaks were kept
+        factors = w.qk_clip(
+            tau=0.1, projections={"layers.1": rootdk.Projections(w_q=view, b_q=bias)}
+        )  # the peaks were kept
     assert set(factors) == {"layers.0", "layers.1", "layers.2"}
     rows = torch.tensor(factors["layers.0"]).repeat_interleave(4).sqrt()[:, None]  # once, whatever was tried before
     torch.testing.assert_close(model.layers[0].q_proj.weight, before["layers.0.q_proj.weight"] * rows)
@@ -414,7 +550,9 @@ def test_an_unknown_layer_leaves_all_as_they_were_and_can_be_named_afterwards():
 
 def test_what_fails_half_way_is_put_back():
     model = loud(Model(Attention(), Attention()))
-    model.layers[1].k_proj.weight = torch.nn.Parameter(torch.randn(16, 1).expand(16, 16))  # which torch does not write to
+    model.layers[1].k_proj.weight = torch.nn.Parameter(
+        torch.randn(16, 1).expand(16, 16)
+    )  # which torch does not write to
     before = weights(model)
     clipper = Clipper()
     for label in ("layers.0", "layers.1"):
@@ -477,9 +615,15 @@ def test_two_calls_of_a_module_are_clipped_once():
 @pytest.mark.parametrize("tied", ["both", "q"])
 def test_tied_layers_are_clipped_once_by_the_smallest_factor(tied):
     model = loud(Model(Attention(), Attention(), Attention()))
-    model.layers[1].q_proj.weight, model.layers[1].q_proj.bias = model.layers[0].q_proj.weight, model.layers[0].q_proj.bias
+    model.layers[1].q_proj.weight, model.layers[1].q_proj.bias = (
+        model.layers[0].q_proj.weight,
+        model.layers[0].q_proj.bias,
+    )
     if tied == "both":
-        model.layers[1].k_proj.weight, model.layers[1].k_proj.bias = model.layers[0].k_proj.weight, model.layers[0].k_proj.bias
+        model.layers[1].k_proj.weight, model.layers[1].k_proj.bias = (
+            model.layers[0].k_proj.weight,
+            model.layers[0].k_proj.bias,
+        )
     before = weights(model)
     clipper = Clipper()
     clipper.observe(0, "layers.0", "layers.0", [2.0, 4.0, 0.5, -1.0])
@@ -624,11 +768,18 @@ def test_an_honest_clip_on_other_batches_is_not_reported(part):
             w._clipper._promises.clear()  # weights were put back by hand
 
 
-@pytest.mark.parametrize("peak, now, said", [
-    (4.0, [1.9, 0.5], False), (4.0, [2.1, 0.5], True),  # half-way back: 4·√¼ = 2
-    (2.0, [1.4, 0.5], False), (2.0, [1.6, 0.5], True),  # 1.5 times what was promised
-    (1.4, [9.0, 0.5], False),  # too little was promised to tell
-    (4.0, [1.0, 3.9], False), (4.0, [math.nan, math.inf], False)])
+@pytest.mark.parametrize(
+    "peak, now, said",
+    [
+        (4.0, [1.9, 0.5], False),
+        (4.0, [2.1, 0.5], True),  # half-way back: 4·√¼ = 2
+        (2.0, [1.4, 0.5], False),
+        (2.0, [1.6, 0.5], True),  # 1.5 times what was promised
+        (1.4, [9.0, 0.5], False),  # too little was promised to tell
+        (4.0, [1.0, 3.9], False),
+        (4.0, [math.nan, math.inf], False),
+    ],
+)
 def test_where_the_line_is(peak, now, said):
     clipper = Clipper()
     clipper.observe(0, "layers.0", "layers.0", [peak, 0.5])
@@ -643,7 +794,12 @@ def test_where_the_line_is(peak, now, said):
 
 def test_wrong_arguments():
     model = Model(Attention())
-    for arguments, why in (((0.0, 0.5), "tau"), ((math.nan, 0.5), "tau"), ((math.inf, 0.5), "tau"), ((1.0, 1.5), "alpha")):
+    for arguments, why in (
+        ((0.0, 0.5), "tau"),
+        ((math.nan, 0.5), "tau"),
+        ((math.inf, 0.5), "tau"),
+        ((1.0, 1.5), "alpha"),
+    ):
         with pytest.raises(ValueError, match=why):
             Clipper().clip(model, *arguments)
     with pytest.raises(TypeError, match="group"):

@@ -1,4 +1,5 @@
 """qk_clip with several processes: data parallel, FSDP2, tensor parallel; what it cannot know it refuses, on all ranks alike."""
+
 from __future__ import annotations
 
 import json
@@ -20,8 +21,13 @@ WORKER = pathlib.Path(__file__).with_name("clip_worker.py")
 
 def ranks(*cases, world=2):
     """What each rank says of each case: {case: [of rank 0, of rank 1, …]}. Processes are started once for all of them."""
-    done = subprocess.run([sys.executable, str(WORKER), str(world), ",".join(cases)], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, str(WORKER), str(world), ",".join(cases)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     said = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("JSON ")]
     return {case: [one[case] for one in said] for case in cases}
@@ -63,7 +69,9 @@ def scaled(before, factors):
             if gain in out:
                 out[gain] = (1 + out[gain]) * np.sqrt(min(factor)) - 1
             else:
-                out[f"{label}.{side}_proj.weight"] = (out[f"{label}.{side}_proj.weight"].reshape(16, 16) * rows[:, None]).ravel()
+                out[f"{label}.{side}_proj.weight"] = (
+                    out[f"{label}.{side}_proj.weight"].reshape(16, 16) * rows[:, None]
+                ).ravel()
                 out[f"{label}.{side}_proj.bias"] = out[f"{label}.{side}_proj.bias"] * rows
     return out
 
@@ -83,7 +91,9 @@ def test_the_worst_batch_of_all_ranks_decides(two, way):
         np.testing.assert_allclose(factor, expected, rtol=1e-6)
     first = next(iter(one["factors"]))
     for said in (one, other):  # layer 0 gets what it got
-        np.testing.assert_allclose(said["second"][first], np.array(said["first"][first]) * one["factors"][first], rtol=1e-4)
+        np.testing.assert_allclose(
+            said["second"][first], np.array(said["first"][first]) * one["factors"][first], rtol=1e-4
+        )
     wanted = scaled(one["before"], one["factors"])
     for name, value in one["after"].items():
         np.testing.assert_allclose(value, wanted[name.removeprefix("module.")], rtol=1e-5, atol=1e-6, err_msg=name)

@@ -1,11 +1,11 @@
 """Deliberately wrong attention functions: each fault is found, and nothing else is."""
+
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
 import pytest
-
 import rootdk
 from rootdk import Promise
 
@@ -117,13 +117,16 @@ def test_what_is_as_promised_is_right():
     assert all(finding.ok for finding in result.findings), result
 
 
-@pytest.mark.parametrize("promise, function", [
-    (Promise(scale=0.3), Plain(scale=0.3)),
-    (Promise(scale="none", softcap=20.0), Plain(scale="none", cap=20.0)),
-    (Promise(causal="bottom_right", window=6), Plain(causal="bottom_right", window=5)),
-    (Promise(sink=[0.25, 0.5, 0.75, 1.0]), Plain(sink=[0.25, 0.5, 0.75, 1.0])),
-    (Promise(gqa="interleaved"), Plain(gqa="interleaved")),
-])
+@pytest.mark.parametrize(
+    "promise, function",
+    [
+        (Promise(scale=0.3), Plain(scale=0.3)),
+        (Promise(scale="none", softcap=20.0), Plain(scale="none", cap=20.0)),
+        (Promise(causal="bottom_right", window=6), Plain(causal="bottom_right", window=5)),
+        (Promise(sink=[0.25, 0.5, 0.75, 1.0]), Plain(sink=[0.25, 0.5, 0.75, 1.0])),
+        (Promise(gqa="interleaved"), Plain(gqa="interleaved")),
+    ],
+)
 def test_promises_are_kept(promise, function):
     assert rootdk.conform(function, promise, mask="mask").ok, rootdk.conform(function, promise, mask="mask")
 
@@ -153,7 +156,12 @@ def test_an_error_is_a_finding():
 
 
 def test_arguments_are_checked():
-    for wrong in (dict(framework="mxnet"), dict(dtype="int8"), dict(layout="hbld"), dict(framework="numpy", dtype="bfloat16")):
+    for wrong in (
+        dict(framework="mxnet"),
+        dict(dtype="int8"),
+        dict(layout="hbld"),
+        dict(framework="numpy", dtype="bfloat16"),
+    ):
         with pytest.raises(ValueError):
             rootdk.conform(Plain(), **wrong)
 
@@ -182,7 +190,10 @@ def test_outputs_that_say_nothing_are_one_finding():
     for function, words in ((lambda q, k, v: q * np.float32(np.nan), "not finite"), (lambda q, k, v: 0 * q, "all 0")):
         result = rootdk.conform(function)
         assert [f.property for f in result.wrong] == ["values"] and result["values"].found == words, result
-    assert rootdk.conform(lambda q, k, v: v.mean(2, keepdims=True) + 0 * q, heads_kv=None)["scale"].found == "0: q·k does not count"
+    assert (
+        rootdk.conform(lambda q, k, v: v.mean(2, keepdims=True) + 0 * q, heads_kv=None)["scale"].found
+        == "0: q·k does not count"
+    )
 
 
 def test_dropout_is_found_before_anything_else():
@@ -194,10 +205,15 @@ def test_dropout_is_found_before_anything_else():
 
     result = rootdk.conform(dropped, heads_kv=None)
     assert [f.property for f in result.wrong] == ["deterministic"], result
-    assert result["deterministic"].found == "no: dropout of about 0.10 is on" and result["the rest"].found == "not looked at"
+    assert (
+        result["deterministic"].found == "no: dropout of about 0.10 is on"
+        and result["the rest"].found == "not looked at"
+    )
     assert not rootdk.conform(lambda q, k, v: dropped(q, k, v, 0.01), heads_kv=None).ok
     # The same ones dropped in every call: two calls agree.
-    fixed = rootdk.conform(lambda q, k, v: dropped(q, k, v, 0.2, lambda shape: np.random.default_rng(5).random(shape)), heads_kv=None)
+    fixed = rootdk.conform(
+        lambda q, k, v: dropped(q, k, v, 0.2, lambda shape: np.random.default_rng(5).random(shape)), heads_kv=None
+    )
     assert [f.property for f in fixed.wrong] == ["values"] and fixed["values"].found == "dropout is on", fixed
     noisy = rootdk.conform(lambda q, k, v: Plain()(q, k, v) + rng.normal(size=q.shape) * 0.01)
     assert noisy["deterministic"].found == "no"
@@ -215,6 +231,7 @@ def test_rounding_in_another_order_each_time_is_no_dropout():
 
 def windowed(left, right, causal):
     """Keys before and after the query's own, as FlashAttention counts, the last query on the last key."""
+
     def function(q, k, v):
         s = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
         i, j = np.indices(s.shape[-2:])
@@ -226,15 +243,18 @@ def windowed(left, right, causal):
     return function
 
 
-@pytest.mark.parametrize("function, promise, found", [
-    (windowed(7, 0, True), Promise(causal="bottom_right", window=8), "8"),
-    (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, 0)), "8"),
-    (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, -1)), "8"),
-    (windowed(5, 3, False), Promise(window=(5, 3)), "(5, 3)"),
-    (windowed(6, 6, False), Promise(window=6), "(6, 6)"),
-    (windowed(9, 1000, False), Promise(window=10), "10"),
-    (windowed(1000, 4, False), Promise(window=(None, 4)), "(-1, 4)"),
-])
+@pytest.mark.parametrize(
+    "function, promise, found",
+    [
+        (windowed(7, 0, True), Promise(causal="bottom_right", window=8), "8"),
+        (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, 0)), "8"),
+        (windowed(7, 0, True), Promise(causal="bottom_right", window=(7, -1)), "8"),
+        (windowed(5, 3, False), Promise(window=(5, 3)), "(5, 3)"),
+        (windowed(6, 6, False), Promise(window=6), "(6, 6)"),
+        (windowed(9, 1000, False), Promise(window=10), "10"),
+        (windowed(1000, 4, False), Promise(window=(None, 4)), "(-1, 4)"),
+    ],
+)
 def test_windows_are_counted_as_transformers_and_flashattention_count(function, promise, found):
     result = rootdk.conform(function, promise, heads_kv=None)
     assert result.ok and result["window"].found == found, result
@@ -271,13 +291,20 @@ def onnx_attention(scale):
     from onnx import TensorProto, helper
 
     shape = [None, None, None, None]
-    nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]), helper.make_node("MatMul", ["q", "kt"], ["raw"]),
-             helper.make_node("Mul", ["raw", "c"], ["s"]), helper.make_node("Softmax", ["s"], ["p"], axis=-1),
-             helper.make_node("MatMul", ["p", "v"], ["out"])]
-    graph = helper.make_graph(nodes, "attention",
-                              [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkv"],
-                              [helper.make_tensor_value_info("out", TensorProto.FLOAT, shape)],
-                              [helper.make_tensor("c", TensorProto.FLOAT, [], [scale])])
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["raw"]),
+        helper.make_node("Mul", ["raw", "c"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["out"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkv"],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, shape)],
+        [helper.make_tensor("c", TensorProto.FLOAT, [], [scale])],
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -286,5 +313,7 @@ def onnx_attention(scale):
 
 def test_an_onnx_session():
     found = rootdk.conform(onnx_attention(0.125), heads_kv=None)
-    assert [f.property for f in found.wrong] == ["scale"] and found["scale"].found == "0.125 whatever d_k is (1/√64)", found
+    assert [f.property for f in found.wrong] == ["scale"] and found["scale"].found == "0.125 whatever d_k is (1/√64)", (
+        found
+    )
     assert rootdk.conform(onnx_attention(64**-0.5), heads_kv=None, dims=[64]).ok

@@ -1,12 +1,11 @@
 """Attention functions that are wrong as real ones have been: each is caught, by the one property that says why."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_conform import keep_bits, softmax
-
 import rootdk
-from rootdk import Promise
+from test_conform import keep_bits, softmax
 
 
 def spread(q, k, v):
@@ -36,6 +35,7 @@ def right(q, k, v, mask=None):
 
 def before(change):
     """A function that does something to q, k, v and the mask first, and is right from there on."""
+
     def wrong(q, k, v, mask=None):
         return right(*change(q, k, v, mask))
 
@@ -166,7 +166,7 @@ def causal_when_one_query_is_not_alone(q, k, v):
 def query_tail_lost(q, k, v, mask=None):
     out = right(q, k, v, mask)
     if q.shape[2] > 16:
-        out[:, :, q.shape[2] // 16 * 16:] = 0
+        out[:, :, q.shape[2] // 16 * 16 :] = 0
     return out
 
 
@@ -180,59 +180,149 @@ def v_interleaved(q, k, v, mask=None):
 
 # (name, function, property that says so, its words)
 MUTANTS = [
-    ("first half of the dims", before(lambda q, k, v, m: (only(q, lambda i, n: i < n // 2), k, v, m)), "dims",
-     "only the first 16 of 32 count"),
-    ("last half of the dims", before(lambda q, k, v, m: (q, only(k, lambda i, n: i >= n // 2), v, m)), "dims",
-     "only the last 16 of 32 count"),
-    ("even dims", before(lambda q, k, v, m: (only(q, lambda i, n: i % 2 == 0), k, v, m)), "dims", "only every 2th of 32 counts"),
+    (
+        "first half of the dims",
+        before(lambda q, k, v, m: (only(q, lambda i, n: i < n // 2), k, v, m)),
+        "dims",
+        "only the first 16 of 32 count",
+    ),
+    (
+        "last half of the dims",
+        before(lambda q, k, v, m: (q, only(k, lambda i, n: i >= n // 2), v, m)),
+        "dims",
+        "only the last 16 of 32 count",
+    ),
+    (
+        "even dims",
+        before(lambda q, k, v, m: (only(q, lambda i, n: i % 2 == 0), k, v, m)),
+        "dims",
+        "only every 2th of 32 counts",
+    ),
     ("dims beyond 64", at_dim(128, lambda q: only(q, lambda i, n: i < 64)), "dims", "only the first 64 of 128 count"),
-    ("K heads in reverse", before(lambda q, k, v, m: (q, k[:, ::-1] if k.shape[1] == 4 else k, v, m)), "heads",
-     "K of heads 3, 2, 1, 0 for 0 to 3"),
-    ("two K heads swapped", before(lambda q, k, v, m: (q, k[:, [1, 0, 2, 3]] if k.shape[1] == 4 else k, v, m)), "heads",
-     "K of heads 1, 0, 2, 3 for 0 to 3"),
-    ("K and V heads swapped", before(lambda q, k, v, m: (q, *(x[:, [1, 0, 2, 3]] if x.shape[1] == 4 else x for x in (k, v)), m)),
-     "heads", "K of heads 1, 0, 2, 3 for 0 to 3; V of heads 1, 0, 2, 3 for 0 to 3"),
-    ("V of the next head", before(lambda q, k, v, m: (q, k, np.roll(v, -1, 1) if v.shape[1] == 4 else v, m)), "heads",
-     "V of heads 1, 2, 3, 0 for 0 to 3"),
-    ("V of head 0", before(lambda q, k, v, m: (q, k, of_first_head(v) if v.shape[1] == 4 else v, m)), "heads", "V of head 0 for all"),
-    ("mean of the V heads", before(lambda q, k, v, m: (q, k, v.mean(1, keepdims=True) + 0 * v if v.shape[1] == 4 else v, m)), "heads",
-     "V of several heads at once"),
-    ("V grouped otherwise than K", v_interleaved, "gqa",
-     "K blocked, V interleaved"),
+    (
+        "K heads in reverse",
+        before(lambda q, k, v, m: (q, k[:, ::-1] if k.shape[1] == 4 else k, v, m)),
+        "heads",
+        "K of heads 3, 2, 1, 0 for 0 to 3",
+    ),
+    (
+        "two K heads swapped",
+        before(lambda q, k, v, m: (q, k[:, [1, 0, 2, 3]] if k.shape[1] == 4 else k, v, m)),
+        "heads",
+        "K of heads 1, 0, 2, 3 for 0 to 3",
+    ),
+    (
+        "K and V heads swapped",
+        before(lambda q, k, v, m: (q, *(x[:, [1, 0, 2, 3]] if x.shape[1] == 4 else x for x in (k, v)), m)),
+        "heads",
+        "K of heads 1, 0, 2, 3 for 0 to 3; V of heads 1, 0, 2, 3 for 0 to 3",
+    ),
+    (
+        "V of the next head",
+        before(lambda q, k, v, m: (q, k, np.roll(v, -1, 1) if v.shape[1] == 4 else v, m)),
+        "heads",
+        "V of heads 1, 2, 3, 0 for 0 to 3",
+    ),
+    (
+        "V of head 0",
+        before(lambda q, k, v, m: (q, k, of_first_head(v) if v.shape[1] == 4 else v, m)),
+        "heads",
+        "V of head 0 for all",
+    ),
+    (
+        "mean of the V heads",
+        before(lambda q, k, v, m: (q, k, v.mean(1, keepdims=True) + 0 * v if v.shape[1] == 4 else v, m)),
+        "heads",
+        "V of several heads at once",
+    ),
+    ("V grouped otherwise than K", v_interleaved, "gqa", "K blocked, V interleaved"),
     ("K of item 0", before(lambda q, k, v, m: (q, of_first(k), v, m)), "batch", "K of item 0 for all"),
     ("V of item 0", before(lambda q, k, v, m: (q, k, of_first(v), m)), "batch", "V of item 0 for all"),
     ("q of item 0", before(lambda q, k, v, m: (of_first(q), k, v, m)), "batch", "q of item 0 for all"),
-    ("mask of item 0", before(lambda q, k, v, m: (q, k, v, of_first(m) if m is not None and m.dtype == bool else m)), "batch",
-     "mask of item 0 for all"),
-    ("bias of item 0", before(lambda q, k, v, m: (q, k, v, of_first(m) if m is not None and m.dtype != bool else m)), "batch",
-     "bias of item 0 for all"),
-    ("mask of head 0", before(lambda q, k, v, m: (q, k, v, of_first_head(m) if m is not None and m.dtype == bool else m)), "heads",
-     "mask of head 0 for all"),
-    ("items in another order", before(lambda q, k, v, m: (q, k, np.roll(v, 1, 0), m)), "batch", "V of items 2, 0, 1 for 0 to 2"),
+    (
+        "mask of item 0",
+        before(lambda q, k, v, m: (q, k, v, of_first(m) if m is not None and m.dtype == bool else m)),
+        "batch",
+        "mask of item 0 for all",
+    ),
+    (
+        "bias of item 0",
+        before(lambda q, k, v, m: (q, k, v, of_first(m) if m is not None and m.dtype != bool else m)),
+        "batch",
+        "bias of item 0 for all",
+    ),
+    (
+        "mask of head 0",
+        before(lambda q, k, v, m: (q, k, v, of_first_head(m) if m is not None and m.dtype == bool else m)),
+        "heads",
+        "mask of head 0 for all",
+    ),
+    (
+        "items in another order",
+        before(lambda q, k, v, m: (q, k, np.roll(v, 1, 0), m)),
+        "batch",
+        "V of items 2, 0, 1 for 0 to 2",
+    ),
     ("no maximum taken away", without_maximum, "large_scores", "overflow from 90.5 on"),
     ("one maximum for all rows", one_maximum_for_all, "values", "not finite"),
     ("top 8", top(8), "values", "only the 8 largest scores of a row are read"),
     ("top 30", top(30), "values", "only the 30 largest scores of a row are read"),
     ("top 8 by index", top_by_index, "causal", "only 8 keys"),
-    ("ALiBi", alibi([0.25, 0.0625, 0.015625, 0.00390625]), "alibi", "slopes 0.25, 0.0625, 0.01562, 0.003906 (standard)"),
+    (
+        "ALiBi",
+        alibi([0.25, 0.0625, 0.015625, 0.00390625]),
+        "alibi",
+        "slopes 0.25, 0.0625, 0.01562, 0.003906 (standard)",
+    ),
     ("ALiBi by key", alibi([0.5, 0.25, 0.1, 0.0], by_key=True), "alibi", "slopes 0.5, 0.25, 0.1, "),
     ("another bias by position", by_position, "alibi", "another bias by position"),
     ("keys of the last block lost", tail_of_keys_lost, "values", "keys after the last whole block of 16 are not read"),
-    ("padding counted", padding_counted, "values", "keys that pad the length to a multiple of 16 are counted, with score 0"),
+    (
+        "padding counted",
+        padding_counted,
+        "values",
+        "keys that pad the length to a multiple of 16 are counted, with score 0",
+    ),
     ("softmax over queries", softmax_over_queries, "values", "softmax goes over the queries"),
-    ("probabilities in bfloat16", on_probabilities(lambda p: keep_bits(p, 7)), "precision",
-     "probabilities or outputs are rounded to bfloat16"),
-    ("unnormalised probabilities in bfloat16", unnormalised_in_bf16, "precision",
-     "probabilities are rounded to bfloat16 before they are divided by their sum"),
-    ("values in bfloat16", before(lambda q, k, v, m: (q, k, keep_bits(v, 7), m)), "precision", "values are rounded to bfloat16"),
-    ("all in float16", lambda q, k, v, mask=None: right(*(x.astype(np.float16) for x in (q, k, v)), mask).astype(q.dtype), "precision",
-     "probabilities or outputs are rounded to float16"),
+    (
+        "probabilities in bfloat16",
+        on_probabilities(lambda p: keep_bits(p, 7)),
+        "precision",
+        "probabilities or outputs are rounded to bfloat16",
+    ),
+    (
+        "unnormalised probabilities in bfloat16",
+        unnormalised_in_bf16,
+        "precision",
+        "probabilities are rounded to bfloat16 before they are divided by their sum",
+    ),
+    (
+        "values in bfloat16",
+        before(lambda q, k, v, m: (q, k, keep_bits(v, 7), m)),
+        "precision",
+        "values are rounded to bfloat16",
+    ),
+    (
+        "all in float16",
+        lambda q, k, v, mask=None: right(*(x.astype(np.float16) for x in (q, k, v)), mask).astype(q.dtype),
+        "precision",
+        "probabilities or outputs are rounded to float16",
+    ),
     ("scale 2 % off when long", scale_off_when_long, "values", "as if scores were 1.02 times as large"),
-    ("causal where lengths differ", causal_when_one_query_is_not_alone, "values", "causal (bottom_right) at these lengths"),
+    (
+        "causal where lengths differ",
+        causal_when_one_query_is_not_alone,
+        "values",
+        "causal (bottom_right) at these lengths",
+    ),
     ("queries of the last block lost", query_tail_lost, "values", "off, and no known fault explains it"),
     ("K heads in reverse in batches", swapped_when_batched, "values", "K is read: heads in reverse"),
-    ("columns of V rotated in batches", before(lambda q, k, v, m: (q, k, np.roll(v, 1, 3) if len(v) > 1 and v.shape[2] > 8 else v, m)),
-     "values", "off, and no known fault explains it"),
+    (
+        "columns of V rotated in batches",
+        before(lambda q, k, v, m: (q, k, np.roll(v, 1, 3) if len(v) > 1 and v.shape[2] > 8 else v, m)),
+        "values",
+        "off, and no known fault explains it",
+    ),
 ]
 
 

@@ -1,12 +1,12 @@
 """Functions that are right, in every dtype: conform accuses none of them; and torch functions that are wrong in a torch way."""
+
 from __future__ import annotations
 
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.nn.functional as F  # noqa: E402
-
 import rootdk  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 from rootdk import Promise  # noqa: E402
 
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
@@ -19,6 +19,7 @@ def sdpa(q, k, v, mask=None, **options):
 
 def eager(causal=False, window=None, cap=None, sink=None, q_first=False):
     """As models write it: the products in the dtype, softmax in f32."""
+
     def function(q, k, v, mask=None):
         group, c = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -59,8 +60,10 @@ RIGHT = {
     "soft-cap": (eager(cap=30.0), Promise(softcap=30.0)),
     "sinks": (eager(sink=[0.5, -1.0, 0.0, 2.0]), Promise(sink=[0.5, -1.0, 0.0, 2.0])),
     "ours": (ours(), Promise()),
-    "ours with all": (ours(causal=True, softcap=20.0, sink=1.0, window=(9, None)),
-                      Promise(causal="bottom_right", softcap=20.0, sink=[1.0], window=10)),
+    "ours with all": (
+        ours(causal=True, softcap=20.0, sink=1.0, window=(9, None)),
+        Promise(causal="bottom_right", softcap=20.0, sink=[1.0], window=10),
+    ),
     "ours with ALiBi": (ours(causal=True, alibi=SLOPES), Promise(causal="bottom_right", alibi=SLOPES)),
     "ours with ALiBi to both sides": (ours(alibi=SLOPES), Promise(alibi=SLOPES)),
     "ours with two sides": (ours(window=(5, 3)), Promise(window=(5, 3))),
@@ -81,7 +84,9 @@ def test_without_a_mask_and_in_another_layout(dtype):
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True).transpose(1, 2)
 
     for seed in range(3):
-        result = rootdk.conform(length_first, Promise(causal="top_left"), dtype=dtype, layout="blhd", seed=seed, **SMALL)
+        result = rootdk.conform(
+            length_first, Promise(causal="top_left"), dtype=dtype, layout="blhd", seed=seed, **SMALL
+        )
         assert result.ok and result["values"].ok, result
 
 
@@ -96,8 +101,16 @@ def test_faults_show_in_narrow_dtypes_too(dtype):
         return sdpa(q, k, v, (s >= s.topk(min(8, s.shape[-1]), -1).values[..., -1:]) if mask is None else mask)
 
     check(lambda q, k, v, mask=None: sdpa(q[:1].expand(q.shape), k, v, mask), "batch", "q of item 0 for all")
-    check(lambda q, k, v, mask=None: sdpa(q, k, v.roll(1, 1) if v.shape[1] == 4 else v, mask), "heads", "V of heads 3, 0, 1, 2")
-    check(lambda q, k, v, mask=None: sdpa(q, torch.cat([k[..., :8], 0 * k[..., 8:]], -1), v, mask), "dims", "only the first 8 of 16")
+    check(
+        lambda q, k, v, mask=None: sdpa(q, k, v.roll(1, 1) if v.shape[1] == 4 else v, mask),
+        "heads",
+        "V of heads 3, 0, 1, 2",
+    )
+    check(
+        lambda q, k, v, mask=None: sdpa(q, torch.cat([k[..., :8], 0 * k[..., 8:]], -1), v, mask),
+        "dims",
+        "only the first 8 of 16",
+    )
     check(lambda q, k, v, mask=None: ours(alibi=SLOPES)(q, k, v, mask), "alibi", "slopes 0.")
     result = rootdk.conform(top, dtype=dtype, mask="mask", **SMALL)
     assert [f.property for f in result.wrong] == ["values"], result
@@ -112,12 +125,16 @@ def test_sums_in_the_narrow_dtype_are_found_behind_the_probabilities():
         return out
 
     result = rootdk.conform(narrow, dtype="bfloat16", heads_kv=None, **SMALL)
-    assert [f.property for f in result.wrong] == ["precision"] and result["precision"].found == "sums in bfloat16", result
+    assert [f.property for f in result.wrong] == ["precision"] and result["precision"].found == "sums in bfloat16", (
+        result
+    )
 
 
 def test_bfloat16_inside_is_found_outside():
     result = rootdk.conform(lambda q, k, v: sdpa(*(x.bfloat16() for x in (q, k, v))).to(q.dtype), **SMALL)
-    assert [f.property for f in result.wrong] == ["precision"] and "rounded to bfloat16" in result["precision"].found, result
+    assert [f.property for f in result.wrong] == ["precision"] and "rounded to bfloat16" in result["precision"].found, (
+        result
+    )
 
 
 def test_a_module_left_in_training_mode():
@@ -145,7 +162,9 @@ def test_windows_are_transformers_own(window):
     assert result.ok and result["window"].found == str(window), result
     assert not rootdk.conform(model, Promise(causal="bottom_right", window=window + 1), **SMALL).ok
     # (left, right) as FlashAttention and rootdk.attention count.
-    result = rootdk.conform(ours(causal=True, window=(window - 1, 0)), Promise(causal="bottom_right", window=window), **SMALL)
+    result = rootdk.conform(
+        ours(causal=True, window=(window - 1, 0)), Promise(causal="bottom_right", window=window), **SMALL
+    )
     assert result.ok and result["window"].found == str(window), result
 
 

@@ -1,5 +1,6 @@
 """Attention on a GPU, held against torch in float64. Needs no compiled module: with ROOTDK_LIBRARY the package of the source tree runs over
 the C ABI (core_over_c.py), so a machine with a GPU and PyTorch is enough; `python3 tests/python/test_cuda.py` does without pytest."""
+
 from __future__ import annotations
 
 import os
@@ -44,7 +45,18 @@ def raises(kind, words, call):
         raise AssertionError(f"{kind.__name__} with {words!r} was expected")
 
 
-def qkv(batch=2, heads=4, len_q=130, len_kv=None, dim=64, dtype=torch.bfloat16, heads_kv=None, dim_v=None, seed=0, grad=False):
+def qkv(
+    batch=2,
+    heads=4,
+    len_q=130,
+    len_kv=None,
+    dim=64,
+    dtype=torch.bfloat16,
+    heads_kv=None,
+    dim_v=None,
+    seed=0,
+    grad=False,
+):
     g = torch.Generator(device="cuda").manual_seed(seed)
     len_kv, heads_kv, dim_v = len_kv or len_q, heads_kv or heads, dim_v or dim
     shapes = ((batch, heads, len_q, dim), (batch, heads_kv, len_kv, dim), (batch, heads_kv, len_kv, dim_v))
@@ -55,7 +67,15 @@ class Case:
     """Arguments of rootdk.attention, and the same for `by_hand`."""
 
     def __init__(self, shape, ours, visible=None, bias=None, cap=None, sink=None, scale=None):
-        self.shape, self.ours, self.visible, self.bias, self.cap, self.sink, self.scale = shape, ours, visible, bias, cap, sink, scale
+        self.shape, self.ours, self.visible, self.bias, self.cap, self.sink, self.scale = (
+            shape,
+            ours,
+            visible,
+            bias,
+            cap,
+            sink,
+            scale,
+        )
 
     def by_hand(self, q, k, v):
         """In the dtype of q, S and P rounded to it: the plain method; in float64, what is exact."""
@@ -96,7 +116,12 @@ def cases():
     yield "documents", Case({}, {"documents": [0, 50, 130]}, visible=(i < 50) == (j < 50))
     yield "boolean mask", Case({}, {"mask": random}, visible=random)
     yield "bias", Case({}, {"bias": bias}, bias=bias)
-    yield "ALiBi", Case({}, {"alibi": slopes.tolist(), "causal": True}, visible=j <= i, bias=-(i - j) * slopes[None, :, None, None])
+    yield (
+        "ALiBi",
+        Case(
+            {}, {"alibi": slopes.tolist(), "causal": True}, visible=j <= i, bias=-(i - j) * slopes[None, :, None, None]
+        ),
+    )
     yield "soft-cap", Case({}, {"softcap": 5.0}, cap=5.0)
     yield "sink", Case({}, {"sink": [0.0, 1.0, -2.0, 3.0]}, sink=torch.tensor([0.0, 1.0, -2.0, 3.0], device="cuda"))
     yield "scale", Case({}, {"scale": 0.3}, scale=0.3)
@@ -110,6 +135,7 @@ def errors(case, q, k, v, d_o, ours):
     """For output and gradients: how far off ours and the plain method are, and the rounding that nobody avoids. With u of f32 and A =
     max c·Σ|q||k|, an f32 score is off by u·A and a probability by that share of itself: u·(2 + A) of the sum of what is added, taken
     absolutely; and a result is rounded to its dtype once."""
+
     def run(dtype):
         x = [t.detach().to(dtype).requires_grad_() for t in (q, k, v)]
         out = case.by_hand(*x)
@@ -141,11 +167,15 @@ def test_outputs_and_gradients_are_no_worse_than_twice_the_plain_method():
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             q, k, v = qkv(**case.shape, dtype=dtype, grad=True)
             out = rootdk.attention(q, k, v, **case.ours)
-            d_o = torch.randn(out.shape, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)).to(dtype)
+            d_o = torch.randn(out.shape, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)).to(
+                dtype
+            )
             out.backward(d_o)
             assert out.dtype == dtype and out.device == q.device
             for what, error, plain, floor in errors(case, q, k, v, d_o, (out.detach(), q.grad, k.grad, v.grad)):
-                assert error <= 2 * plain + floor, f"{name}, {dtype}, {what}: off by {error:.3g}, plain {plain:.3g}, floor {floor:.3g}"
+                assert error <= 2 * plain + floor, (
+                    f"{name}, {dtype}, {what}: off by {error:.3g}, plain {plain:.3g}, floor {floor:.3g}"
+                )
                 worst = max(worst, error / (2 * plain + floor))
     assert worst > 0.01, "the bounds are so wide that they say nothing"
 
@@ -156,17 +186,23 @@ def test_any_strides():
     want = rootdk.attention(*(x.contiguous() for x in (q, k, v)))
     assert torch.equal(rootdk.attention(q, k, v), want)
     odd = torch.randn(2, 4, 65, 131, device="cuda", dtype=torch.bfloat16)
-    views = [odd[:, :, :64].transpose(2, 3)[:, :, x:x + 130] for x in (0, 1, 0)]  # dim is not the innermost axis: the copy engine cannot
+    views = [
+        odd[:, :, :64].transpose(2, 3)[:, :, x : x + 130] for x in (0, 1, 0)
+    ]  # dim is not the innermost axis: the copy engine cannot
     case = Case({}, {})
     out = rootdk.attention(*views)
     exact = case.by_hand(*(x.double() for x in views))
     plain = case.by_hand(*views).double()
-    assert float((out.double() - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
+    assert float((out.double() - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(
+        exact.abs().max()
+    )
     one = torch.randn(1, 1, 130, 64, device="cuda", dtype=torch.bfloat16).expand(2, 4, -1, -1)  # strides of 0: neither
     exact = case.by_hand(*(x.double() for x in (one, k, v)))
     plain = case.by_hand(one, k, v).double()
     found = rootdk.attention(one, k, v).double()
-    assert float((found - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(exact.abs().max())
+    assert float((found - exact).abs().max()) <= 2 * float((plain - exact).abs().max()) + 2.0**-8 * float(
+        exact.abs().max()
+    )
 
 
 def test_everything_that_learns_has_a_gradient():
@@ -196,7 +232,9 @@ def test_statistics_are_those_of_the_scores():
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-4)):
         q, k, v = qkv(dtype=dtype, heads_kv=2)
         out, stats = rootdk.attention(q, k, v, causal=True, stats=StatsOptions("full", rows=True))
-        assert torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16  # other tiles, other bits
+        assert (
+            torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16
+        )  # other tiles, other bits
         K = k.double().repeat_interleave(2, 1)
         s = q.double() @ K.mT / 8
         hidden = torch.ones(130, 130, dtype=torch.bool, device="cuda").triu(1)
@@ -205,7 +243,9 @@ def test_statistics_are_those_of_the_scores():
 
         def near(ours, exact, what):
             exact = exact.detach().cpu().numpy()
-            assert np.allclose(np.asarray(ours), exact, rtol=tolerance, atol=tolerance), f"{dtype}, {what}: {ours} is not {exact}"
+            assert np.allclose(np.asarray(ours), exact, rtol=tolerance, atol=tolerance), (
+                f"{dtype}, {what}: {ours} is not {exact}"
+            )
 
         near(stats.raw_max, s.masked_fill(hidden, -torch.inf).amax((-1, -2)), "raw_max")
         near(stats.entropy, entropy[:, :, 1:].mean(-1), "entropy")  # the first row sees one key and does not count
@@ -326,12 +366,17 @@ def test_the_operator_compiles_without_a_break():
     q, k, v = qkv(grad=True)
 
     def f(q, k, v):
-        return rootdk.attention(q, k, v, causal=True).float().sin().sum() + rootdk.torch.scaled_dot_product_attention(q, k, v).sum()
+        return (
+            rootdk.attention(q, k, v, causal=True).float().sin().sum()
+            + rootdk.torch.scaled_dot_product_attention(q, k, v).sum()
+        )
 
     want = torch.autograd.grad(f(q, k, v), (q, k, v))
     compiled = torch.compile(f, fullgraph=True, backend=os.environ.get("ROOTDK_TEST_COMPILER", "aot_eager"))
     for ours, exact in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), want):
-        assert float((ours - exact).abs().max()) <= 2.0**-6 * float(exact.abs().max())  # a rounding to bf16 more or less
+        assert float((ours - exact).abs().max()) <= 2.0**-6 * float(
+            exact.abs().max()
+        )  # a rounding to bf16 more or less
 
 
 def test_the_operator_passes_torchs_own_checks():
@@ -348,9 +393,13 @@ def test_pytorchs_signature():
             exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **arguments)
             theirs = F.scaled_dot_product_attention(q, k, v, **arguments).double()
             floor = UNIT[dtype] * float(exact.abs().max()) * 2  # theirs may have hit the exact value by chance
-            assert float((ours.double() - exact).abs().max()) <= 2 * float((theirs - exact).abs().max()) + floor, arguments
+            assert float((ours.double() - exact).abs().max()) <= 2 * float((theirs - exact).abs().max()) + floor, (
+                arguments
+            )
         grouped = qkv(dtype=dtype, heads_kv=2)
-        assert torch.equal(rootdk.torch.scaled_dot_product_attention(*grouped, enable_gqa=True), rootdk.attention(*grouped))
+        assert torch.equal(
+            rootdk.torch.scaled_dot_product_attention(*grouped, enable_gqa=True), rootdk.attention(*grouped)
+        )
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         wide = [x.double() for x in (q, k, v)]
@@ -376,8 +425,12 @@ def by_transformers(q, k, v, bias=None, dropout=0.0):
 
 WAYS = {
     "rootdk.attention": lambda q, k, v, bias=None, dropout=0.0: rootdk.attention(q, k, v, bias=bias, dropout=dropout),
-    "with statistics": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.attention(q, k, v, bias=bias, dropout=dropout, stats="basic")[0],
-    "PyTorch's signature": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.scaled_dot_product_attention(q, k, v, bias, dropout),
+    "with statistics": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.attention(
+        q, k, v, bias=bias, dropout=dropout, stats="basic"
+    )[0],
+    "PyTorch's signature": lambda q, k, v, bias=None, dropout=0.0: rootdk.torch.scaled_dot_product_attention(
+        q, k, v, bias, dropout
+    ),
     "transformers": by_transformers,
 }
 
@@ -393,9 +446,23 @@ def test_a_seed_may_be_a_tensor_there():
         for x, same, also, other in zip(*found):
             assert torch.equal(x, same) and torch.equal(x, also) and not torch.equal(x, other), dtype
     q, k, v = qkv()
-    raises(ValueError, "seed: lies on cpu, but q on cuda:0", lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.tensor(3)))
-    raises(ValueError, "seed: 2 elements", lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.zeros(2, dtype=torch.int64, device="cuda")))
-    raises(ValueError, "torch.int32", lambda: torch.ops.rootdk.attention(q, k, v, dropout=0.5, seed_tensor=torch.zeros(1, dtype=torch.int32, device="cuda")))
+    raises(
+        ValueError,
+        "seed: lies on cpu, but q on cuda:0",
+        lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.tensor(3)),
+    )
+    raises(
+        ValueError,
+        "seed: 2 elements",
+        lambda: rootdk.attention(q, k, v, dropout=0.5, seed=torch.zeros(2, dtype=torch.int64, device="cuda")),
+    )
+    raises(
+        ValueError,
+        "torch.int32",
+        lambda: torch.ops.rootdk.attention(
+            q, k, v, dropout=0.5, seed_tensor=torch.zeros(1, dtype=torch.int32, device="cuda")
+        ),
+    )
 
 
 def test_dropout_follows_the_cuda_generator():
@@ -412,7 +479,12 @@ def test_dropout_follows_the_cuda_generator():
             again = way(q, k, v, dropout=0.5)
             torch.cuda.manual_seed(1)
             assert torch.equal(way(q, k, v, dropout=0.5), first), name
-            assert torch.equal(third, again) and not torch.equal(first, second) and not torch.equal(first, third) and not torch.equal(second, third), name
+            assert (
+                torch.equal(third, again)
+                and not torch.equal(first, second)
+                and not torch.equal(first, third)
+                and not torch.equal(second, third)
+            ), name
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -431,9 +503,11 @@ def test_backward_drops_what_forward_dropped():
     out = rootdk.attention(q, k, v, dropout=0.5)
     torch.cuda.manual_seed(77)  # what comes in between does not matter
     rootdk.attention(q, k, v, dropout=0.5)
-    d_v, = torch.autograd.grad(out.sum(), v)
+    (d_v,) = torch.autograd.grad(out.sum(), v)
     # Linear in v. 8·200·64 sums of 200 products in f32.
-    assert abs(float((d_v.double() * v.double()).sum() - out.double().sum())) <= 1e-5 * float((d_v.double() * v.double()).abs().sum())
+    assert abs(float((d_v.double() * v.double()).sum() - out.double().sum())) <= 1e-5 * float(
+        (d_v.double() * v.double()).abs().sum()
+    )
 
 
 def test_every_replay_of_a_graph_drops_others():
@@ -515,7 +589,9 @@ def test_autocast_is_pytorchs():
             inputs = qkv(dtype=given, grad=True)
             for bias in (None, torch.randn(1, 4, 130, 130, device="cuda", generator=g).to(given)):
                 wide = [x.detach().to(narrow).double().requires_grad_() for x in inputs]
-                exact = F.scaled_dot_product_attention(*wide, attn_mask=None if bias is None else bias.to(narrow).double())
+                exact = F.scaled_dot_product_attention(
+                    *wide, attn_mask=None if bias is None else bias.to(narrow).double()
+                )
                 d_o = torch.randn(exact.shape, device="cuda", generator=g).to(narrow)
                 exact = (exact, *torch.autograd.grad(exact, wide, d_o.double()))
                 with torch.autocast("cuda", dtype=narrow):
@@ -529,13 +605,19 @@ def test_autocast_is_pytorchs():
                         assert x.dtype == y.dtype, (name, narrow, given, x.dtype, y.dtype)
                         # Theirs may have hit the exact value by chance; P, dS and the results are rounded to the dtype.
                         floor = 2 * UNIT[narrow] * float(e.abs().max())
-                        assert float((x.double() - e).abs().max()) <= 2 * float((y.double() - e).abs().max()) + floor, (name, narrow, given)
+                        assert float((x.double() - e).abs().max()) <= 2 * float((y.double() - e).abs().max()) + floor, (
+                            name,
+                            narrow,
+                            given,
+                        )
     q, k, v = qkv(dtype=torch.float32)
     plain = rootdk.attention(q, k, v)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         want = rootdk.attention(*(x.bfloat16() for x in (q, k, v)))
         assert torch.equal(torch.ops.rootdk.attention(q, k, v)[0], want)
-        assert torch.equal(torch.ops.rootdk.attention(q, k.bfloat16(), v, torch.full((4,), 0.125))[0], want)  # a scale on the host
+        assert torch.equal(
+            torch.ops.rootdk.attention(q, k.bfloat16(), v, torch.full((4,), 0.125))[0], want
+        )  # a scale on the host
         with torch.autocast("cuda", enabled=False):
             assert torch.equal(rootdk.attention(q, k, v), plain)
         with torch.autocast("cuda", dtype=torch.float16):
@@ -549,7 +631,9 @@ def test_autocast_is_pytorchs():
         with Counted("forward") as calls, rootdk.watch(model) as w:
             model(x)
         slow = rootdk.explain_plan(q, k, v, stats="full").startswith("slow: ")
-        assert calls.count == (0 if slow else 2) and len(w.layers) == 2  # bf16 is what the fused kernel takes, so it is watched from inside
+        assert (
+            calls.count == (0 if slow else 2) and len(w.layers) == 2
+        )  # bf16 is what the fused kernel takes, so it is watched from inside
         with Counted("forward") as calls, rootdk.watch():
             assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
         assert calls.count == (0 if slow else 1)
@@ -578,7 +662,12 @@ def slow_cases():
     yield "strides", strided, {}, "q.contiguous()"
     yield "strides of v", [*qkv()[:2], strided[2]], {}, "v.contiguous()"
     yield "mask", qkv(), {"mask": mask}, "causal, window, key_lengths or documents"
-    yield "bias", qkv(), {"bias": torch.zeros(130, 130, device="cuda", dtype=half)}, "causal, window, key_lengths or documents"
+    yield (
+        "bias",
+        qkv(),
+        {"bias": torch.zeros(130, 130, device="cuda", dtype=half)},
+        "causal, window, key_lengths or documents",
+    )
     yield "ALiBi", qkv(), {"alibi": [0.1, 0.2, 0.3, 0.4]}, "alibi"
     yield "soft-cap", qkv(), {"softcap": 20.0}, "softcap"
     yield "dropout", qkv(), {"dropout": 0.1, "seed": 1}, "dropout=0"
@@ -598,7 +687,10 @@ def test_slowness_is_said_with_what_to_change():
             found = rootdk.attention(*inputs, **arguments)
             out[:] = found if isinstance(found, tuple) else (found,)
 
-        for which, plan, call in (("forward", plans[0], forward), ("backward", plans[1], lambda: out[0].sum().backward())):
+        for which, plan, call in (
+            ("forward", plans[0], forward),
+            ("backward", plans[1], lambda: out[0].sum().backward()),
+        ):
             words = slow_words(call)
             slow = plan.startswith(f"slow: {which} runs without tensor cores")
             assert slow == ("kernel: plain" in plan) or "strides" in plan.split("\n")[0], (name, plan)
@@ -607,7 +699,9 @@ def test_slowness_is_said_with_what_to_change():
                 continue
             assert len(words) == slow, (name, which, words, plan)
             if slow:
-                assert words[0].startswith(plan.split("\n")[0].removeprefix("slow: ")) and "docs/cuda.md" not in words[0], (name, words)
+                assert (
+                    words[0].startswith(plan.split("\n")[0].removeprefix("slow: ")) and "docs/cuda.md" not in words[0]
+                ), (name, words)
                 assert advice in words[0] or "compute capability" in words[0], (name, words)
 
 
@@ -662,7 +756,9 @@ def test_qk_norm():
 
 
 def test_empty():
-    q, k, v = (torch.zeros(s, device="cuda", dtype=torch.bfloat16) for s in ((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
+    q, k, v = (
+        torch.zeros(s, device="cuda", dtype=torch.bfloat16) for s in ((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16))
+    )
     assert rootdk.attention(q, k, v).shape == (0, 2, 8, 16)
     q, k = torch.zeros(1, 2, 8, 16, device="cuda"), torch.zeros(1, 2, 0, 16, device="cuda")
     assert torch.equal(rootdk.attention(q, k, k), q)
@@ -671,7 +767,9 @@ def test_empty():
 def test_what_is_wrong_is_said():
     q, k, v = qkv()
     raises(ValueError, "k: lies on cpu, but q on cuda:0", lambda: rootdk.attention(q, k.cpu(), v))
-    raises(ValueError, "mask: lies on cpu", lambda: rootdk.attention(q, k, v, mask=torch.ones(130, 130, dtype=torch.bool)))
+    raises(
+        ValueError, "mask: lies on cpu", lambda: rootdk.attention(q, k, v, mask=torch.ones(130, 130, dtype=torch.bool))
+    )
     raises(ValueError, "q: dtype is f64, but on a GPU", lambda: rootdk.attention(q.double(), k.double(), v.double()))
     raises(ValueError, "k: ", lambda: rootdk.attention(q, k.float(), v))
     raises(TypeError, "q: dtype is torch.int32", lambda: rootdk.attention(q.int(), k.int(), v.int()))
@@ -700,12 +798,16 @@ def test_arrays_of_others():
         assert type(out) is type(arrays[0]) and out.dtype == arrays[0].dtype and tuple(out.shape) == tuple(want.shape)
         assert torch.allclose(torch.from_dlpack(out).float(), want.float(), atol=2.0**-10)
         assert stats.entropy.shape == (2, 4) and type(stats.rows.entropy) is type(out)
-        assert np.allclose(torch.from_dlpack(stats.rows.entropy).double().mean(-1).cpu(), stats.entropy * 129 / 130, rtol=1e-4)
+        assert np.allclose(
+            torch.from_dlpack(stats.rows.entropy).double().mean(-1).cpu(), stats.entropy * 129 / 130, rtol=1e-4
+        )
         assert torch.equal(torch.from_dlpack(rootdk.attention(*arrays, causal=True)), want)
         normed = torch.from_dlpack(rootdk.attention(*arrays, qk_norm="rms"))
         assert torch.allclose(normed.float(), rootdk.attention(q, k, v, qk_norm="rms").float(), atol=2.0**-9)
         mask = xp.asarray(np.tril(np.ones((130, 130), bool)))
-        assert torch.allclose(torch.from_dlpack(rootdk.attention(*arrays, mask=mask)).float(), want.float(), atol=2.0**-10)
+        assert torch.allclose(
+            torch.from_dlpack(rootdk.attention(*arrays, mask=mask)).float(), want.float(), atol=2.0**-10
+        )
         assert "kernel: " in rootdk.explain_plan(*arrays)
         host = np.zeros((2, 4, 130, 64), np.float16)
         raises(ValueError, "k: does not lie on a CUDA device", lambda: rootdk.attention(arrays[0], host, arrays[2]))
@@ -728,14 +830,25 @@ def test_another_thread_than_the_first():
 
 
 def test_causes_are_those_of_the_finite_rows():
-    for dtype, dim, lengths in ((torch.bfloat16, 128, None), (torch.bfloat16, 64, [1300, 700]), (torch.float16, 65, None), (torch.float32, 36, [0, 5]),
-                                (torch.float32, 257, None), (torch.bfloat16, 1028, None)):
+    for dtype, dim, lengths in (
+        (torch.bfloat16, 128, None),
+        (torch.bfloat16, 64, [1300, 700]),
+        (torch.float16, 65, None),
+        (torch.float32, 36, [0, 5]),
+        (torch.float32, 257, None),
+        (torch.bfloat16, 1028, None),
+    ):
         q, k, v = qkv(batch=2, heads=4, heads_kv=2, len_q=700, len_kv=1300, dim=dim, dtype=dtype, seed=5)
         k = k + torch.arange(dim, device="cuda", dtype=dtype) / 4  # means of many sigmas
         k[0, 1, 4] += 100  # a key unlike the others
         for damaged in (False, True):
             if damaged:
-                q[0, 1, 17, 3], q[1, 0, 650:660, dim - 1], k[0, 0, 600, 0], k[1, 1, 2, dim - 1] = torch.nan, -torch.inf, torch.inf, torch.nan
+                q[0, 1, 17, 3], q[1, 0, 650:660, dim - 1], k[0, 0, 600, 0], k[1, 1, 2, dim - 1] = (
+                    torch.nan,
+                    -torch.inf,
+                    torch.inf,
+                    torch.nan,
+                )
                 k[1, 0, 650] = 6e4  # the row in the middle, about which sums would be
                 k[1, 0, 650, 0] = torch.inf
                 if dtype != torch.float16:
@@ -746,23 +859,44 @@ def test_causes_are_those_of_the_finite_rows():
                     rows, keys = q[b, h].double(), k[b, h // 2, : None if lengths is None else lengths[b]].double()
                     rows, keys = rows[rows.isfinite().all(-1)], keys[keys.isfinite().all(-1)]
                     mean = keys.mean(0) if len(keys) else keys.new_zeros(dim)
-                    root = rows.square().mean().sqrt() if lengths is None or lengths[b] else 0.0  # queries that see no key do not count
+                    root = (
+                        rows.square().mean().sqrt() if lengths is None or lengths[b] else 0.0
+                    )  # queries that see no key do not count
                     want = (root, (keys - mean).square().mean().sqrt() if len(keys) else 0.0, mean.norm())
                     found = (stats.sigma_q[b, h], stats.sigma_k[b, h], stats.key_mean_norm[b, h])
                     # Squares are within 64 roundings of f32, as in tests/cuda/sweep.cc, and their roots within half of that.
-                    assert np.allclose(found, [float(x) for x in want], rtol=32 * 2.0**-24), (dtype, dim, damaged, b, h, found, want)
+                    assert np.allclose(found, [float(x) for x in want], rtol=32 * 2.0**-24), (
+                        dtype,
+                        dim,
+                        damaged,
+                        b,
+                        h,
+                        found,
+                        want,
+                    )
 
 
 def test_the_last_tiles_may_be_divided():
     """On a card of 132 multiprocessors a few tiles are left for a last round; a row has the same bits in a tile of its own as in any other."""
     slopes = [2.0 ** -(h % 8) for h in range(23)]
-    for batch, length, dim, options in ((2, 1100, 128, {}), (2, 1100, 64, {}), (2, 1100, 256, {}), (6, 500, 64, {}), (2, 1100, 128, {"softcap": 20.0}),
-                                        (2, 1100, 128, {"alibi": slopes})):
+    for batch, length, dim, options in (
+        (2, 1100, 128, {}),
+        (2, 1100, 64, {}),
+        (2, 1100, 256, {}),
+        (6, 500, 64, {}),
+        (2, 1100, 128, {"softcap": 20.0}),
+        (2, 1100, 128, {"alibi": slopes}),
+    ):
         q, k, v = qkv(batch=batch, heads=23, len_q=length, dim=dim, seed=7)
         out, stats = rootdk.attention(q, k, v, stats="basic", **options)
         for b in range(batch):
             alone, its = rootdk.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], stats="basic", **options)
-            assert torch.equal(out[b : b + 1], alone) and np.array_equal(stats.raw_max[b : b + 1], its.raw_max), (length, dim, options, b)
+            assert torch.equal(out[b : b + 1], alone) and np.array_equal(stats.raw_max[b : b + 1], its.raw_max), (
+                length,
+                dim,
+                options,
+                b,
+            )
         s = q[-1, -1].double() @ k[-1, -1].double().mT / dim**0.5
         if "softcap" in options:
             s = options["softcap"] * torch.tanh(s / options["softcap"])
@@ -775,7 +909,9 @@ def test_the_last_tiles_may_be_divided():
 
 
 def test_tiles_beside_sampled_rows_may_be_divided():
-    q, k, v = qkv(batch=4, heads=16, len_q=4096, len_kv=300, dim=128, seed=8)  # rounds enough for sampled rows to get clusters
+    q, k, v = qkv(
+        batch=4, heads=16, len_q=4096, len_kv=300, dim=128, seed=8
+    )  # rounds enough for sampled rows to get clusters
     want, full = rootdk.attention(q, k, v, stats="full")
     out, sampled = rootdk.attention(q, k, v, stats=StatsOptions("full", sample=8))
     rows = torch.arange(4096, device="cuda") // 64 % 8 == 0
@@ -794,7 +930,9 @@ def test_statistics_by_the_block_are_those_of_rows():
             assert np.array_equal(stats[name], full[name]), (name, stats[name], full[name])
         for name in ("mean_p_max", "mean_lse"):
             assert np.allclose(stats[name], full[name], rtol=1e-6, equal_nan=True), name
-    assert (full.rows_masked[2] == 1000).all() and (full.rows_short[1] == 1000).all() and (stats.row_count == 1000).all()
+    assert (
+        (full.rows_masked[2] == 1000).all() and (full.rows_short[1] == 1000).all() and (stats.row_count == 1000).all()
+    )
     blocks = (37 + np.arange(1000)) // 64 % 4 == 1
     assert (stats.rows_sampled[0] == blocks.sum()).all()
 
@@ -836,8 +974,12 @@ class Layer(torch.nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        self.q, self.k, v = (y.view(batch, length, self.heads, -1).transpose(1, 2) for y in self.project(x).chunk(3, -1))
-        return x + self.out(F.scaled_dot_product_attention(self.q, self.k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
+        self.q, self.k, v = (
+            y.view(batch, length, self.heads, -1).transpose(1, 2) for y in self.project(x).chunk(3, -1)
+        )
+        return x + self.out(
+            F.scaled_dot_product_attention(self.q, self.k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+        )
 
 
 def small_model(dtype=torch.bfloat16, causal=True):
@@ -855,7 +997,9 @@ def test_watch_takes_statistics_from_the_fused_call():
     with Counted("forward") as calls, Counted("backward") as back, rootdk.watch(model, rows=256) as w:
         out = model(x)
         out.float().square().mean().backward()
-    fast = _cuda.is_fast(_cuda.Spec(), *(rootdk.torch._view("x", y, y) for y in (model[0].q.detach().contiguous(),) * 3), 0)
+    fast = _cuda.is_fast(
+        _cuda.Spec(), *(rootdk.torch._view("x", y, y) for y in (model[0].q.detach().contiguous(),) * 3), 0
+    )
     assert (calls.count, back.count) == ((2, 2) if fast else (0, 0))
     # Both kernels round P and the output to bf16: two units of that on the way to the loss, through two layers.
     assert float((out - want).abs().max()) <= 2.0**-6 * float(want.abs().max())
@@ -871,7 +1015,9 @@ def test_watch_takes_statistics_from_the_fused_call():
         assert abs(r["raw_max"] - float(s[:, head].max())) <= 1e-4 * abs(r["raw_max"])
         assert abs(r["entropy"] - entropy[head]) <= 1e-3 * entropy[head]
         assert abs(r["mean_p_max"] - float(p.amax(-1)[:, head, 1:].mean())) <= 1e-3
-        assert np.isfinite([r[name] for name in ("sigma_q", "alignment", *(("d_scores", "d_q", "d_k") if fast else ()))]).all()
+        assert np.isfinite(
+            [r[name] for name in ("sigma_q", "alignment", *(("d_scores", "d_q", "d_k") if fast else ()))]
+        ).all()
 
 
 def test_watch_samples_rows_and_keeps_maxima_exact():
@@ -959,10 +1105,38 @@ def test_watch_on_transformers():
         return
     torch.manual_seed(0)
     ids = torch.randint(0, 97, (2, 150), device="cuda")
-    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=256, n_embd=256, n_layer=2, n_head=4, attn_pdrop=0.0, resid_pdrop=0.0,
-                                     embd_pdrop=0.0)).cuda().bfloat16().train()
-    bert = BertModel(BertConfig(vocab_size=97, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
-                                max_position_embeddings=256)).cuda().bfloat16().eval()
+    gpt = (
+        GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=97,
+                n_positions=256,
+                n_embd=256,
+                n_layer=2,
+                n_head=4,
+                attn_pdrop=0.0,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+            )
+        )
+        .cuda()
+        .bfloat16()
+        .train()
+    )
+    bert = (
+        BertModel(
+            BertConfig(
+                vocab_size=97,
+                hidden_size=256,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                intermediate_size=512,
+                max_position_embeddings=256,
+            )
+        )
+        .cuda()
+        .bfloat16()
+        .eval()
+    )
     with torch.no_grad():
         want = gpt(ids).logits
     with Counted("forward") as calls, rootdk.watch(gpt) as w:

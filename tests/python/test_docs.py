@@ -2,6 +2,7 @@
 
 A page is run from top to bottom in a process of its own and in an empty directory, with nothing but what the page
 itself defines; a docstring with nothing but what the docstring defines."""
+
 from __future__ import annotations
 
 import doctest
@@ -14,7 +15,6 @@ import subprocess
 import sys
 
 import pytest
-
 import rootdk
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,8 +58,11 @@ def test_what_is_called_python_can_be_run(page):
 
 
 PACKAGE = pathlib.Path(rootdk.__file__).parent
-MODULES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-           for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
+MODULES = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,4 +1,5 @@
 """The run that explodes does so, is seen, and recovers."""
+
 from __future__ import annotations
 
 import pathlib
@@ -8,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples" / "python"))
-from exploding_run import svg, train  # noqa: E402
+from exploding_run import svg, train
 
 
 def test_explodes_and_recovers(seed=1):

@@ -1,15 +1,15 @@
 """What a watch sees of torch calls, without the watch: a looker that writes down what it is told."""
+
 from __future__ import annotations
 
 import math
 
 import numpy as np
 import pytest
+import rootdk
 import torch
 import torch.nn.functional as F
 from conftest import plain
-
-import rootdk
 from rootdk._watch.follow import Follow
 
 
@@ -52,8 +52,11 @@ def seeded():
 
 
 def qkv(*, heads_kv=H, dtype=torch.float64):
-    return (torch.randn(B, H, T, D, dtype=dtype, requires_grad=True), torch.randn(B, heads_kv, S, D, dtype=dtype, requires_grad=True),
-            torch.randn(B, heads_kv, S, D, dtype=dtype, requires_grad=True))
+    return (
+        torch.randn(B, H, T, D, dtype=dtype, requires_grad=True),
+        torch.randn(B, heads_kv, S, D, dtype=dtype, requires_grad=True),
+        torch.randn(B, heads_kv, S, D, dtype=dtype, requires_grad=True),
+    )
 
 
 HIDE = torch.zeros(T, S, dtype=torch.bool)
@@ -146,22 +149,46 @@ def grouped_matmul(q, k, v):
 
 # name → (attention of q, k, v; how plain() gets there; the prescale)
 WAYS = {
-    "matmul, divided": (lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(D), -1), v), {}, 1),
+    "matmul, divided": (
+        lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(D), -1), v),
+        {},
+        1,
+    ),
     "operators": (lambda q, k, v: (q @ k.mT * C).softmax(dim=-1) @ v, {}, 1),
-    "in place": (lambda q, k, v: torch.matmul(q, k.mT).mul_(C).add_(MASK).masked_fill_(HIDE, -math.inf).softmax(3) @ v,
-                 dict(visible=~HIDE.numpy()), 1),
-    "masked by where": (lambda q, k, v: torch.where(HIDE, -1e9, q @ k.mT * C).softmax(-1) @ v, dict(visible=~HIDE.numpy()), 1),
+    "in place": (
+        lambda q, k, v: torch.matmul(q, k.mT).mul_(C).add_(MASK).masked_fill_(HIDE, -math.inf).softmax(3) @ v,
+        dict(visible=~HIDE.numpy()),
+        1,
+    ),
+    "masked by where": (
+        lambda q, k, v: torch.where(HIDE, -1e9, q @ k.mT * C).softmax(-1) @ v,
+        dict(visible=~HIDE.numpy()),
+        1,
+    ),
     "mask first": (lambda q, k, v: (MASK + C * (q @ k.mT)).softmax(-1).matmul(v), dict(visible=~HIDE.numpy()), 1),
     "bias, then scale": (lambda q, k, v: ((q @ k.mT + BIAS / C) * C).softmax(-1) @ v, dict(bias=BIAS.numpy()), 1),
     "scale of a tensor": (lambda q, k, v: (q @ k.mT / torch.tensor(2.0)).softmax(-1) @ v, {}, 1),
-    "temperature per head": (lambda q, k, v: (q @ k.mT * torch.full((H, 1, 1), C, dtype=q.dtype)).softmax(-1) @ v, {}, 1),
+    "temperature per head": (
+        lambda q, k, v: (q @ k.mT * torch.full((H, 1, 1), C, dtype=q.dtype)).softmax(-1) @ v,
+        {},
+        1,
+    ),
     "gemma 2": (gemma2, dict(scale=0.3, cap=1.5, visible=~HIDE.numpy()), 1),
     "gpt-oss": (gpt_oss, dict(sink=[0.5, -1.0, 2.0], visible=~HIDE.numpy()), 1),
     "sink first": (sink_first_and_masked_after, dict(sink=0.25, visible=~HIDE.numpy()), 1),
     "q scaled before": (lambda q, k, v: ((q * C) @ k.mT).softmax(-1) @ v, {}, C),
-    "q and k scaled before": (lambda q, k, v: ((q * D**-0.25).contiguous() @ (k / D**0.25).transpose(2, 3)).softmax(-1) @ v, {}, C),
-    "q scaled and split": (lambda q, k, v: ((q.transpose(1, 2).reshape(B, T, H * D) * C).view(B, T, H, D).transpose(1, 2) @ k.mT)
-                           .softmax(-1) @ v, {}, C),
+    "q and k scaled before": (
+        lambda q, k, v: ((q * D**-0.25).contiguous() @ (k / D**0.25).transpose(2, 3)).softmax(-1) @ v,
+        {},
+        C,
+    ),
+    "q scaled and split": (
+        lambda q, k, v: (
+            ((q.transpose(1, 2).reshape(B, T, H * D) * C).view(B, T, H, D).transpose(1, 2) @ k.mT).softmax(-1) @ v
+        ),
+        {},
+        C,
+    ),
     "float": (lambda q, k, v: torch.matmul(q, k.mT).double().mul(C).softmax(-1).to(v.dtype) @ v, {}, 1),
     "nn.Softmax, dropout": (lambda q, k, v: torch.nn.Dropout(0.0)(torch.nn.Softmax(-1)(C * q.matmul(k.mT))) @ v, {}, 1),
     "log_softmax": (lambda q, k, v: F.log_softmax(q @ k.mT * C, -1).exp() @ v, {}, 1),
@@ -169,27 +196,83 @@ WAYS = {
     "softmax in place": (written_softmax_in_place, {}, 1),
     "normalised last": (normalised_last, {}, 1),
     "logsumexp": (logsumexp, {}, 1),
-    "einsum": (lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", (torch.einsum("bhqd,bhkd->bhqk", q, k) * C).softmax(-1), v), {}, 1),
-    "einsum, ellipsis": (lambda q, k, v: torch.einsum("...qk,...kd->...qd", (torch.einsum("...qd,...kd->...qk", q, k) * C).softmax(-1), v), {}, 1),
-    "einsum, keys first": (lambda q, k, v: torch.einsum("bhkd, bhqk -> bhqd", v, (torch.einsum("bhkd,bhqd->bhqk", k, q) * C).softmax(-1)), {}, 1),
-    "einsum, softmax over the first": (lambda q, k, v: torch.einsum(
-        "ijbn,bnjd->bnid", (torch.einsum("bnid,bnjd->ijbn", q, k) * C).softmax(1), v), {}, 1),
-    "einsum, len first": (lambda q, k, v: torch.einsum("bnij,jbnd->ibnd", (torch.einsum(
-        "ibnd,jbnd->bnij", q.permute(2, 0, 1, 3), k.permute(2, 0, 1, 3)) * C).softmax(3), v.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), {}, 1),
+    "einsum": (
+        lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", (torch.einsum("bhqd,bhkd->bhqk", q, k) * C).softmax(-1), v),
+        {},
+        1,
+    ),
+    "einsum, ellipsis": (
+        lambda q, k, v: torch.einsum(
+            "...qk,...kd->...qd", (torch.einsum("...qd,...kd->...qk", q, k) * C).softmax(-1), v
+        ),
+        {},
+        1,
+    ),
+    "einsum, keys first": (
+        lambda q, k, v: torch.einsum("bhkd, bhqk -> bhqd", v, (torch.einsum("bhkd,bhqd->bhqk", k, q) * C).softmax(-1)),
+        {},
+        1,
+    ),
+    "einsum, softmax over the first": (
+        lambda q, k, v: torch.einsum("ijbn,bnjd->bnid", (torch.einsum("bnid,bnjd->ijbn", q, k) * C).softmax(1), v),
+        {},
+        1,
+    ),
+    "einsum, len first": (
+        lambda q, k, v: torch.einsum(
+            "bnij,jbnd->ibnd",
+            (torch.einsum("ibnd,jbnd->bnij", q.permute(2, 0, 1, 3), k.permute(2, 0, 1, 3)) * C).softmax(3),
+            v.permute(2, 0, 1, 3),
+        ).permute(1, 2, 0, 3),
+        {},
+        1,
+    ),
     "transposed scores": (lambda q, k, v: (k @ q.mT * C).softmax(-2).mT @ v, {}, 1),
-    "bmm": (lambda q, k, v: torch.bmm((torch.bmm(folded(q), folded(k).transpose(1, 2)) * C).softmax(-1), folded(v)).view(B, H, T, D), {}, 1),
+    "bmm": (
+        lambda q, k, v: torch.bmm((torch.bmm(folded(q), folded(k).transpose(1, 2)) * C).softmax(-1), folded(v)).view(
+            B, H, T, D
+        ),
+        {},
+        1,
+    ),
     "bmm, fairseq": (fairseq, {}, C),
-    "bmm, 4-D softmax": (lambda q, k, v: torch.bmm(torch.bmm(folded(q), folded(k).mT).view(B, H, T, S).mul(C).add(BIAS).softmax(-1).view(
-        B * H, T, S), folded(v)).view(B, H, T, D), dict(bias=BIAS.numpy()), 1),
-    "baddbmm": (lambda q, k, v: torch.bmm(torch.baddbmm(BIAS.repeat(B, 1, 1), folded(q), folded(k).mT, beta=1.0, alpha=C).softmax(-1),
-                                          folded(v)).view(B, H, T, D), dict(bias=BIAS.numpy()), 1),
-    "alibi.baddbmm": (lambda q, k, v: (BIAS.repeat(B, 1, 1).baddbmm(batch1=folded(q), batch2=folded(k).mT, beta=1.0, alpha=C).view(
-        B, H, T, S) + MASK).softmax(-1).view(B * H, T, S).bmm(folded(v)).view(B, H, T, D),
-                      dict(bias=BIAS.numpy(), visible=~HIDE.numpy()), 1),
+    "bmm, 4-D softmax": (
+        lambda q, k, v: torch.bmm(
+            torch.bmm(folded(q), folded(k).mT).view(B, H, T, S).mul(C).add(BIAS).softmax(-1).view(B * H, T, S),
+            folded(v),
+        ).view(B, H, T, D),
+        dict(bias=BIAS.numpy()),
+        1,
+    ),
+    "baddbmm": (
+        lambda q, k, v: torch.bmm(
+            torch.baddbmm(BIAS.repeat(B, 1, 1), folded(q), folded(k).mT, beta=1.0, alpha=C).softmax(-1), folded(v)
+        ).view(B, H, T, D),
+        dict(bias=BIAS.numpy()),
+        1,
+    ),
+    "alibi.baddbmm": (
+        lambda q, k, v: (
+            (
+                BIAS.repeat(B, 1, 1).baddbmm(batch1=folded(q), batch2=folded(k).mT, beta=1.0, alpha=C).view(B, H, T, S)
+                + MASK
+            )
+            .softmax(-1)
+            .view(B * H, T, S)
+            .bmm(folded(v))
+            .view(B, H, T, D)
+        ),
+        dict(bias=BIAS.numpy(), visible=~HIDE.numpy()),
+        1,
+    ),
     "five axes, einsum": (grouped, dict(shared=True), 1),
     "five axes, matmul": (grouped_matmul, dict(shared=True), 1),
     "one key head": (lambda q, k, v: (q @ k[:, :1].mT * C).softmax(-1) @ v[:, :1], dict(shared=True), 1),
-    "two products": (lambda q, k, v: ((q[..., :1] @ k[..., :1].mT + q[..., 1:] @ k[..., 1:].mT) * C).softmax(-1) @ v, {}, 1),
+    "two products": (
+        lambda q, k, v: ((q[..., :1] @ k[..., :1].mT + q[..., 1:] @ k[..., 1:].mT) * C).softmax(-1) @ v,
+        {},
+        1,
+    ),
 }
 
 
@@ -220,14 +303,19 @@ def test_what_is_written_out_is_followed(way):
     np.testing.assert_allclose(found.factor * (found.q @ found.k).numpy(), raw, atol=1e-12)
     if way != "temperature per head":
         assert found.factor * found.prescale == pytest.approx(c, rel=1e-7)
-    assert found.prescale == pytest.approx(prescale) and found.cap == (pytest.approx(how["cap"]) if "cap" in how else None)
+    assert found.prescale == pytest.approx(prescale) and found.cap == (
+        pytest.approx(how["cap"]) if "cap" in how else None
+    )
     scores = found.scores.detach().numpy()
     shown = np.isfinite(s)
     np.testing.assert_allclose(scores[shown], s[shown], atol=1e-12)
     assert (scores[~shown] < -1e8).all()
     if "sink" in how:
-        np.testing.assert_allclose(found.sink.detach().expand(B, H, T, 1)[..., 0],
-                                   np.broadcast_to(np.reshape(how["sink"], (-1, 1)), (B, H, T)), atol=1e-12)
+        np.testing.assert_allclose(
+            found.sink.detach().expand(B, H, T, 1)[..., 0],
+            np.broadcast_to(np.reshape(how["sink"], (-1, 1)), (B, H, T)),
+            atol=1e-12,
+        )
     else:
         assert found.sink is None
 
@@ -262,8 +350,14 @@ def test_a_scale_before_the_product_is_told_of_fused_attention_too():
 
 def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
     q, k, v = (torch.randn(B * H, n, D) for n in (T, S, S))
-    for hint, split in ((torch.empty(B, T, 9), (B, H)), (torch.empty(T, B, 9), (B, H)), (torch.empty(T, 9), (1, B * H)),
-                        (torch.empty(B, T, dtype=torch.long), (B, H)), (torch.empty(B, H, T, D), (B, H)), (None, (B * H, 1))):
+    for hint, split in (
+        (torch.empty(B, T, 9), (B, H)),
+        (torch.empty(T, B, 9), (B, H)),
+        (torch.empty(T, 9), (1, B * H)),
+        (torch.empty(B, T, dtype=torch.long), (B, H)),
+        (torch.empty(B, H, T, D), (B, H)),
+        (None, (B * H, 1)),
+    ):
         looker = Notes(() if hint is None else (hint,))
         with Follow(looker):
             torch.softmax(q @ k.mT * C, -1) @ v
@@ -276,10 +370,22 @@ def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
     assert looker.written[0].scores.shape == (B * H, 1, 1, S)
 
 
-@pytest.mark.parametrize("options", [{}, dict(batch_first=True), dict(add_bias_kv=True), dict(add_zero_attn=True), dict(kdim=6, vdim=10),
-                                     dict(bias=False), dict(dropout=0.3)], ids=str)
-@pytest.mark.parametrize("call", [{}, dict(average_attn_weights=False), "padding", "mask", "mask per head", "causal", "unbatched"],
-                         ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(batch_first=True),
+        dict(add_bias_kv=True),
+        dict(add_zero_attn=True),
+        dict(kdim=6, vdim=10),
+        dict(bias=False),
+        dict(dropout=0.3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "call", [{}, dict(average_attn_weights=False), "padding", "mask", "mask per head", "causal", "unbatched"], ids=str
+)
 def test_multihead_attention_with_weights(options, call):
     width = H * D
     module = torch.nn.MultiheadAttention(width, H, dtype=torch.float64, **options)
@@ -295,7 +401,13 @@ def test_multihead_attention_with_weights(options, call):
         given = dict(attn_mask=torch.randn(B * H, T, S, dtype=torch.float64))
     elif call == "causal":
         given = dict(attn_mask=HIDE, is_causal=True)
-    inputs = (x[0], y[0], z[0]) if call == "unbatched" else (x, y, z) if first else tuple(t.transpose(0, 1) for t in (x, y, z))
+    inputs = (
+        (x[0], y[0], z[0])
+        if call == "unbatched"
+        else (x, y, z)
+        if first
+        else tuple(t.transpose(0, 1) for t in (x, y, z))
+    )
 
     def run():
         torch.manual_seed(8)
@@ -340,10 +452,17 @@ NOT_ATTENTION = {
     "products without softmax": lambda q, k, v: torch.tanh(q @ k.mT * C) @ v,
     "a chain of products": lambda q, k, v: q @ k.mT @ v @ v.mT @ k,
     "exp without a sum": lambda q, k, v: (q @ k.mT).exp() @ v,
-    "a classifier": lambda q, k, v: (q.flatten(2) @ torch.nn.Parameter(torch.randn(T * D, 10, dtype=q.dtype))).softmax(-1).sum(),
-    "an expected embedding": lambda q, k, v: F.linear(q, torch.randn(9, D, dtype=q.dtype)).softmax(-1) @ torch.randn(9, 2, dtype=q.dtype),
-    "a router": lambda q, k, v: torch.einsum("bhte,ebhtd->bhtd", F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1),
-                                             torch.randn(6, B, H, T, D, dtype=q.dtype)),
+    "a classifier": lambda q, k, v: (
+        (q.flatten(2) @ torch.nn.Parameter(torch.randn(T * D, 10, dtype=q.dtype))).softmax(-1).sum()
+    ),
+    "an expected embedding": lambda q, k, v: (
+        F.linear(q, torch.randn(9, D, dtype=q.dtype)).softmax(-1) @ torch.randn(9, 2, dtype=q.dtype)
+    ),
+    "a router": lambda q, k, v: torch.einsum(
+        "bhte,ebhtd->bhtd",
+        F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1),
+        torch.randn(6, B, H, T, D, dtype=q.dtype),
+    ),
     "a router, top two": lambda q, k, v: F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1).topk(2).values.sum(),
     "a loss": lambda q, k, v: F.cross_entropy((q[:, 0] @ k[:, 0].mT).flatten(0, 1), torch.arange(B * T) % S),
 }
@@ -458,7 +577,12 @@ def test_subclasses_other_modes_and_modes_of_gradients():
 
     x = torch.randn(2, 6, 24)
     expected = attention_of(x)
-    for context in (torch.inference_mode, torch.no_grad, lambda: torch.device("cpu"), lambda: torch.autocast("cpu", enabled=False)):
+    for context in (
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: torch.device("cpu"),
+        lambda: torch.autocast("cpu", enabled=False),
+    ):
         looker = Notes()
         with context(), Follow(looker):
             assert torch.equal(attention_of(x), expected)
@@ -477,9 +601,16 @@ def test_subclasses_other_modes_and_modes_of_gradients():
 def test_errors_of_the_model_are_its_own():
     looker = Notes()
     q, k, v = qkv()
-    for wrong in (lambda: q @ v, lambda: F.scaled_dot_product_attention(q, k[..., :1], v), lambda: torch.einsum("bhqd->z", q),
-                  lambda: torch.softmax(q @ k.mT, 9), lambda: torch.matmul(3, q), lambda: torch.cat([q @ k.mT, 3], -1),
-                  lambda: (q @ k.mT).view(3, 3), lambda: F.softmax()):
+    for wrong in (
+        lambda: q @ v,
+        lambda: F.scaled_dot_product_attention(q, k[..., :1], v),
+        lambda: torch.einsum("bhqd->z", q),
+        lambda: torch.softmax(q @ k.mT, 9),
+        lambda: torch.matmul(3, q),
+        lambda: torch.cat([q @ k.mT, 3], -1),
+        lambda: (q @ k.mT).view(3, 3),
+        lambda: F.softmax(),
+    ):
         with pytest.raises(Exception) as without:
             wrong()
         with Follow(looker), pytest.raises(type(without.value)) as watched:

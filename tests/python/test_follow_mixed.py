@@ -1,5 +1,6 @@
 """Attention that is not one softmax of each head's q·k over keys, times values: heads that talk to each other, softmax
 over queries, softmax1, windows. It is shown as what it is, or named."""
+
 from __future__ import annotations
 
 import contextlib
@@ -7,13 +8,12 @@ import math
 
 import numpy as np
 import pytest
+import rootdk
 import torch
 import torch.nn.functional as F
 from conftest import plain
-from test_follow import B, C, D, H, S, T, Notes, qkv
-
-import rootdk
 from rootdk._watch.follow import Follow
+from test_follow import B, C, D, H, Notes, S, T, qkv
 
 torch.manual_seed(11)
 TALK = torch.randn(H, H + 1, dtype=torch.float64)
@@ -65,7 +65,9 @@ BEFORE = {
     "einsum": lambda s: torch.einsum("bhqk,hg->bgqk", s, TALK),
     "einsum, keys first": lambda s: torch.einsum("bhqk,hg->kqbg", s, TALK).permute(2, 3, 1, 0),
     "einsum, by position": lambda s: torch.einsum("bhqk,bqhg->bgqk", s, TALK.expand(B, T, -1, -1)),
-    "linear": AFTER["linear"], "matmul": AFTER["matmul"], "matmul, from the left": AFTER["matmul, from the left"],
+    "linear": AFTER["linear"],
+    "matmul": AFTER["matmul"],
+    "matmul, from the left": AFTER["matmul, from the left"],
     "matmul of a batch": lambda s: (s.permute(0, 2, 3, 1) @ TALK.expand(B, T, -1, -1)).permute(0, 3, 1, 2),
     "convolution": AFTER["convolution"],
     "convolution of keys": lambda s: F.conv2d(s, torch.cat([CONV] * 3, -1), padding=(0, 1)),
@@ -97,8 +99,10 @@ def slots(q, k, v):
 
 OTHERWISE = {
     "over queries": (lambda q, k, v: scores(q, k).softmax(-2) @ v, "goes over queries"),
-    "over queries, einsum": (lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k).softmax(2), v),
-                             "goes over queries"),
+    "over queries, einsum": (
+        lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k).softmax(2), v),
+        "goes over queries",
+    ),
     "slots": (slots, "goes over queries"),
     "over queries, transposed": (lambda q, k, v: scores(q, k).softmax(-1).mT @ q, "goes over queries"),
     "over heads": (lambda q, k, v: scores(q, k).softmax(1) @ v, "neither keys nor queries"),
@@ -204,8 +208,9 @@ def test_a_watch_shows_softmax1_as_a_sink():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("attention, sink", [(shifted, [0.0] * H), (by_head, [0.5, -1.0, 2.0])],
-                         ids=["softmax1", "by head"])
+@pytest.mark.parametrize(
+    "attention, sink", [(shifted, [0.0] * H), (by_head, [0.5, -1.0, 2.0])], ids=["softmax1", "by head"]
+)
 def test_it_is_one_in_narrow_types_too(attention, sink, dtype):
     q, k, v = (x.detach() for x in qkv(dtype=dtype))
     looker = Notes()
@@ -258,8 +263,12 @@ def windows():
 
 def of_windows(x, order):
     """[batch, heads, blocks, wide, dim] as somebody may have it."""
-    return {"heads first": x, "blocks first": x.transpose(1, 2), "folded": x.flatten(0, 1),
-            "batch of blocks": x.transpose(1, 2).flatten(0, 1)}[order]
+    return {
+        "heads first": x,
+        "blocks first": x.transpose(1, 2),
+        "folded": x.flatten(0, 1),
+        "batch of blocks": x.transpose(1, 2).flatten(0, 1),
+    }[order]
 
 
 @pytest.mark.parametrize("hint", ["what it was given", "what it says"])
@@ -361,8 +370,9 @@ def test_a_watch_counts_heads_and_not_windows():
     np.testing.assert_allclose(stats.raw_max[0], scores(y, y).amax((0, 2, 3, 4)).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("module, words", [(lambda: Talks(before=True), "heads are mixed"),
-                                           (Slots, "goes over queries")])
+@pytest.mark.parametrize(
+    "module, words", [(lambda: Talks(before=True), "heads are mixed"), (Slots, "goes over queries")]
+)
 def test_a_watch_names_them_once(module, words, tmp_path):
     model, x = torch.nn.Sequential(module()), torch.randn(B, T, H * D)
     with pytest.warns(RuntimeWarning, match=words) as said, rootdk.watch(model) as w:

@@ -1,5 +1,6 @@
 """torch.func, torch.vmap and forward-mode differentiation: of the functions, of the bare operator and of watched models. The engine's own forward and
 backward, which other tests hold against differences, are what derivatives are held against: ⟨w, J t⟩ = ⟨Jᵀw, t⟩."""
+
 from __future__ import annotations
 
 import copy
@@ -8,17 +9,16 @@ import sys
 import warnings
 
 import pytest
+import rootdk
+import rootdk.torch as rt
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rootdk import QkNorm, _kernels
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import rootdk
-import rootdk.torch as rt
-from rootdk import QkNorm, _kernels
 
 F64 = torch.float64
 NAN = float("nan")
@@ -29,8 +29,11 @@ def draw(*shape, dtype=F64, seed=0):
 
 
 def qkv(batch=2, heads=2, heads_kv=2, len_q=5, len_kv=5, dim=4, dim_v=3, dtype=F64):
-    return (draw(batch, heads, len_q, dim, dtype=dtype, seed=1), draw(batch, heads_kv, len_kv, dim, dtype=dtype, seed=2),
-            draw(batch, heads_kv, len_kv, dim_v, dtype=dtype, seed=3))
+    return (
+        draw(batch, heads, len_q, dim, dtype=dtype, seed=1),
+        draw(batch, heads_kv, len_kv, dim, dtype=dtype, seed=2),
+        draw(batch, heads_kv, len_kv, dim_v, dtype=dtype, seed=3),
+    )
 
 
 def leaves(x):
@@ -54,12 +57,28 @@ def problems(data):
     seed = data(st.integers(0, 2**20))
     batch, heads_kv, group = data(st.integers(1, 2)), data(st.integers(1, 2)), data(st.integers(1, 2))
     len_q, len_kv, heads = data(st.integers(1, 6)), data(st.integers(1, 6)), heads_kv * group
-    learned = {"q": draw(batch, heads, len_q, 4, seed=seed) * data(st.sampled_from([1.0, 5.0])),
-               "k": draw(batch, heads_kv, len_kv, 4, seed=seed + 1), "v": draw(batch, heads_kv, len_kv, 3, seed=seed + 2)}
+    learned = {
+        "q": draw(batch, heads, len_q, 4, seed=seed) * data(st.sampled_from([1.0, 5.0])),
+        "k": draw(batch, heads_kv, len_kv, 4, seed=seed + 1),
+        "v": draw(batch, heads_kv, len_kv, 3, seed=seed + 2),
+    }
     given = {}
     counts = False
-    scale = data(st.sampled_from(["default", "number", "tensor", "none", "dk(2)", "sqrt_dk*ssmax(0.43)", "entropy_invariant", "sqrt_dk*llama4",
-                                  "yarn(4)*ssmax(0.3, 0.2)"]))
+    scale = data(
+        st.sampled_from(
+            [
+                "default",
+                "number",
+                "tensor",
+                "none",
+                "dk(2)",
+                "sqrt_dk*ssmax(0.43)",
+                "entropy_invariant",
+                "sqrt_dk*llama4",
+                "yarn(4)*ssmax(0.3, 0.2)",
+            ]
+        )
+    )
     if scale == "number":
         given["scale"] = 0.3
     elif scale == "tensor":
@@ -76,7 +95,7 @@ def problems(data):
         if data(st.booleans()):
             given["diagonal"] = "last_key"
     if given["diagonal"] != "last_key" and data(st.booleans()):
-        cut = lambda length: sorted([0, data(st.integers(0, length)), data(st.integers(0, length))])  # noqa: E731
+        cut = lambda length: sorted([0, data(st.integers(0, length)), data(st.integers(0, length))])
         given["documents"] = (cut(len_q), cut(len_kv))
     if not counts and data(st.booleans()):
         shape = data(st.sampled_from([(len_q, len_kv), (batch, 1, 1, len_kv), (heads, len_q, 1)]))
@@ -113,7 +132,9 @@ def test_derivatives_are_those_of_the_engine(problem):
     engine = [torch.zeros_like(x) if g is None else g for g, x in zip(engine, inputs)]
     narrow = [x.ndim == 1 for x in inputs]
     assert all(torch.isfinite(x).all() for x in moved)
-    bound = 1e-11 * (1 + sum(float(g.norm()) for g in engine)) + sum(2e-6 * (1 + float(g.norm())) for g, n in zip(engine, narrow) if n)
+    bound = 1e-11 * (1 + sum(float(g.norm()) for g in engine)) + sum(
+        2e-6 * (1 + float(g.norm())) for g, n in zip(engine, narrow) if n
+    )
     assert abs(dot(weights, moved) - dot(engine, tangents)) <= bound
     (_, pull) = vjp(lambda *x: f(x), *inputs)
     for found, wanted, is_narrow in zip(pull(weights), engine, narrow):
@@ -123,7 +144,7 @@ def test_derivatives_are_those_of_the_engine(problem):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_narrow_types_have_the_engine_s_values(dtype):
     q, k, v = qkv(heads=4, dtype=dtype, len_q=40, len_kv=40, dim=16, dim_v=16)
-    call = lambda q: rootdk.attention(q, k, v, causal=True, softcap=4.0, sink=0.5)  # noqa: E731
+    call = lambda q: rootdk.attention(q, k, v, causal=True, softcap=4.0, sink=0.5)
     wanted = call(q)
     found, moved = jvp(call, (q,), (torch.ones_like(q),))
     assert found.dtype == moved.dtype == dtype
@@ -181,7 +202,9 @@ TRANSFORMS = {
     "hessian": lambda f, x, t: hessian(lambda *x: f(*x).square().sum(), (0, 1, 2))(*x),
     "vmap": lambda f, x, t: vmap(item(f))(*x),
     "vmap of vmap": lambda f, x, t: vmap(vmap(lambda *x: f(*(y[None, None] for y in x))[0, 0]))(*x),
-    "vmap of one": lambda f, x, t: vmap(lambda k: f(x[0], k, x[2]), in_dims=-1, out_dims=1)(torch.stack([x[1], 2 * x[1]], -1)),
+    "vmap of one": lambda f, x, t: vmap(lambda k: f(x[0], k, x[2]), in_dims=-1, out_dims=1)(
+        torch.stack([x[1], 2 * x[1]], -1)
+    ),
     "vmap of grad": lambda f, x, t: vmap(grad(lambda *x: item(f)(*x).square().sum(), (0, 1, 2)))(*x),
     "grad of vmap": lambda f, x, t: grad(lambda *x: vmap(item(f))(*x).square().sum(), (0, 1, 2))(*x),
     "jvp of vmap": lambda f, x, t: jvp(lambda *x: vmap(item(f))(*x), x, t),
@@ -198,7 +221,9 @@ def test_transforms_agree_with_pytorch_s_attention(call, transform):
         tangents = (*tangents[:2], draw(*inputs[2].shape, seed=20))
     # PyTorch's softmax fails when its tangents are differentiated: "modified by an inplace operation".
     reference = plain if transform == "dual tensors that require grad" else theirs
-    assert_close(TRANSFORMS[transform](call, inputs, tangents), TRANSFORMS[transform](reference, inputs, tangents), 1e-11)
+    assert_close(
+        TRANSFORMS[transform](call, inputs, tangents), TRANSFORMS[transform](reference, inputs, tangents), 1e-11
+    )
 
 
 def test_backward_through_vmap(call):
@@ -219,7 +244,7 @@ def test_rows_that_see_nothing_are_zero_and_stay_so():
     q, k, v = qkv(len_q=3, len_kv=4)
     mask = torch.ones(3, 4, dtype=torch.bool)
     mask[1] = False
-    call = lambda *x: rt.attention(*x, mask=mask, return_lse=True)  # noqa: E731
+    call = lambda *x: rt.attention(*x, mask=mask, return_lse=True)
     (out, lse), moved = jvp(call, (q, k, v), (q, k, v))
     assert (out[:, :, 1] == 0).all() and (lse[:, :, 1] == -torch.inf).all()
     assert all((x[:, :, 1] == 0).all() and torch.isfinite(x).all() and x.abs().sum() > 0 for x in moved)
@@ -228,7 +253,9 @@ def test_rows_that_see_nothing_are_zero_and_stay_so():
     d_lse = grad(lambda q: torch.where(mask.any(-1), call(q, k, v)[1], 0.0).sum())(q)
     assert (d_lse[:, :, 1] == 0).all() and torch.isfinite(d_lse).all()
     empty = jvp(lambda q: rt.attention(q, k[:, :, :0], v[:, :, :0], sink=torch.ones(2), return_lse=True), (q,), (q,))
-    assert (empty[0][0] == 0).all() and (empty[0][1] == 1).all() and (empty[1][0] == 0).all() and (empty[1][1] == 0).all()
+    assert (
+        (empty[0][0] == 0).all() and (empty[0][1] == 1).all() and (empty[1][0] == 0).all() and (empty[1][1] == 0).all()
+    )
 
 
 @pytest.mark.parametrize("bad", [NAN, torch.inf])
@@ -236,11 +263,18 @@ def test_rows_that_see_nothing_are_zero_and_stay_so():
 def test_nothing_hidden_gets_out(bad, how):
     """Key 4 is hidden from all queries; for "causal" from all but the last, whose gradient is not asked for."""
     q, k, v = qkv()
-    arguments = {"key_lengths": dict(key_lengths=[4, 4]), "mask": dict(mask=torch.arange(5) < 4),
-                 "bias": dict(bias=torch.zeros(5, dtype=F64).masked_fill(torch.arange(5) == 4, -torch.inf)), "causal": dict(causal=True)}[how]
+    arguments = {
+        "key_lengths": dict(key_lengths=[4, 4]),
+        "mask": dict(mask=torch.arange(5) < 4),
+        "bias": dict(bias=torch.zeros(5, dtype=F64).masked_fill(torch.arange(5) == 4, -torch.inf)),
+        "causal": dict(causal=True),
+    }[how]
     rows = 4 if how == "causal" else 5
-    call = lambda *x: rootdk.attention(*x, **arguments)[:, :, :rows]  # noqa: E731
-    first = lambda f, *x: (*jvp(f, x, (q, x[1].nan_to_num(0, 0, 0), x[2].nan_to_num(0, 0, 0))), grad(lambda *x: f(*x).square().sum(), (0, 1, 2))(*x))  # noqa: E731
+    call = lambda *x: rootdk.attention(*x, **arguments)[:, :, :rows]
+    first = lambda f, *x: (
+        *jvp(f, x, (q, x[1].nan_to_num(0, 0, 0), x[2].nan_to_num(0, 0, 0))),
+        grad(lambda *x: f(*x).square().sum(), (0, 1, 2))(*x),
+    )
     poisoned = [x.clone() for x in (k, v)]
     for x in poisoned:
         x[:, :, 4, 1] = bad
@@ -269,7 +303,9 @@ def test_what_is_seen_and_not_finite_is_nan():
         out, moved = jvp(lambda *x: rootdk.attention(*x, causal=True), values, (q, k, v))
         rows = [2] if name == "q" else [3, 4]
         for x in (out, moved):
-            assert torch.isnan(x[0, 0, rows]).all() and torch.isfinite(x[1]).all() and torch.isfinite(x[0, 1]).all(), name
+            assert torch.isnan(x[0, 0, rows]).all() and torch.isfinite(x[1]).all() and torch.isfinite(x[0, 1]).all(), (
+                name
+            )
             assert torch.isfinite(x[0, 0, [i for i in range(5) if i not in rows]]).all(), name
         gradient = grad(lambda q: rootdk.attention(q, *values[1:], causal=True)[0, 0, rows[0]].sum())(values[0])
         assert torch.isnan(gradient[0, 0, rows[0]]).sum() >= 3, name
@@ -294,15 +330,17 @@ def test_norms_and_gains():
 @pytest.mark.parametrize("seed", [3, torch.tensor(3), torch.tensor([-5])], ids=str)
 def test_a_given_seed_drops_the_same(seed):
     q, k, v = qkv(heads=3, heads_kv=1, len_q=9, len_kv=11)
-    arguments = dict(dropout=0.3, seed=seed) if not isinstance(seed, torch.Tensor) else dict(dropout=0.3, seed_tensor=seed)
-    call = lambda *x: torch.ops.rootdk.attention(*x, **arguments)[0]  # noqa: E731
+    arguments = (
+        dict(dropout=0.3, seed=seed) if not isinstance(seed, torch.Tensor) else dict(dropout=0.3, seed_tensor=seed)
+    )
+    call = lambda *x: torch.ops.rootdk.attention(*x, **arguments)[0]
     found, moved = jvp(call, (q, k, v), (q * 0, k * 0, v))  # linear in v
     assert_close((found, moved), (call(q, k, v), call(q, k, v)))
 
 
 def test_dropout_without_a_seed_follows_vmap_s_randomness():
     q, k, v = (x[0] for x in qkv(len_q=30, len_kv=30))
-    call = lambda q, k, v: rootdk.attention(q[None], k[None], v[None], dropout=0.5)[0]  # noqa: E731
+    call = lambda q, k, v: rootdk.attention(q[None], k[None], v[None], dropout=0.5)[0]
     three = [x.expand(3, *x.shape) for x in (q, k, v)]
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(call)(*three)
@@ -380,7 +418,7 @@ def model(kind, seed=0):
 
 def per_sample_gradients(net, x):
     parameters = dict(net.named_parameters())
-    loss = lambda parameters, x: functional_call(net, parameters, (x[None],)).square().sum()  # noqa: E731
+    loss = lambda parameters, x: functional_call(net, parameters, (x[None],)).square().sum()
     return vmap(grad(loss), in_dims=(None, 0))({name: p.detach() for name, p in parameters.items()}, x)
 
 
@@ -427,7 +465,7 @@ def test_ensembles(kind):
 def test_transformed_says_whether_numbers_can_be_looked_at():
     x = torch.ones(3)
     found = []
-    look = lambda x: found.append(rt.transformed(None, x)) or x.sum()  # noqa: E731
+    look = lambda x: found.append(rt.transformed(None, x)) or x.sum()
     look(x)
     for f in (grad(look), vmap(look, out_dims=0), lambda x: jvp(look, (x,), (x,)), lambda x: duals(look, (x,), (x,))):
         f(x)
@@ -438,7 +476,9 @@ def test_transformed_says_whether_numbers_can_be_looked_at():
 def test_a_second_derivative_by_autograd_says_who_has_it():
     q, k, v = (x.requires_grad_() for x in qkv())
     (first,) = torch.autograd.grad(rootdk.attention(q, k, v).sum(), q, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"attention: its gradient cannot be differentiated by autograd; torch\.func"):
+    with pytest.raises(
+        NotImplementedError, match=r"attention: its gradient cannot be differentiated by autograd; torch\.func"
+    ):
         torch.autograd.grad(first.sum(), q)
     out = rootdk.attention(q, k, v)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="cannot be differentiated"):
@@ -453,7 +493,9 @@ def test_statistics_are_refused_under_transforms(transform):
     assert not rt._collectors
 
 
-@pytest.mark.parametrize("name, value", [("alibi", torch.ones(2)), ("softcap", torch.tensor(2.0)), ("dropout", torch.tensor(0.5))])
+@pytest.mark.parametrize(
+    "name, value", [("alibi", torch.ones(2)), ("softcap", torch.tensor(2.0)), ("dropout", torch.tensor(0.5))]
+)
 def test_what_is_taken_as_a_number_is_not_silently_constant(name, value):
     q, k, v = qkv()
     with pytest.raises(ValueError, match=f"{name}: a tensor that torch.func, vmap or a tangent"):
@@ -471,13 +513,25 @@ def test_mapped_lengths_are_refused_in_words():
 
 
 BAD = [
-    (dict(k=draw(2, 2, 5, 3)), "k: dim_qk is 3"), (dict(v=draw(2, 2, 4, 3)), "v: len_kv is 4|v"), (dict(k=draw(2, 3, 5, 4)), "heads"),
-    (dict(k=draw(2, 2, 5, 4).float()), "k: dtype is f32"), (dict(mask=torch.ones(3, 5, dtype=torch.bool)), "mask|allowed"),
-    (dict(bias=draw(2, 5, 4)), "bias"), (dict(scale=torch.ones(3)), r"scale: shape is \[3\]"), (dict(sink=torch.ones(3)), r"sink: shape is \[3\]"),
-    (dict(key_lengths=[1, 9]), "key_lengths"), (dict(key_lengths=[1]), "key_lengths"), (dict(documents=[0, 9]), "documents"),
-    (dict(softcap=-1.0), "soft_cap|softcap"), (dict(dropout=1.5), "dropout"), (dict(alibi=[1.0]), "alibi"), (dict(scale="sqrt"), "scale"),
-    (dict(diagonal="middle"), "diagonal"), (dict(diagonal="last_key", causal=True), "last_key"),
-    (dict(scale="sqrt_dk*ssmax(0.4)", mask=torch.ones(5, 5, dtype=torch.bool)), "ssmax counts"), (dict(mask=draw(5, 5)), "mask"),
+    (dict(k=draw(2, 2, 5, 3)), "k: dim_qk is 3"),
+    (dict(v=draw(2, 2, 4, 3)), "v: len_kv is 4|v"),
+    (dict(k=draw(2, 3, 5, 4)), "heads"),
+    (dict(k=draw(2, 2, 5, 4).float()), "k: dtype is f32"),
+    (dict(mask=torch.ones(3, 5, dtype=torch.bool)), "mask|allowed"),
+    (dict(bias=draw(2, 5, 4)), "bias"),
+    (dict(scale=torch.ones(3)), r"scale: shape is \[3\]"),
+    (dict(sink=torch.ones(3)), r"sink: shape is \[3\]"),
+    (dict(key_lengths=[1, 9]), "key_lengths"),
+    (dict(key_lengths=[1]), "key_lengths"),
+    (dict(documents=[0, 9]), "documents"),
+    (dict(softcap=-1.0), "soft_cap|softcap"),
+    (dict(dropout=1.5), "dropout"),
+    (dict(alibi=[1.0]), "alibi"),
+    (dict(scale="sqrt"), "scale"),
+    (dict(diagonal="middle"), "diagonal"),
+    (dict(diagonal="last_key", causal=True), "last_key"),
+    (dict(scale="sqrt_dk*ssmax(0.4)", mask=torch.ones(5, 5, dtype=torch.bool)), "ssmax counts"),
+    (dict(mask=draw(5, 5)), "mask"),
 ]
 
 

@@ -1,4 +1,5 @@
 """explain, rules and theory are those of the command; python -m rootdk is the command."""
+
 from __future__ import annotations
 
 import json
@@ -9,12 +10,12 @@ import sys
 
 import numpy as np
 import pytest
-
 import rootdk
 from rootdk import theory
 
-needs_command = pytest.mark.skipif(not (pathlib.Path(rootdk.__file__).parent / "bin" / "rootdk").exists(),
-                                   reason="built without the command")
+needs_command = pytest.mark.skipif(
+    not (pathlib.Path(rootdk.__file__).parent / "bin" / "rootdk").exists(), reason="built without the command"
+)
 
 
 def command(*arguments):
@@ -37,14 +38,17 @@ def test_explain_from_vectors():
     assert found.rules[0]["scores"] == [0.5, 0.5] and "Explanation(" in repr(found)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (dict(scores=[1.0, 2.0]), "dk: missing"),
-    (dict(scores=[], dk=4), "scores"),
-    (dict(scores=[math.nan], dk=4), "score"),
-    (dict(scores=[1.0], dk=4, rules=["sqrt"]), "sqrt_dk"),
-    (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "^gradient: 1 numbers"),
-    (dict(q=[1.0], keys=[[1.0, 2.0]]), "k"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (dict(scores=[1.0, 2.0]), "dk: missing"),
+        (dict(scores=[], dk=4), "scores"),
+        (dict(scores=[math.nan], dk=4), "score"),
+        (dict(scores=[1.0], dk=4, rules=["sqrt"]), "sqrt_dk"),
+        (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "^gradient: 1 numbers"),
+        (dict(q=[1.0], keys=[[1.0, 2.0]]), "k"),
+    ],
+)
 def test_explain_refuses(arguments, words):
     with pytest.raises(ValueError, match=words):
         rootdk.explain(**arguments)
@@ -73,7 +77,11 @@ def test_theory_is_measured(rng):
     rows = rng.standard_normal((2000, 1024)) * 2
     p = np.exp(rows) / np.exp(rows).sum(-1, keepdims=True)
     soft = theory.gaussian_softmax(2.0, 1024)
-    for found, measured in ((soft.entropy, -(p * np.log(p)).sum(-1)), (soft.p_max, p.max(-1)), (soft.sum_p2, (p * p).sum(-1))):
+    for found, measured in (
+        (soft.entropy, -(p * np.log(p)).sum(-1)),
+        (soft.p_max, p.max(-1)),
+        (soft.sum_p2, (p * p).sum(-1)),
+    ):
         assert abs(found - measured.mean()) < 5 * measured.std() / math.sqrt(len(measured))
 
     w_q, w_k = rng.standard_normal((8, 32)), rng.standard_normal((8, 32))
@@ -82,11 +90,18 @@ def test_theory_is_measured(rng):
     assert head.sigma == pytest.approx(math.sqrt(head.within_row_variance / 8))
 
 
-@pytest.mark.parametrize("call", [
-    lambda: theory.critical_sigma(1), lambda: theory.gaussian_softmax(-1.0, 10), lambda: theory.softmax_row([]),
-    lambda: theory.score_moments([[1.0, 2.0]], [[1.0]]), lambda: theory.score_moments([1.0], [1.0]),
-    lambda: theory.head([[1.0]], [[1.0], [2.0]]), lambda: theory.dot_product_variance(0),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: theory.critical_sigma(1),
+        lambda: theory.gaussian_softmax(-1.0, 10),
+        lambda: theory.softmax_row([]),
+        lambda: theory.score_moments([[1.0, 2.0]], [[1.0]]),
+        lambda: theory.score_moments([1.0], [1.0]),
+        lambda: theory.head([[1.0]], [[1.0], [2.0]]),
+        lambda: theory.dot_product_variance(0),
+    ],
+)
 def test_theory_refuses(call):
     with pytest.raises(ValueError):
         call()

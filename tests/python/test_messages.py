@@ -1,4 +1,5 @@
 """Messages are one line, name the argument, and speak of nothing that only the engine's source has names for."""
+
 from __future__ import annotations
 
 import ast
@@ -7,15 +8,16 @@ import re
 
 import numpy as np
 import pytest
-
 import rootdk
 from rootdk import theory
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Qualified names, constants as the engine writes them, what a binding says of itself, and fields that users know by
 # another name.
-INTERNAL = re.compile(r"\w::\w|\bk[A-Z][a-z]\w*|nanobind|bad_cast|incompatible function"
-                      r"|\b(judge_at|upstream|stats_options|q_starts|kv_starts|alibi_slopes)\b")
+INTERNAL = re.compile(
+    r"\w::\w|\bk[A-Z][a-z]\w*|nanobind|bad_cast|incompatible function"
+    r"|\b(judge_at|upstream|stats_options|q_starts|kv_starts|alibi_slopes)\b"
+)
 
 # Literals that are no messages, by file.
 ALLOWED = {
@@ -30,12 +32,15 @@ ALLOWED = {
 
 def c_literals(text):
     """(line, what is between the quotes), without comments, #include and asm."""
-    token = re.compile(r"""
+    token = re.compile(
+        r"""
         //[^\n]* | /\*.*?\*/ | ^\s*\#\s*include[^\n]* | \basm\b(?:"(?:[^"\\]|\\.)*"|[^;"])*;        # skipped
         | R"(?P<mark>[^(\s]*)\((?P<raw>.*?)\)(?P=mark)"
         | "(?P<plain>(?:[^"\\\n]|\\.)*)"
         | (?<![0-9a-zA-Z_])'(?:[^'\\\n]|\\.[^'\n]*)'                           # a character, which may be a quote
-        """, re.S | re.M | re.X)
+        """,
+        re.S | re.M | re.X,
+    )
     for found in token.finditer(text):
         literal = found["plain"] if found["plain"] is not None else found["raw"]
         if literal is not None:
@@ -67,18 +72,21 @@ def literals():
 def test_no_literal_has_a_name_of_the_source():
     found = list(literals())
     assert len(found) > 3000 and any(literal == "{}: dtype is {}, but q has {}" for _, _, literal in found)
-    assert [f"{path}:{line}: {literal}" for path, line, literal in found
-            if INTERNAL.search(literal) and literal not in ALLOWED.get(path, ()) and not literal.startswith("(Tensor ")] == []
+    assert [
+        f"{path}:{line}: {literal}"
+        for path, line, literal in found
+        if INTERNAL.search(literal) and literal not in ALLOWED.get(path, ()) and not literal.startswith("(Tensor ")
+    ] == []
 
 
 def test_the_search_sees_what_it_is_for():
-    text = '''
+    text = """
     #include "kFull::x"
     // "Scale::a"
     /* "Scale::b" */
     asm volatile("mbarrier::c;" ::"n"(kPending));
     refuse('"', "Scale::d");  const char* s = R"X(kFull "Scale::e")X"; int n = 1'000; g("Mask::f \\" quoted");
-    '''
+    """
     assert [literal for _, literal in c_literals(text)] == ["Scale::d", 'kFull "Scale::e"', 'Mask::f \\" quoted']
     assert all(INTERNAL.search(literal) for _, literal in c_literals(text))
     text = '"""A::doc"""\nraise E("A::b")\ntorch.library.impl("a::op", f)'
@@ -100,11 +108,15 @@ TEXT = [3, None, b"x", [1], object()]
 
 CALLS = [
     ("dim_qk", WHOLE, lambda bad: theory.dot_product_variance(bad)),
-    *((name, NUMBER, lambda bad, name=name: theory.dot_product_variance(4, **{name: bad}))
-      for name in ("mean_q", "variance_q", "mean_k", "variance_k")),
+    *(
+        (name, NUMBER, lambda bad, name=name: theory.dot_product_variance(4, **{name: bad}))
+        for name in ("mean_q", "variance_q", "mean_k", "variance_k")
+    ),
     ("dim_qk", WHOLE, lambda bad: theory.unit_variance_divisor(bad)),
-    *((name, NUMBER, lambda bad, name=name: theory.unit_variance_divisor(4, **{name: bad}))
-      for name in ("mean_q", "variance_q", "mean_k", "variance_k")),
+    *(
+        (name, NUMBER, lambda bad, name=name: theory.unit_variance_divisor(4, **{name: bad}))
+        for name in ("mean_q", "variance_q", "mean_k", "variance_k")
+    ),
     ("keys", NUMBER, lambda bad: theory.critical_sigma(bad)),
     ("sigma", NUMBER, lambda bad: theory.gaussian_softmax(bad, 3)),
     ("keys", NUMBER, lambda bad: theory.gaussian_softmax(1.0, bad)),
@@ -123,8 +135,11 @@ CALLS = [
     ("dk", [bad for bad in WHOLE if bad is not None], lambda bad: rootdk.explain([1, 2], dk=bad)),
     ("q", LIST, lambda bad: rootdk.explain(q=bad, keys=[[1]])),
     ("keys", [*LIST[:-2], [[1j]]], lambda bad: rootdk.explain(q=[1, 2], keys=bad)),
-    ("rules", ["sqrt_dk", 5, None, object(), b"x", [1], [None], [b"dk"]],
-     lambda bad: rootdk.explain([1, 2], dk=4, rules=bad)),
+    (
+        "rules",
+        ["sqrt_dk", 5, None, object(), b"x", [1], [None], [b"dk"]],
+        lambda bad: rootdk.explain([1, 2], dk=4, rules=bad),
+    ),
     ("gradient", LIST, lambda bad: rootdk.explain([1, 2], dk=4, gradient=bad)),
     ("model", [3, None, b"x", [1], object(), 1.5], lambda bad: rootdk.audit(bad)),
     ("text", TEXT, lambda bad: rootdk.Stats.from_json(bad)),
@@ -139,8 +154,14 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("name, bad, call", [pytest.param(name, bad, call, id=f"{number}-{name}-{type(bad).__name__}")
-                                             for number, (name, all_bad, call) in enumerate(CALLS) for bad in all_bad])
+@pytest.mark.parametrize(
+    "name, bad, call",
+    [
+        pytest.param(name, bad, call, id=f"{number}-{name}-{type(bad).__name__}")
+        for number, (name, all_bad, call) in enumerate(CALLS)
+        for bad in all_bad
+    ],
+)
 def test_wrong_types_are_named(name, bad, call):
     with pytest.raises((TypeError, ValueError)) as caught:
         call(bad)
@@ -168,25 +189,29 @@ def test_weights_of_a_model_are_taken():
 
 # What the engine says ------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("change, words", [
-    (dict(mask=np.zeros((3, 3), np.float32)), "mask: dtype"),
-    (dict(mask=np.zeros((5, 5), bool)), "mask: shape"),
-    (dict(bias=np.zeros((5, 5), np.float32)), "bias: shape"),
-    (dict(window=(-3, 2)), "window: "),
-    (dict(key_lengths=[9]), "key_lengths: entry 0"),
-    (dict(documents=[1, 2]), "documents of q: begins"),
-    (dict(documents=([0, 1], [0, 1, 2])), "documents: q has 2"),
-    (dict(alibi=[float("nan")] * 2), "alibi: value nan"),
-    (dict(softcap=-1), "softcap: -1"),
-    (dict(dropout=1.5), "dropout: 1.5"),
-    (dict(causal=True, diagonal="last_key"), "diagonal: last_key"),
-    (dict(causal=True, diagonal=2**50), "diagonal: offset"),
-    (dict(stats=rootdk.StatsOptions(sample=0)), "stats.sample: 0"),
-    (dict(stats=rootdk.StatsOptions(sample=2, sample_offset=5)), "stats.sample_offset: 5"),
-    (dict(stats=rootdk.StatsOptions(first_query=-5)), "stats.first_query: -5"),
-    (dict(scale="per_head"), "scale: per_head is a number for each head"),
-    (dict(scale="ssmax(0.5)", mask=np.ones((3, 3), bool)), "scale: ssmax counts .* but a boolean mask may hide"),
-])
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(mask=np.zeros((3, 3), np.float32)), "mask: dtype"),
+        (dict(mask=np.zeros((5, 5), bool)), "mask: shape"),
+        (dict(bias=np.zeros((5, 5), np.float32)), "bias: shape"),
+        (dict(window=(-3, 2)), "window: "),
+        (dict(key_lengths=[9]), "key_lengths: entry 0"),
+        (dict(documents=[1, 2]), "documents of q: begins"),
+        (dict(documents=([0, 1], [0, 1, 2])), "documents: q has 2"),
+        (dict(alibi=[float("nan")] * 2), "alibi: value nan"),
+        (dict(softcap=-1), "softcap: -1"),
+        (dict(dropout=1.5), "dropout: 1.5"),
+        (dict(causal=True, diagonal="last_key"), "diagonal: last_key"),
+        (dict(causal=True, diagonal=2**50), "diagonal: offset"),
+        (dict(stats=rootdk.StatsOptions(sample=0)), "stats.sample: 0"),
+        (dict(stats=rootdk.StatsOptions(sample=2, sample_offset=5)), "stats.sample_offset: 5"),
+        (dict(stats=rootdk.StatsOptions(first_query=-5)), "stats.first_query: -5"),
+        (dict(scale="per_head"), "scale: per_head is a number for each head"),
+        (dict(scale="ssmax(0.5)", mask=np.ones((3, 3), bool)), "scale: ssmax counts .* but a boolean mask may hide"),
+    ],
+)
 def test_arguments_are_called_what_they_are_called(change, words):
     with pytest.raises(ValueError, match=f"^{words}"):
         rootdk.attention(X, X, X, **change)
@@ -197,7 +222,14 @@ def test_verdicts_and_rules_speak_plainly():
     assert "full statistics" in judged.words + judged.fix and not INTERNAL.search(judged.words + judged.fix)
     assert not [rule for rule in rootdk.rules() if re.search(r"\w::\w", f"{rule}")]
     with pytest.raises(ValueError, match="^at: 1, but at least 2"):
-        rootdk.audit({"model.layers.0.self_attn.q_proj.weight": W, "model.layers.0.self_attn.k_proj.weight": W,
-                      "model.layers.0.input_layernorm.weight": np.ones(4)}, heads=1, at=1)
+        rootdk.audit(
+            {
+                "model.layers.0.self_attn.q_proj.weight": W,
+                "model.layers.0.self_attn.k_proj.weight": W,
+                "model.layers.0.input_layernorm.weight": np.ones(4),
+            },
+            heads=1,
+            at=1,
+        )
     with pytest.raises(ValueError, match="^gradient: 1 numbers"):
         rootdk.explain([1, 2], dk=4, gradient=[1])

@@ -1,4 +1,5 @@
 """watch on one model for each pattern of masks and scores. `./run test-long` holds every architecture to the same (long/test_every_model.py)."""
+
 from __future__ import annotations
 
 import functools
@@ -7,8 +8,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import matrix  # noqa: E402
-import models  # noqa: E402
+import matrix
+import models
 
 PATTERNS = {
     "bert": "plain: every query sees every key",
@@ -64,7 +65,10 @@ def test_the_checks_see_what_is_wrong():
     assert not matrix.close("", output, [x * (1 + 1e-7) for x in matrix.tensors(output)], exact=False)
     assert matrix.same_statistics("", one, other) and not matrix.same_statistics("", one, one)
     assert matrix.unnamed("", one, found.attends | {"encoder.layer.7"}) and not matrix.unnamed("", one, found.attends)
-    assert found.attends == {"bert.encoder.layer.0.attention.self", "bert.encoder.layer.1.attention.self"} and not found.fused
+    assert (
+        found.attends == {"bert.encoder.layer.0.attention.self", "bert.encoder.layer.1.attention.self"}
+        and not found.fused
+    )
 
 
 def test_sizes_are_small():

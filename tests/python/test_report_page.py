@@ -1,4 +1,5 @@
 """The report of a watch, looked at in Chromium: what is drawn is what the JSON says."""
+
 from __future__ import annotations
 
 import json
@@ -11,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import chromium  # noqa: E402
-
 import rootdk  # noqa: E402
 
 HOSTILE = "</script><img src=x onerror='window.broken = 1'>"
@@ -100,7 +100,9 @@ def test_what_was_not_seen_and_masks_of_numbers_are_on_the_page(browser, tmp_pat
             w.model(torch.randn(1, 3, 9, 8))
     browser.open(w.report(tmp_path / "report.html"), 1280)
     assert "UnfollowedAttention" in browser.run("document.getElementById('unseen').textContent")
-    assert "1 place that looks like attention was not seen" in browser.run("document.getElementById('lead').textContent")
+    assert "1 place that looks like attention was not seen" in browser.run(
+        "document.getElementById('lead').textContent"
+    )
     assert "-1e+09 and lower numbers" in browser.run("document.getElementById('made').textContent")
     assert browser.problems == []
 

@@ -1,21 +1,39 @@
 """rootdk.torch.scaled_dot_product_attention against PyTorch's own: the same result, and an error wherever PyTorch raises one."""
+
 from __future__ import annotations
 
 import warnings
 
 import pytest
+import rootdk.torch as rt
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import rootdk.torch as rt
 
 theirs = torch.nn.functional.scaled_dot_product_attention
 ours = rt.scaled_dot_product_attention
 
 
-FAULTS = ["dtype", "dim", "length", "mask", "both", "axes", "int", "mask dtype", "one axis", "batch", "heads", "empty q", "empty k",
-          "dropout", "scale", "not a tensor", "too many axes", "wide mask"]
+FAULTS = [
+    "dtype",
+    "dim",
+    "length",
+    "mask",
+    "both",
+    "axes",
+    "int",
+    "mask dtype",
+    "one axis",
+    "batch",
+    "heads",
+    "empty q",
+    "empty k",
+    "dropout",
+    "scale",
+    "not a tensor",
+    "too many axes",
+    "wide mask",
+]
 
 
 @st.composite
@@ -32,7 +50,9 @@ def calls(draw, sound=False):
     len_q, len_kv, dim, dim_v = (draw(st.integers(1, most)) for most in (20, 20, 12, 12))
 
     def make(h, length, d):
-        return torch.randn(*batch, *([h] if ndim > 2 else []), length, d, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randn(*batch, *([h] if ndim > 2 else []), length, d, generator=generator, dtype=torch.float64).to(
+            dtype
+        )
 
     q, k, v = make(heads * group, len_q, dim), make(heads, len_kv, dim), make(heads, len_kv, dim_v)
     arguments = {}
@@ -47,8 +67,9 @@ def calls(draw, sound=False):
         shape = (len_q, len_kv) if ndim < 4 else (1, heads * group, 1, len_kv)
         arguments["attn_mask"] = torch.randn(shape, generator=generator).to(dtype)
     elif kind == "full":
-        arguments["attn_mask"] = torch.rand(*batch, *([heads * group] if ndim > 2 else []), len_q, len_kv,
-                                            generator=generator) < 0.5
+        arguments["attn_mask"] = (
+            torch.rand(*batch, *([heads * group] if ndim > 2 else []), len_q, len_kv, generator=generator) < 0.5
+        )
     if draw(st.booleans()):
         arguments["scale"] = draw(st.sampled_from([0.5, 1.0, 0.01]))
     if draw(st.booleans()) and draw(st.booleans()):
@@ -128,7 +149,9 @@ def test_the_same_result_or_the_same_refusal(call):
     # Both may be wrong by what the dtype rounds: two roundings of the output (size below 8), and PyTorch's own narrower sums.
     unit = torch.finfo(q.dtype).eps
     assert torch.equal(a.isnan(), b.isnan())
-    assert (a.double() - b.double()).nan_to_num().abs().max() <= 16 * max(unit, 2.0**-23 if q.dtype != torch.float64 else unit)
+    assert (a.double() - b.double()).nan_to_num().abs().max() <= 16 * max(
+        unit, 2.0**-23 if q.dtype != torch.float64 else unit
+    )
 
 
 @settings(max_examples=60, deadline=None)

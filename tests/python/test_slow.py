@@ -1,5 +1,6 @@
 """What is said where a GPU would compute without tensor cores, and how often the library is asked; over a library that only answers. Which
 problems those are: test_cuda.py."""
+
 from __future__ import annotations
 
 import ctypes
@@ -7,7 +8,6 @@ import threading
 import warnings
 
 import pytest
-
 import rootdk
 from rootdk import _cuda, _slow
 from rootdk._slow import SlowKernelWarning
@@ -103,9 +103,19 @@ def test_once_for_each_reason(library):
 def test_the_library_is_asked_once_for_each_problem(library):
     said(lambda: [forward(views(dtype="bf16")) for _ in range(5)])
     assert library.asked == 1
-    said(lambda: [forward(views(dtype="bf16"), scale_value=c, seed=7, sample_offset=1) for c in (0.1, 0.2, 0.3)])  # numbers that no kernel looks at
+    said(
+        lambda: [forward(views(dtype="bf16"), scale_value=c, seed=7, sample_offset=1) for c in (0.1, 0.2, 0.3)]
+    )  # numbers that no kernel looks at
     assert library.asked == 1
-    for changed in ({"softcap": 5.0}, {"dropout": 0.1}, {"stats": "full"}, {"scale_value": -1.0}, {"bias": views()[0]}, {"alibi": [0.1, 0.2]}, {"scale": "dk"}):
+    for changed in (
+        {"softcap": 5.0},
+        {"dropout": 0.1},
+        {"stats": "full"},
+        {"scale_value": -1.0},
+        {"bias": views()[0]},
+        {"alibi": [0.1, 0.2]},
+        {"scale": "dk"},
+    ):
         before = library.asked
         forward(views(dtype="bf16"), **changed)
         assert library.asked == before + 1, changed

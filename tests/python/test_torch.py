@@ -1,13 +1,13 @@
 """The torch operator: schema, fake kernel, gradients of everything learned, torch.compile; refusals."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from conftest import plain
-
 import rootdk
 import rootdk.torch as rt
+import torch
+from conftest import plain
 from rootdk import QkNorm, StatsOptions
 
 F64 = torch.float64
@@ -23,8 +23,11 @@ def draw(*shape, dtype=torch.float32, grad=False):
 
 
 def qkv(heads=2, heads_kv=2, len_q=3, len_kv=4, dim=4, dim_v=3, dtype=F64, grad=True):
-    return (draw(1, heads, len_q, dim, dtype=dtype, grad=grad), draw(1, heads_kv, len_kv, dim, dtype=dtype, grad=grad),
-            draw(1, heads_kv, len_kv, dim_v, dtype=dtype, grad=grad))
+    return (
+        draw(1, heads, len_q, dim, dtype=dtype, grad=grad),
+        draw(1, heads_kv, len_kv, dim, dtype=dtype, grad=grad),
+        draw(1, heads_kv, len_kv, dim_v, dtype=dtype, grad=grad),
+    )
 
 
 ARGUMENTS = [
@@ -66,8 +69,9 @@ def test_gradients_of_scale_sink_and_lse():
     scale = torch.tensor([0.5, 0.25], dtype=F64, requires_grad=True)
     sink = torch.tensor([0.5, -0.25], dtype=F64, requires_grad=True)
     q, k, v = (x.detach() for x in qkv())
-    assert torch.autograd.gradcheck(lambda c, z: rt.attention(q, k, v, scale=c, sink=z, return_lse=True), (scale, sink),
-                                    eps=2**-10, atol=1e-5)
+    assert torch.autograd.gradcheck(
+        lambda c, z: rt.attention(q, k, v, scale=c, sink=z, return_lse=True), (scale, sink), eps=2**-10, atol=1e-5
+    )
     assert torch.autograd.gradcheck(lambda q, k, v: rt.attention(q, k, v, return_lse=True), qkv())
 
 
@@ -87,8 +91,13 @@ def test_one_learned_scale_for_all_heads():
 
 
 OPERATOR_ARGUMENTS = [
-    {}, dict(causal=True), dict(softcap=2.0, factor=0.5), dict(window=[1, -1]),
-    dict(key_lengths=[3], diagonal="last_key", causal=True), dict(alibi=[0.5, 0.5]), dict(dropout=0.25, seed=4),
+    {},
+    dict(causal=True),
+    dict(softcap=2.0, factor=0.5),
+    dict(window=[1, -1]),
+    dict(key_lengths=[3], diagonal="last_key", causal=True),
+    dict(alibi=[0.5, 0.5]),
+    dict(dropout=0.25, seed=4),
 ]
 
 
@@ -98,8 +107,12 @@ def test_the_operator_is_well_formed(arguments):
 
 
 def test_the_operator_is_well_formed_with_everything_learned():
-    learned = dict(scale=draw(2, grad=True), bias=draw(1, 2, 3, 4, grad=True), sink=draw(2, grad=True),
-                   mask=torch.rand(1, 1, 3, 4) < 0.8)
+    learned = dict(
+        scale=draw(2, grad=True),
+        bias=draw(1, 2, 3, 4, grad=True),
+        sink=draw(2, grad=True),
+        mask=torch.rand(1, 1, 3, 4) < 0.8,
+    )
     torch.library.opcheck(torch.ops.rootdk.attention.default, qkv(dtype=torch.float32), learned)
 
 
@@ -120,15 +133,19 @@ def test_it_compiles_into_one_graph(dynamic, backend):
             gradients += [x.grad for x in (q, k, v, c)]
         for a, b in zip(one, two):
             # Inductor fuses the square and the mean around the operator: sums of 30 numbers in another order.
-            torch.testing.assert_close(a, b, rtol=0 if backend == "aot_eager" else 1e-5,
-                                       atol=0 if backend == "aot_eager" else 1e-6)
+            torch.testing.assert_close(
+                a, b, rtol=0 if backend == "aot_eager" else 1e-5, atol=0 if backend == "aot_eager" else 1e-6
+            )
 
 
 def test_pytorch_s_signature_compiles():
     q, k, v = (x.detach() for x in qkv(dtype=torch.float32))
     torch._dynamo.reset()
-    f = torch.compile(lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5), fullgraph=True,
-                      backend="aot_eager")
+    f = torch.compile(
+        lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5),
+        fullgraph=True,
+        backend="aot_eager",
+    )
     assert torch.equal(f(q, k, v), rt.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5))
 
 
@@ -184,7 +201,9 @@ def test_a_seed_may_be_a_tensor():
     q, k, v = (x.detach() for x in qkv())
     big = rootdk.attention(q, k, v, dropout=0.4, seed=torch.tensor(-1))  # bits, as a GPU reads them
     assert torch.equal(big, torch.ops.rootdk.attention(q, k, v, dropout=0.4, seed_tensor=torch.tensor(-1))[0])
-    torch.library.opcheck(torch.ops.rootdk.attention.default, tuple(qkv()), dict(dropout=0.25, seed_tensor=torch.tensor(4)))
+    torch.library.opcheck(
+        torch.ops.rootdk.attention.default, tuple(qkv()), dict(dropout=0.25, seed_tensor=torch.tensor(4))
+    )
 
 
 def test_a_seed_that_changes_before_backward_is_noticed():
@@ -202,7 +221,7 @@ def test_dropout_under_a_checkpoint_is_the_same_again():
     for again in (False, True):
         torch.manual_seed(2)
         inputs = qkv(len_q=20, len_kv=20)
-        call = lambda *x: rootdk.attention(*x, dropout=0.5)  # noqa: E731
+        call = lambda *x: rootdk.attention(*x, dropout=0.5)
         out = checkpoint(call, *inputs, use_reentrant=False) if again else call(*inputs)
         out.square().sum().backward()
         gradients.append([x.grad for x in inputs])
@@ -226,7 +245,7 @@ def test_dropout_without_a_seed_compiles_into_one_graph(backend):
         torch.manual_seed(1)
         assert torch.equal(one, f(q, k, v)[0])
     # Backward drops what forward dropped: the output is linear in v, so v·dV is the sum of what it came from.
-    d_v, = torch.autograd.grad(one.sum(), v)
+    (d_v,) = torch.autograd.grad(one.sum(), v)
     torch.testing.assert_close((d_v * v).sum(), one.sum())
 
 
@@ -249,8 +268,16 @@ BAD = [
     (dict(window=-2), ValueError, "window: -2"),
     (dict(seed=-1, dropout=0.5), ValueError, "seed"),
     (dict(seed=torch.tensor([1, 2]), dropout=0.5), ValueError, "seed: 2 elements of torch.int64, but one"),
-    (dict(seed=torch.tensor(1.0), dropout=0.5), ValueError, "seed: 1 elements of torch.float32, but one of torch.int64"),
-    (dict(seed=torch.zeros(1, dtype=torch.int64, device="meta"), dropout=0.5), ValueError, "seed: lies on meta, but q on cpu"),
+    (
+        dict(seed=torch.tensor(1.0), dropout=0.5),
+        ValueError,
+        "seed: 1 elements of torch.float32, but one of torch.int64",
+    ),
+    (
+        dict(seed=torch.zeros(1, dtype=torch.int64, device="meta"), dropout=0.5),
+        ValueError,
+        "seed: lies on meta, but q on cpu",
+    ),
     (dict(alibi=[1.0]), ValueError, "alibi"),
     (dict(stats="all"), ValueError, "stats"),
     (dict(q=torch.zeros(1, 2, 3, 4, dtype=torch.complex64)), TypeError, "complex64"),
@@ -291,12 +318,18 @@ def test_a_second_derivative_is_refused_not_wrong():
 def test_conform_finds_pytorch_s_own_attention_right():
     found = rootdk.conform(torch.nn.functional.scaled_dot_product_attention, mask="attn_mask", heads_kv=None)
     assert found.ok, found
-    grouped = rootdk.conform(lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, enable_gqa=True, is_causal=True),
-                             rootdk.Promise(causal="top_left"), framework="torch")
+    grouped = rootdk.conform(
+        lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, enable_gqa=True, is_causal=True),
+        rootdk.Promise(causal="top_left"),
+        framework="torch",
+    )
     assert grouped.ok and grouped["gqa"].ok, grouped
-    ours = rootdk.conform(lambda q, k, v, mask=None: rootdk.attention(q, k, v, causal=True, softcap=30.0, sink=1.0, mask=mask),
-                          rootdk.Promise(causal="bottom_right", softcap=30.0, sink=[1.0], bias=None), framework="torch",
-                          mask="mask")
+    ours = rootdk.conform(
+        lambda q, k, v, mask=None: rootdk.attention(q, k, v, causal=True, softcap=30.0, sink=1.0, mask=mask),
+        rootdk.Promise(causal="bottom_right", softcap=30.0, sink=[1.0], bias=None),
+        framework="torch",
+        mask="mask",
+    )
     assert ours.ok, ours
 
 

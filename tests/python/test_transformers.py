@@ -1,4 +1,5 @@
 """watch on Hugging Face models: randomly initialised ones built from configs, and one with real weights."""
+
 from __future__ import annotations
 
 import statistics
@@ -7,9 +8,8 @@ import time
 
 import numpy as np
 import pytest
-import torch
-
 import rootdk
+import torch
 
 transformers = pytest.importorskip("transformers")
 
@@ -35,8 +35,17 @@ def build(name):
     if name == "gpt2":
         return t.GPT2LMHeadModel(t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **tokens, **SMALL))
     if name == "llama":
-        return t.LlamaForCausalLM(t.LlamaConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                                                intermediate_size=64, **tokens, **SMALL))
+        return t.LlamaForCausalLM(
+            t.LlamaConfig(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                intermediate_size=64,
+                **tokens,
+                **SMALL,
+            )
+        )
     return t.T5Model(t.T5Config(d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=64, **SMALL))
 
 
@@ -51,7 +60,14 @@ def inputs(name):
     return out
 
 
-REFUSED = {"bloom": "eager", "mpt": "eager", "codegen": "eager", "led": "eager", "falcon": "sdpa", "big_bird": "eager"}  # and what to use instead
+REFUSED = {
+    "bloom": "eager",
+    "mpt": "eager",
+    "codegen": "eager",
+    "led": "eager",
+    "falcon": "sdpa",
+    "big_bird": "eager",
+}  # and what to use instead
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -63,8 +79,11 @@ def test_a_class_that_computes_attention_by_itself_is_refused(name):
     with pytest.raises(ValueError, match=says):
         models.build(name, "rootdk")
     with pytest.raises(ValueError, match=says):
-        transformers.AutoModelForCausalLM.from_config(models.config(name), attn_implementation="rootdk") if kind.endswith("CausalLM") else type(
-            tiny.model)._from_config(models.config(name), attn_implementation="rootdk")
+        transformers.AutoModelForCausalLM.from_config(
+            models.config(name), attn_implementation="rootdk"
+        ) if kind.endswith("CausalLM") else type(tiny.model)._from_config(
+            models.config(name), attn_implementation="rootdk"
+        )
     with pytest.raises(ValueError, match=says):
         tiny.model.set_attn_implementation("rootdk")
     assert tiny.model.config._attn_implementation == "eager"
@@ -108,19 +127,26 @@ def attend(**more):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 7, 8) for _ in range(3))
     module = torch.nn.Module()
-    return transformers.AttentionInterface()["rootdk"](module, q, k, v, more.pop("attention_mask", None), **more)[0], (q, k, v)
+    return transformers.AttentionInterface()["rootdk"](module, q, k, v, more.pop("attention_mask", None), **more)[0], (
+        q,
+        k,
+        v,
+    )
 
 
-@pytest.mark.parametrize("given, says", [
-    (dict(output_attentions=True), "output_attentions"),
-    (dict(head_mask=torch.ones(4)), "head_mask"),
-    (dict(indices=torch.zeros(2, 7, 3, dtype=torch.long)), "indices"),
-    (dict(block_indices=torch.zeros(2, 1, 7, 3, dtype=torch.long)), "block_indices"),
-    (dict(cache=object()), "paged cache"),
-    (dict(cu_seq_lens_q=torch.tensor([0, 3, 7])), "packs 2 sequences"),
-    (dict(sliding_window=3), "sliding_window of 3"),
-    (dict(attention_mask=torch.ones(2, 7)), "attention_mask: 2 axes"),
-])
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        (dict(output_attentions=True), "output_attentions"),
+        (dict(head_mask=torch.ones(4)), "head_mask"),
+        (dict(indices=torch.zeros(2, 7, 3, dtype=torch.long)), "indices"),
+        (dict(block_indices=torch.zeros(2, 1, 7, 3, dtype=torch.long)), "block_indices"),
+        (dict(cache=object()), "paged cache"),
+        (dict(cu_seq_lens_q=torch.tensor([0, 3, 7])), "packs 2 sequences"),
+        (dict(sliding_window=3), "sliding_window of 3"),
+        (dict(attention_mask=torch.ones(2, 7)), "attention_mask: 2 axes"),
+    ],
+)
 def test_what_would_change_the_result_is_refused(given, says):
     with pytest.raises(ValueError, match=says):
         attend(**given)
@@ -130,8 +156,13 @@ def test_what_changes_nothing_is_taken():
     plain, (q, k, v) = attend()
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
     assert torch.allclose(plain, expected, atol=1e-6)
-    for more in (dict(output_attentions=False, head_mask=None, indices=None, cache=None), dict(sliding_window=7), dict(position_ids=torch.arange(7)[None]),
-                 dict(cu_seq_lens_q=torch.tensor([0, 7])), dict(use_cache=True)):
+    for more in (
+        dict(output_attentions=False, head_mask=None, indices=None, cache=None),
+        dict(sliding_window=7),
+        dict(position_ids=torch.arange(7)[None]),
+        dict(cu_seq_lens_q=torch.tensor([0, 7])),
+        dict(use_cache=True),
+    ):
         assert torch.equal(attend(**more)[0], plain)
 
 
@@ -194,13 +225,19 @@ def test_sparse_attention_by_indices_is_refused_not_computed_densely():
 def test_many_threads_make_it_known_once():
     from rootdk._watch.transformers import register_with_transformers
 
-    before = transformers.PreTrainedModel.get_correct_attn_implementation, transformers.PreTrainedModel.set_attn_implementation
+    before = (
+        transformers.PreTrainedModel.get_correct_attn_implementation,
+        transformers.PreTrainedModel.set_attn_implementation,
+    )
     threads = [threading.Thread(target=register_with_transformers) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert before == (transformers.PreTrainedModel.get_correct_attn_implementation, transformers.PreTrainedModel.set_attn_implementation)
+    assert before == (
+        transformers.PreTrainedModel.get_correct_attn_implementation,
+        transformers.PreTrainedModel.set_attn_implementation,
+    )
     assert not hasattr(before[0].__wrapped__, "__wrapped__")
 
 
@@ -208,8 +245,14 @@ def test_many_threads_make_it_known_once():
 def test_training_under_watch(name):
     model = build(name).train()
     for config in (model.config,):
-        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "resid_pdrop", "embd_pdrop",
-                    "dropout_rate"):
+        for key in (
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+            "attn_pdrop",
+            "resid_pdrop",
+            "embd_pdrop",
+            "dropout_rate",
+        ):
             if hasattr(config, key):
                 setattr(config, key, 0.0)
     for module in model.modules():
@@ -249,7 +292,9 @@ def test_trained_weights():
 def test_watching_costs_less_than_a_third():
     """6-layer BERT, length 512, forward on the CPU: median of paired ratios."""
     torch.manual_seed(0)
-    model = bert(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=1000).eval()
+    model = bert(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=1000
+    ).eval()
     ids = torch.randint(0, 1000, (1, 512))
     watched = rootdk.watch(model)
 

@@ -1,5 +1,6 @@
 """The package is typed: strictly checked itself, and seen with its types by those who use it; the stub of the compiled module is
 true."""
+
 from __future__ import annotations
 
 import ast
@@ -9,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-
 import rootdk
 from rootdk import _core
 
@@ -19,7 +19,9 @@ PACKAGE, ROOT = pathlib.Path(rootdk.__file__).parent, pathlib.Path(__file__).par
 
 def mypy(*arguments, cwd):
     settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cwd / "cache")]
-    return subprocess.run([sys.executable, "-m", "mypy", *settings, *arguments], capture_output=True, text=True, cwd=cwd)
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *settings, *arguments], capture_output=True, text=True, cwd=cwd
+    )
 
 
 def test_the_package_and_its_users_are_strictly_typed(tmp_path):
@@ -69,11 +71,26 @@ rootdk.attention(t, t, t, is_causal=True)
     done = mypy("-m", "user", cwd=tmp_path)
     lines = done.stdout.splitlines()
     errors = [line for line in lines if ": error:" in line]
-    assert errors and all("user.py:20" in line for line in errors) and "is_causal" in errors[0], done.stdout + done.stderr
+    assert errors and all("user.py:20" in line for line in errors) and "is_causal" in errors[0], (
+        done.stdout + done.stderr
+    )
     revealed = [line.split('"')[1] for line in lines if "Revealed type" in line]
-    tensor, stats, array = "torch._tensor.Tensor", "rootdk._stats.Stats", "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]"
-    assert revealed[:9] == [tensor, tensor, f"tuple[{tensor}, {stats}]", array, "rootdk._stats.Rows", tensor, f"tuple[{tensor}, {tensor}]",
-                            f"tuple[{tensor}, {stats}]", f"tuple[{tensor}, {tensor}, {stats}]"], done.stdout
+    tensor, stats, array = (
+        "torch._tensor.Tensor",
+        "rootdk._stats.Stats",
+        "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]",
+    )
+    assert revealed[:9] == [
+        tensor,
+        tensor,
+        f"tuple[{tensor}, {stats}]",
+        array,
+        "rootdk._stats.Rows",
+        tensor,
+        f"tuple[{tensor}, {tensor}]",
+        f"tuple[{tensor}, {stats}]",
+        f"tuple[{tensor}, {tensor}, {stats}]",
+    ], done.stdout
     assert revealed[9].startswith("numpy.ndarray[")
 
 
@@ -103,5 +120,7 @@ def test_public_signatures_are_annotated():
     for name in rootdk.__all__:
         thing = getattr(rootdk, name)
         if inspect.isfunction(thing):
-            missing = [p.name for p in inspect.signature(thing).parameters.values() if p.annotation is inspect.Parameter.empty]
+            missing = [
+                p.name for p in inspect.signature(thing).parameters.values() if p.annotation is inspect.Parameter.empty
+            ]
             assert not missing, (name, missing)

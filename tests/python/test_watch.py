@@ -1,19 +1,18 @@
 """rootdk.watch: the model's output stays what it was, and the statistics are those of the scores written out."""
+
 from __future__ import annotations
 
 import gc
 import json
 import math
-import pathlib
 import re
 
 import numpy as np
 import pytest
+import rootdk
 import torch
 import torch.nn.functional as F
 from conftest import plain
-
-import rootdk
 from rootdk import Alarm
 
 
@@ -88,8 +87,13 @@ def exact_statistics(layer, visible):
     def over(x):
         return np.array([x[:, h][rows[:, h]].mean() for h in range(s.shape[1])])
 
-    return {"raw_max": s.max((0, 2, 3)), "entropy": over(entropy), "mean_p_max": over(p.max(-1)),
-            "trace_j": over(1 - (p * p).sum(-1)), "score_sigma": np.sqrt(square.sum((0, 2)) / (n - 1).sum((0, 2)))}
+    return {
+        "raw_max": s.max((0, 2, 3)),
+        "entropy": over(entropy),
+        "mean_p_max": over(p.max(-1)),
+        "trace_j": over(1 - (p * p).sum(-1)),
+        "score_sigma": np.sqrt(square.sum((0, 2)) / (n - 1).sum((0, 2))),
+    }
 
 
 @pytest.mark.parametrize("way", ["sdpa", "divided", "in place", "einsum"])
@@ -123,8 +127,17 @@ def test_what_is_written_out_and_what_is_fused_agree_also_in_backward():
         found.append({(r["layer"], r["head"]): r for r in w.to_dicts()})
         assert all(p.grad is not None for p in model.parameters())
     for key, a in found[0].items():
-        for name in ("raw_max", "entropy", "sigma_ratio", "sigma_q", "sigma_k", "key_mean_norm", "alignment", "scale",
-                     "d_scores"):
+        for name in (
+            "raw_max",
+            "entropy",
+            "sigma_ratio",
+            "sigma_q",
+            "sigma_k",
+            "key_mean_norm",
+            "alignment",
+            "scale",
+            "d_scores",
+        ):
             assert a[name] == pytest.approx(found[1][key][name], rel=1e-3), name
 
 
@@ -251,7 +264,10 @@ def test_alarms_name_the_head_and_the_reason():
     assert sorted(e.what for e in events) == ["raw_max", "sigma_ratio"]  # once each, though there were two steps
     assert w.alarms == events and "σ" in events[0].words and "beyond" in str(events[0])
 
-    with rootdk.watch(model, on=Alarm(sigma_ratio=1.0, call="raise")), pytest.raises(RuntimeError, match="layers.1, head 2"):
+    with (
+        rootdk.watch(model, on=Alarm(sigma_ratio=1.0, call="raise")),
+        pytest.raises(RuntimeError, match="layers.1, head 2"),
+    ):
         model(x)
     with rootdk.watch(model, on=Alarm(sigma_ratio=1.0)), pytest.warns(RuntimeWarning, match="layers.1, head 2"):
         model(x)
@@ -355,8 +371,11 @@ def test_tables_and_files(tmp_path):
             written.append((name, value, step))
 
     w.tensorboard(Writer())
-    assert ("attention/layers.0/entropy/max", pytest.approx(frame[(frame.step == 2) & (frame.layer == "layers.0")].entropy.max()),
-            2) in written
+    assert (
+        "attention/layers.0/entropy/max",
+        pytest.approx(frame[(frame.step == 2) & (frame.layer == "layers.0")].entropy.max()),
+        2,
+    ) in written
 
 
 def test_tensorboard_files(tmp_path):
@@ -438,7 +457,7 @@ def test_threads_watch_their_own_models():
                 for _ in range(30):
                     model(x, x, x, need_weights=False)
             found[number] = {(r["step"], r["keys"]) for r in w.to_dicts()}
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]

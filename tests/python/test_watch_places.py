@@ -1,4 +1,5 @@
 """rootdk.watch names what it saw: the right step, layer and watch, whoever calls, in whatever thread; and what it did not see."""
+
 from __future__ import annotations
 
 import copy
@@ -12,12 +13,11 @@ import warnings
 
 import numpy as np
 import pytest
+import rootdk
 import torch
 import torch.nn.functional as F
 from test_watch import Attention, Model
 from torch.utils.checkpoint import checkpoint
-
-import rootdk
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def in_thread(function):
     def run():
         try:
             function()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failures.append(error)
 
     thread = threading.Thread(target=run)
@@ -60,8 +60,15 @@ def test_a_model_that_runs_in_another_thread_is_seen(way):
 def test_two_watches_in_two_threads_keep_apart():
     """Through transformers, whose functions are found in a table that all threads share."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, vocab_size=50,
-                                     hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = transformers.BertConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=50,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     models = [transformers.BertModel(config).eval() for _ in range(2)]
     for model in models:
         with rootdk.watch(model):
@@ -90,7 +97,9 @@ def test_one_model_in_two_threads_at_once_counts_every_call():
     model = Model(causal=False).eval()
     lengths = [5, 6, 7, 8]
     with rootdk.watch(model) as w:
-        threads = [threading.Thread(target=lambda n=n: [model(torch.randn(1, n, 32)) for _ in range(10)]) for n in lengths]
+        threads = [
+            threading.Thread(target=lambda n=n: [model(torch.randn(1, n, 32)) for _ in range(10)]) for n in lengths
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -117,8 +126,9 @@ def test_both_of_two_watches_see(way):
     assert rows_of(outer, *names) == whole
     assert rows_of(inner, *names) == {(s, "(root)", h): v for (s, layer, h), v in whole.items() if layer == "layers.1"}
     assert anything.layers == ["attention", "attention#2"]
-    assert [v for (_, layer, _), v in rows_of(anything, *names).items() if layer == "attention"] == \
-        [v for (_, layer, _), v in whole.items() if layer == "layers.0"]
+    assert [v for (_, layer, _), v in rows_of(anything, *names).items() if layer == "attention"] == [
+        v for (_, layer, _), v in whole.items() if layer == "layers.0"
+    ]
 
 
 def test_a_model_beside_the_watched_one_is_not_taken_for_it():
@@ -204,7 +214,11 @@ def test_checkpoints_of_two_forwards_belong_to_their_own_step(reentrant, every):
     for step, x in enumerate(inputs):
         with rootdk.watch(model) as w:
             model(x).square().mean().backward()
-        apart |= {(step, layer, head): v for (_, layer, head), v in rows_of(w, "d_scores", "entropy").items() if step % every == 0}
+        apart |= {
+            (step, layer, head): v
+            for (_, layer, head), v in rows_of(w, "d_scores", "entropy").items()
+            if step % every == 0
+        }
     with rootdk.watch(model, every=every) as w:
         sum(model(x).square().mean() for x in inputs).backward()
     found = rows_of(w, "d_scores", "entropy")
@@ -228,8 +242,13 @@ def test_an_exception_in_the_model_leaves_nothing_behind():
                 model(torch.randn(1, n, 32))
             except KeyError:
                 pass
-    assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {(0, "layers.0"), (0, "layers.1"), (1, "layers.0"), (2, "layers.0"),
-                                                               (2, "layers.1")}
+    assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {
+        (0, "layers.0"),
+        (0, "layers.1"),
+        (1, "layers.0"),
+        (2, "layers.0"),
+        (2, "layers.1"),
+    }
     assert torch._C._len_torch_function_stack() == 0
 
 
@@ -317,7 +336,9 @@ def test_flex_attention_runs_as_if_unwatched_and_is_named():
 
     class Flex(torch.nn.Module):
         def forward(self, x):
-            block_mask = flex.create_block_mask(lambda b, h, i, j: j <= i, None, None, 16, 16, device="cpu", BLOCK_SIZE=16)
+            block_mask = flex.create_block_mask(
+                lambda b, h, i, j: j <= i, None, None, 16, 16, device="cpu", BLOCK_SIZE=16
+            )
             return flex.flex_attention(x, x, x, score_mod=lambda s, b, h, i, j: s + (j - i), block_mask=block_mask)
 
     model, x = Flex(), torch.randn(1, 2, 16, 16)
@@ -445,8 +466,16 @@ class Call(torch.nn.Module):
         return self.function(*inputs)
 
 
-@pytest.mark.parametrize("q", [torch.randn(2, 4, 8, 8), torch.randn(2, 8, 4, 8).transpose(1, 2), torch.randn(1, 4, 8, 8).expand(2, 4, 8, 8),
-                               torch.randn(2, 8, 3, 4, 8)[:, :, 0].transpose(1, 2)], ids=["bhld", "blhd", "expanded", "packed"])
+@pytest.mark.parametrize(
+    "q",
+    [
+        torch.randn(2, 4, 8, 8),
+        torch.randn(2, 8, 4, 8).transpose(1, 2),
+        torch.randn(1, 4, 8, 8).expand(2, 4, 8, 8),
+        torch.randn(2, 8, 3, 4, 8)[:, :, 0].transpose(1, 2),
+    ],
+    ids=["bhld", "blhd", "expanded", "packed"],
+)
 def test_the_output_lies_in_memory_as_pytorch_s_does(q):
     """Models join heads by a view, where PyTorch lets them."""
     model = Call(lambda q, k: F.scaled_dot_product_attention(q, k, k))
@@ -478,8 +507,16 @@ def test_what_pytorch_differentiates_twice_stays_so():
     assert len(w.layers) == 3 and not w.unseen
 
 
-@pytest.mark.parametrize("output", [lambda x: {"loss": x.sum()}, lambda x: {"loss": x.sum() + 0j}, lambda x: {"loss": [x]},
-                                    lambda x: {"loss": x.flatten()[:2]}, lambda x: None])
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda x: {"loss": x.sum()},
+        lambda x: {"loss": x.sum() + 0j},
+        lambda x: {"loss": [x]},
+        lambda x: {"loss": x.flatten()[:2]},
+        lambda x: None,
+    ],
+)
 def test_outputs_of_any_kind(output):
     model = Call(lambda x: output(F.scaled_dot_product_attention(x, x, x)))
     x = torch.randn(3, 1, 2, 5, 8)
@@ -563,7 +600,9 @@ def test_threads_that_the_model_starts_belong_to_its_step():
     with rootdk.watch(model, every=2) as w:
         for _ in range(4):
             model(torch.randn(4, 6, 32))
-    assert w.step == 3 and {(r["step"], r["layer"]) for r in w.to_dicts()} == {(s, name) for s in (0, 2) for name in ("module", "module#2")}
+    assert w.step == 3 and {(r["step"], r["layer"]) for r in w.to_dicts()} == {
+        (s, name) for s in (0, 2) for name in ("module", "module#2")
+    }
 
 
 def test_one_warning_for_a_nan_and_none_clipped():
@@ -655,7 +694,8 @@ def test_a_part_that_is_called_after_an_interrupt_begins_a_step():
             with pytest.raises(KeyboardInterrupt):
                 model.training_step(torch.randn(1, 5, 32))
     assert w.step == 1 and {(r["step"], r["layer"]) for r in w.to_dicts()} == {
-        (step, layer) for step in (0, 1) for layer in ("encoder.layers.0", "decoder.layers.0")}
+        (step, layer) for step in (0, 1) for layer in ("encoder.layers.0", "decoder.layers.0")
+    }
 
 
 def test_a_model_that_calls_itself_or_a_module_from_elsewhere_is_still_there():
@@ -720,5 +760,21 @@ def test_a_checkpoint_of_the_same_tensor_in_one_step_after_another_has_its_gradi
 def test_completion_shows_what_is_for_its_user():
     w = rootdk.watch()
     public = {name for name in dir(w) if not name.startswith("_")}
-    assert public == {"alarms", "cost", "layers", "loss", "model", "next_step", "prometheus", "qk_clip", "report",
-                      "stats", "step", "table", "tensorboard", "to_dicts", "to_pandas", "unseen"}
+    assert public == {
+        "alarms",
+        "cost",
+        "layers",
+        "loss",
+        "model",
+        "next_step",
+        "prometheus",
+        "qk_clip",
+        "report",
+        "stats",
+        "step",
+        "table",
+        "tensorboard",
+        "to_dicts",
+        "to_pandas",
+        "unseen",
+    }

@@ -1,4 +1,5 @@
 """A small BERT that has learned something: random weights look alike in every head, trained ones do not."""
+
 from __future__ import annotations
 
 import functools
@@ -23,9 +24,17 @@ def bert() -> pathlib.Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small that threads only wait for each other
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=WORDS + 1, hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
-                                     intermediate_size=128, max_position_embeddings=16, hidden_dropout_prob=0.0, initializer_range=0.1,
-                                     attention_probs_dropout_prob=0.0)
+    config = transformers.BertConfig(
+        vocab_size=WORDS + 1,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        initializer_range=0.1,
+        attention_probs_dropout_prob=0.0,
+    )
     model = transformers.BertForMaskedLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in range(200):

@@ -20,8 +20,12 @@ struct Part {
   const char* name;
   std::vector<double> Result::*values;
 };
-inline constexpr Part kRowParts[] = {{"lse", &Result::lse}, {"raw_max", &Result::raw_max}, {"score_max", &Result::score_max}, {"p_max", &Result::p_max}};
-inline constexpr Part kHeadParts[] = {{"d_scale", &Result::d_scale}, {"d_sink", &Result::d_sink}, {"d_log_n_gain", &Result::d_log_n_gain}, {"d_log_n_offset", &Result::d_log_n_offset}};
+inline constexpr Part kRowParts[] = {
+    {"lse", &Result::lse}, {"raw_max", &Result::raw_max}, {"score_max", &Result::score_max}, {"p_max", &Result::p_max}};
+inline constexpr Part kHeadParts[] = {{"d_scale", &Result::d_scale},
+                                      {"d_sink", &Result::d_sink},
+                                      {"d_log_n_gain", &Result::d_log_n_gain},
+                                      {"d_log_n_offset", &Result::d_log_n_offset}};
 
 /// Empty if all bits are the same; else what differs first of each part.
 std::string other_bits(const Result& a, const Result& b);

@@ -20,9 +20,18 @@ Buffer::Buffer(DType dtype, const Extents& shape, Layout layout) {
     case Layout::kRowMajor:
     case Layout::kCount: view_.strides = row_major(shape); break;
     case Layout::kTokensFirst: view_.strides = {l * h * d, d, h * d, 1}; break;
-    case Layout::kPadded: view_.strides = {h * l * (d + 3), l * (d + 3), d + 3, 1}; count = b * h * l * (d + 3); break;
-    case Layout::kStridedDim: view_.strides = {h * l * d * 2, l * d * 2, d * 2, 2}; count *= 2; break;
-    case Layout::kReversed: view_.strides = {h * l * d, l * d, -d, 1}; first = l > 0 ? (l - 1) * d : 0; break;
+    case Layout::kPadded:
+      view_.strides = {h * l * (d + 3), l * (d + 3), d + 3, 1};
+      count = b * h * l * (d + 3);
+      break;
+    case Layout::kStridedDim:
+      view_.strides = {h * l * d * 2, l * d * 2, d * 2, 2};
+      count *= 2;
+      break;
+    case Layout::kReversed:
+      view_.strides = {h * l * d, l * d, -d, 1};
+      first = l > 0 ? (l - 1) * d : 0;
+      break;
   }
   bytes_.assign(static_cast<std::size_t>((count + 2 * kGuard) * size_of(dtype)), kGuardByte);
   offset_ = (kGuard + first) * size_of(dtype);
@@ -51,14 +60,16 @@ void Buffer::set(std::int64_t b, std::int64_t h, std::int64_t l, std::int64_t d,
 void Buffer::fill_normal(Rng& rng, double scale) {
   const Tensor t = tensor();
   for_each_row([&](std::int64_t offset) {
-    for (std::int64_t d = 0; d < view_.shape[3]; ++d) base::write(t.dtype, t.data, offset + d * view_.strides[3], scale * rng.normal());
+    for (std::int64_t d = 0; d < view_.shape[3]; ++d)
+      base::write(t.dtype, t.data, offset + d * view_.strides[3], scale * rng.normal());
   });
 }
 
 void Buffer::fill(double value) {
   const Tensor t = tensor();
   for_each_row([&](std::int64_t offset) {
-    for (std::int64_t d = 0; d < view_.shape[3]; ++d) base::write(t.dtype, t.data, offset + d * view_.strides[3], value);
+    for (std::int64_t d = 0; d < view_.shape[3]; ++d)
+      base::write(t.dtype, t.data, offset + d * view_.strides[3], value);
   });
 }
 
@@ -67,7 +78,8 @@ std::vector<double> Buffer::values() const {
   const ConstTensor t = tensor();
   double* to = out.data();
   for_each_row([&](std::int64_t offset) {
-    for (std::int64_t d = 0; d < view_.shape[3]; ++d) *to++ = base::read(t.dtype, t.data, offset + d * view_.strides[3]);
+    for (std::int64_t d = 0; d < view_.shape[3]; ++d)
+      *to++ = base::read(t.dtype, t.data, offset + d * view_.strides[3]);
   });
   return out;
 }

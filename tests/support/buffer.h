@@ -12,11 +12,11 @@
 namespace rootdk::test {
 
 enum class Layout {
-  kRowMajor,      ///< [batch, heads, length, dim]
-  kTokensFirst,   ///< [batch, length, heads, dim]
-  kPadded,        ///< rows longer than dim
-  kStridedDim,    ///< every second element
-  kReversed,      ///< negative stride on the length axis
+  kRowMajor,     ///< [batch, heads, length, dim]
+  kTokensFirst,  ///< [batch, length, heads, dim]
+  kPadded,       ///< rows longer than dim
+  kStridedDim,   ///< every second element
+  kReversed,     ///< negative stride on the length axis
   kCount
 };
 

@@ -11,7 +11,8 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Layout random_layout(Rng& rng) {
-  return rng.chance(0.5) ? Layout::kRowMajor : static_cast<Layout>(rng.integer(0, static_cast<int>(Layout::kCount) - 1));
+  return rng.chance(0.5) ? Layout::kRowMajor
+                         : static_cast<Layout>(rng.integer(0, static_cast<int>(Layout::kCount) - 1));
 }
 
 Extents random_broadcast(Rng& rng, const Shape& s) {
@@ -48,8 +49,9 @@ void draw_shape(Rng& rng, const CaseLimits& limits, Shape& s) {
   s.heads_q = s.heads_kv * (rng.chance(0.5) ? 1 : rng.log_integer(2, 4));
   const std::int64_t pairs = std::max<std::int64_t>(1, limits.work / (dim * s.batch * s.heads_q));
   s.len_kv = rng.log_integer(1, std::min(limits.longest, pairs));
-  s.len_q = rng.chance(0.4) && s.len_kv * s.len_kv <= pairs ? s.len_kv
-                                                           : rng.log_integer(1, std::min(limits.longest, pairs / s.len_kv));
+  s.len_q = rng.chance(0.4) && s.len_kv * s.len_kv <= pairs
+                ? s.len_kv
+                : rng.log_integer(1, std::min(limits.longest, pairs / s.len_kv));
   if (rng.chance(0.02)) s.len_kv = 0;
   if (rng.chance(0.01)) s.len_q = 0;
 }
@@ -74,7 +76,9 @@ void draw_mask(Rng& rng, Case& c) {
   switch (rng.integer(0, 6)) {
     case 0: mask.diagonal = Diagonal::top_left(); break;
     case 1: mask.diagonal = Diagonal::at(rng.integer(-s.len_q - 1, s.len_kv + 1)); break;
-    case 2: if (!c.key_lengths.empty() && !mask.documents) mask.diagonal = Diagonal::last_key(); break;
+    case 2:
+      if (!c.key_lengths.empty() && !mask.documents) mask.diagonal = Diagonal::last_key();
+      break;
     default: break;
   }
   if (rng.chance(0.15)) {
@@ -118,7 +122,8 @@ void draw_scale_parts(Rng& rng, Case& c) {
   Scale& scale = c.problem.scale;
   Mask& mask = c.problem.mask;
   if (scale.rule == Scale::Rule::kInvSqrtDk && rng.chance(0.3))
-    scale = rng.chance(0.5) ? Scale::alpha_over_dk(8 * rng.normal()) : Scale::unit_variance(0.5 + rng.uniform(), 0.5 + rng.uniform());
+    scale = rng.chance(0.5) ? Scale::alpha_over_dk(8 * rng.normal())
+                            : Scale::unit_variance(0.5 + rng.uniform(), 0.5 + rng.uniform());
   if (rng.chance(0.1)) scale = scale.with_yarn(1 + 31 * rng.uniform());
   if (!rng.chance(0.4)) return;
   const bool countable = c.allowed.empty() && c.bias.empty();
@@ -128,7 +133,9 @@ void draw_scale_parts(Rng& rng, Case& c) {
       // Far along in a long context, where that changes nothing else.
       if (!mask.causal && !mask.window && c.slopes.empty()) mask.diagonal = Diagonal::at(rng.integer(8000, 40000));
       break;
-    case 1: if (countable) scale = scale.with_entropy_invariance(); break;
+    case 1:
+      if (countable) scale = scale.with_entropy_invariance();
+      break;
     default:
       if (!countable) break;
       scale = scale.with_ssmax(rng.normal() / 2, rng.chance(0.5) ? 0 : rng.normal());
@@ -176,7 +183,8 @@ std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) 
     const std::int64_t page = rng.log_integer(1, 64), per_item = (s.len_kv + page - 1) / page + rng.integer(0, 1);
     const std::int64_t pages = s.batch * per_item + rng.integer(1, 3);
     c->problem.paged = PagedKv{{}, per_item, s.len_kv};
-    for (std::int64_t i = 0; i < s.batch * per_item; ++i) c->table.push_back(static_cast<std::int32_t>(rng.integer(0, pages - 1)));
+    for (std::int64_t i = 0; i < s.batch * per_item; ++i)
+      c->table.push_back(static_cast<std::int32_t>(rng.integer(0, pages - 1)));
     c->k = Buffer(s.dtype, {pages, s.heads_kv, page, s.dim_qk}, random_layout(rng));
     c->v = Buffer(s.dtype, {pages, s.heads_kv, page, s.dim_v}, random_layout(rng));
   } else {

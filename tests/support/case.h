@@ -55,7 +55,7 @@ struct Case {
 
 struct CaseLimits {
   std::int64_t work = std::int64_t{1} << 22;  ///< batch·heads·len_q·len_kv·dim at most
-  std::int64_t longest = 8192;  ///< long enough for keys to be split
+  std::int64_t longest = 8192;                ///< long enough for keys to be split
   bool paged = true;
 };
 

@@ -6,8 +6,8 @@
 namespace rootdk::test {
 
 std::string Case::describe() const {
-  return fmt::format("{}diagonal kind {} offset {}\n",
-                     make_plan(problem, shape).explain(), static_cast<int>(problem.mask.diagonal.kind), problem.mask.diagonal.offset);
+  return fmt::format("{}diagonal kind {} offset {}\n", make_plan(problem, shape).explain(),
+                     static_cast<int>(problem.mask.diagonal.kind), problem.mask.diagonal.offset);
 }
 
 }  // namespace rootdk::test

@@ -61,7 +61,9 @@ inline std::string read_file(const std::filesystem::path& path) {
 }
 
 /// Empty where there is no such file.
-inline std::string read_if_there(const std::filesystem::path& path) { return std::filesystem::exists(path) ? read_file(path) : std::string(); }
+inline std::string read_if_there(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) ? read_file(path) : std::string();
+}
 
 class TemporaryDirectory {
  public:

@@ -34,7 +34,9 @@ enum GgmlType : std::uint32_t {
 };
 
 /// A length and that many bytes.
-inline std::string gguf_text(std::string_view text) { return Bytes().number(std::uint64_t{text.size()}).raw(text).text(); }
+inline std::string gguf_text(std::string_view text) {
+  return Bytes().number(std::uint64_t{text.size()}).raw(text).text();
+}
 
 /// The elements' type, their number and the elements.
 inline std::string gguf_array(GgufType type, std::uint64_t count, std::string_view elements) {
@@ -54,7 +56,7 @@ struct GgufWriter {
   std::uint32_t version = 3;
   std::uint64_t alignment = 32;
   std::optional<std::uint64_t> tensor_count = {}, pair_count = {};  ///< what is claimed; the truth if absent
-  std::string pairs;                                               ///< as they stand in the file
+  std::string pairs;                                                ///< as they stand in the file
   std::uint64_t pairs_written = 0;
   std::vector<GgufTensor> tensors;
 

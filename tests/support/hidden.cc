@@ -29,16 +29,23 @@ void fill_row(Buffer& t, std::int64_t b, std::int64_t h, std::int64_t l, Filling
   const ConstTensor view = t.tensor();
   const double poisons[] = {kNan, kHuge, -kHuge, largest_of(view.dtype), -largest_of(view.dtype)};
   const std::int64_t kind = rng.integer(0, 6);
-  for (std::int64_t d = 0; d < view.shape[3]; ++d) t.set(b, h, l, d, with == Filling::kZeros ? 0 : poisons[kind < 5 ? kind : rng.integer(0, 4)]);
+  for (std::int64_t d = 0; d < view.shape[3]; ++d)
+    t.set(b, h, l, d, with == Filling::kZeros ? 0 : poisons[kind < 5 ? kind : rng.integer(0, 4)]);
 }
 
-base::KeyRange range_of(const Case& c, std::int64_t b, std::int64_t i) { return base::visible_keys(c.problem.mask, c.shape, b, i); }
+base::KeyRange range_of(const Case& c, std::int64_t b, std::int64_t i) {
+  return base::visible_keys(c.problem.mask, c.shape, b, i);
+}
 
-bool allows(const Case& c, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) { return c.allowed.empty() || base::read(c.problem.mask.allowed, b, h, i, j) != 0; }
+bool allows(const Case& c, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  return c.allowed.empty() || base::read(c.problem.mask.allowed, b, h, i, j) != 0;
+}
 
-/// Fills the elements of a mask's tensor of which no pair takes notice. `matters`: whether a pair inside its row's run does.
+/// Fills the elements of a mask's tensor of which no pair takes notice. `matters`: whether a pair inside its row's run
+/// does.
 template <class Matters>
-bool fill_mask(const Case& c, Buffer& t, const Matters& matters, const std::vector<double>& poisons, Filling with, Rng& rng) {
+bool fill_mask(const Case& c, Buffer& t, const Matters& matters, const std::vector<double>& poisons, Filling with,
+               Rng& rng) {
   if (t.empty()) return false;
   const Shape& s = c.shape;
   Tensor view = t.tensor(), packed = view;
@@ -59,9 +66,13 @@ bool fill_mask(const Case& c, Buffer& t, const Matters& matters, const std::vect
         for (std::int64_t j = 0; j < view.shape[3]; ++j) {
           if (used[element++]) continue;
           any = true;
-          const double value = with == Filling::kZeros ? 0 : poisons[static_cast<std::size_t>(rng.integer(0, static_cast<std::int64_t>(poisons.size()) - 1))];
+          const double value =
+              with == Filling::kZeros
+                  ? 0
+                  : poisons[static_cast<std::size_t>(rng.integer(0, static_cast<std::int64_t>(poisons.size()) - 1))];
           const std::int64_t at = base::offset_of(view, b, h, i, j);
-          if (view.dtype == DType::kBool) static_cast<std::uint8_t*>(view.data)[at] = static_cast<std::uint8_t>(value);  // bytes that no bool has
+          if (view.dtype == DType::kBool)
+            static_cast<std::uint8_t*>(view.data)[at] = static_cast<std::uint8_t>(value);  // bytes that no bool has
           else base::write(view.dtype, view.data, at, value);
         }
   return any;
@@ -79,23 +90,29 @@ Sight::Sight(const Case& c) : case_(c) {
       const base::KeyRange range = range_of(c, b, i);
       std::int64_t marked_to = range.begin;  // without a dense part, rows in order need not mark a key twice
       if (!dense && i > 0)
-        if (const base::KeyRange before = range_of(c, b, i - 1); !before.empty() && before.begin <= range.begin) marked_to = std::clamp(before.end, range.begin, std::max(range.begin, range.end));
+        if (const base::KeyRange before = range_of(c, b, i - 1); !before.empty() && before.begin <= range.begin)
+          marked_to = std::clamp(before.end, range.begin, std::max(range.begin, range.end));
       for (std::int64_t h = 0; h < s.heads_q; ++h) {
         if (!dense) {
           queries_[index(b, h, i, s.heads_q, s.len_q)] = !range.empty();
-          for (std::int64_t j = marked_to; j < range.end; ++j) keys_[index(b, h / s.group(), j, s.heads_kv, s.len_kv)] = true;
+          for (std::int64_t j = marked_to; j < range.end; ++j)
+            keys_[index(b, h / s.group(), j, s.heads_kv, s.len_kv)] = true;
           continue;
         }
         for (std::int64_t j = range.begin; j < range.end; ++j)
-          if (sees(b, h, i, j)) queries_[index(b, h, i, s.heads_q, s.len_q)] = keys_[index(b, h / s.group(), j, s.heads_kv, s.len_kv)] = true;
+          if (sees(b, h, i, j))
+            queries_[index(b, h, i, s.heads_q, s.len_q)] = keys_[index(b, h / s.group(), j, s.heads_kv, s.len_kv)] =
+                true;
       }
     }
-  hides_ = std::find(queries_.begin(), queries_.end(), false) != queries_.end() || std::find(keys_.begin(), keys_.end(), false) != keys_.end();
+  hides_ = std::find(queries_.begin(), queries_.end(), false) != queries_.end() ||
+           std::find(keys_.begin(), keys_.end(), false) != keys_.end();
 }
 
 bool Sight::sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
   const base::KeyRange range = range_of(case_, b, i);
-  return j >= range.begin && j < range.end && allows(case_, b, h, i, j) && (case_.bias.empty() || base::read(case_.problem.mask.bias, b, h, i, j) != -kHuge);
+  return j >= range.begin && j < range.end && allows(case_, b, h, i, j) &&
+         (case_.bias.empty() || base::read(case_.problem.mask.bias, b, h, i, j) != -kHuge);
 }
 
 bool fill_hidden(Case& c, const Sight& sight, Filling with, std::uint64_t seed) {
@@ -113,7 +130,9 @@ bool fill_hidden(Case& c, const Sight& sight, Filling with, std::uint64_t seed) 
   // Where a key lies: several may share a row of a page.
   const ConstTensor k = c.k.tensor();
   std::vector<bool> seen(static_cast<std::size_t>(k.shape[0] * k.shape[1] * k.shape[2]));
-  const auto place = [&](std::int64_t item, std::int64_t h, std::int64_t row) { return static_cast<std::size_t>((item * k.shape[1] + h) * k.shape[2] + row); };
+  const auto place = [&](std::int64_t item, std::int64_t h, std::int64_t row) {
+    return static_cast<std::size_t>((item * k.shape[1] + h) * k.shape[2] + row);
+  };
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t h = 0; h < s.heads_kv; ++h)
       for (std::int64_t j = 0; j < s.len_kv; ++j) {
@@ -129,10 +148,13 @@ bool fill_hidden(Case& c, const Sight& sight, Filling with, std::uint64_t seed) 
         fill_row(c.k, item, h, row, with, rng), fill_row(c.v, item, h, row, with, rng);
       }
   // The bias first: which of its elements matter is for the boolean mask to say.
-  const auto bias_matters = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) { return allows(c, b, h, i, j); };
+  const auto bias_matters = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    return allows(c, b, h, i, j);
+  };
   const double largest = c.bias.empty() ? 0 : largest_of(c.bias.tensor().dtype);
   const bool biases = fill_mask(c, c.bias, bias_matters, {kNan, kHuge, -kHuge, largest, -largest}, with, rng);
-  const bool bytes = fill_mask(c, c.allowed, [](auto...) { return true; }, {0, 1, 0xFF, 0x80}, with, rng);
+  const bool bytes = fill_mask(
+      c, c.allowed, [](auto...) { return true; }, {0, 1, 0xFF, 0x80}, with, rng);
   c.link();
   return any || biases || bytes;
 }
@@ -142,7 +164,8 @@ std::string hidden_gradients(const Case& c, const Sight& sight, const Result& r)
   std::string out;
   const auto check = [&](const char* name, const std::vector<double>& x, std::size_t row, std::int64_t dim) {
     const auto first = x.begin() + static_cast<std::ptrdiff_t>(row) * dim;
-    if (!x.empty() && out.size() < 400 && std::any_of(first, first + dim, [](double value) { return value != 0; })) out += fmt::format("{}: row {} is hidden, but not 0\n", name, row);
+    if (!x.empty() && out.size() < 400 && std::any_of(first, first + dim, [](double value) { return value != 0; }))
+      out += fmt::format("{}: row {} is hidden, but not 0\n", name, row);
   };
   std::size_t row = 0, key = 0;
   for (std::int64_t b = 0; b < s.batch; ++b)
@@ -189,9 +212,11 @@ Stain::Stain(const Case& c, const Sight& sight, std::uint64_t seed) : case_(c) {
           }
         }
         if (!reached) continue;
-        rows_[static_cast<std::size_t>((x * s.heads_q + h) * s.len_q + i)] = heads_[static_cast<std::size_t>(x * s.heads_q + h)] = true;
+        rows_[static_cast<std::size_t>((x * s.heads_q + h) * s.len_q + i)] =
+            heads_[static_cast<std::size_t>(x * s.heads_q + h)] = true;
         for (std::int64_t j = 0; j < s.len_kv; ++j)
-          if (sight.sees(x, h, i, j)) keys_[static_cast<std::size_t>((x * s.heads_kv + h / s.group()) * s.len_kv + j)] = true;
+          if (sight.sees(x, h, i, j))
+            keys_[static_cast<std::size_t>((x * s.heads_kv + h / s.group()) * s.len_kv + j)] = true;
       }
 }
 
@@ -211,7 +236,8 @@ void Stain::fill(Case& c, Filling with, std::uint64_t seed) const {
 std::string Stain::spread(const Result& zeros, const Result& poisoned) const {
   const Shape& s = case_.shape;
   std::string out;
-  const auto compare = [&](const std::string& name, const std::vector<double>& a, const std::vector<double>& b, const auto& reached) {
+  const auto compare = [&](const std::string& name, const std::vector<double>& a, const std::vector<double>& b,
+                           const auto& reached) {
     if (a.size() != b.size()) out += name + ": other sizes\n";
     for (std::size_t x = 0; x < std::min(a.size(), b.size()); ++x)
       if (!equal_bits(a[x], b[x]) && !reached(x)) {
@@ -221,11 +247,16 @@ std::string Stain::spread(const Result& zeros, const Result& poisoned) const {
   };
   const auto size = [](std::int64_t x) { return static_cast<std::size_t>(x); };
   const bool forward = row_ != Row::kGradient;  // whether the stain is there before backward
-  const auto row = [&](std::int64_t dim, bool stained = true) { return [&, dim, stained](std::size_t x) { return stained && rows_[x / size(dim)]; }; };
-  const auto key = [&](std::int64_t dim) { return [&, dim](std::size_t x) { return static_cast<bool>(keys_[x / size(dim)]); }; };
+  const auto row = [&](std::int64_t dim, bool stained = true) {
+    return [&, dim, stained](std::size_t x) { return stained && rows_[x / size(dim)]; };
+  };
+  const auto key = [&](std::int64_t dim) {
+    return [&, dim](std::size_t x) { return static_cast<bool>(keys_[x / size(dim)]); };
+  };
   compare("o", zeros.o, poisoned.o, row(s.dim_v, forward));
   for (const Part& part : kRowParts) compare(part.name, zeros.*part.values, poisoned.*part.values, row(1, forward));
-  for (std::size_t t = 0; t < zeros.rows.size(); ++t) compare("row tensor " + std::to_string(t), zeros.rows[t], poisoned.rows[t], row(1, forward));
+  for (std::size_t t = 0; t < zeros.rows.size(); ++t)
+    compare("row tensor " + std::to_string(t), zeros.rows[t], poisoned.rows[t], row(1, forward));
   compare("d_q", zeros.d_q, poisoned.d_q, row(s.dim_qk));
   compare("d_k", zeros.d_k, poisoned.d_k, key(s.dim_qk));
   compare("d_v", zeros.d_v, poisoned.d_v, key(s.dim_v));
@@ -239,16 +270,21 @@ std::string Stain::spread(const Result& zeros, const Result& poisoned) const {
   // Causes are of keys that a group of heads shares.
   const auto group_reached = [&](std::size_t head) {
     const std::size_t group = size(s.group()), first = head / group * group;  // heads_q is a multiple of the group
-    return std::any_of(heads_.begin() + static_cast<std::ptrdiff_t>(first), heads_.begin() + static_cast<std::ptrdiff_t>(first + group), [](bool x) { return x; });
+    return std::any_of(heads_.begin() + static_cast<std::ptrdiff_t>(first),
+                       heads_.begin() + static_cast<std::ptrdiff_t>(first + group), [](bool x) { return x; });
   };
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     const auto never = [](std::size_t) { return false; };
     if (group_reached(h)) continue;
-    if (h < zeros.stats.per_head.size()) compare("statistics of head " + std::to_string(h), numbers(zeros.stats.per_head[h]), numbers(poisoned.stats.per_head[h]), never);
+    if (h < zeros.stats.per_head.size())
+      compare("statistics of head " + std::to_string(h), numbers(zeros.stats.per_head[h]),
+              numbers(poisoned.stats.per_head[h]), never);
     if (h < zeros.gradient_stats.per_head.size())
-      compare("gradient statistics of head " + std::to_string(h), numbers(zeros.gradient_stats.per_head[h]), numbers(poisoned.gradient_stats.per_head[h]), never);
+      compare("gradient statistics of head " + std::to_string(h), numbers(zeros.gradient_stats.per_head[h]),
+              numbers(poisoned.gradient_stats.per_head[h]), never);
   }
-  compare("key_mass", zeros.key_mass, poisoned.key_mass, [&](std::size_t x) { return forward && heads_[x / size(s.len_kv)]; });
+  compare("key_mass", zeros.key_mass, poisoned.key_mass,
+          [&](std::size_t x) { return forward && heads_[x / size(s.len_kv)]; });
   return out;
 }
 

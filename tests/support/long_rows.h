@@ -1,5 +1,6 @@
-// Rows of up to a million keys whose scores are hard on sums in f32, known exactly, and what full statistics may be off by there. Every score is
-// c·(q₀k₀ + q₁k₁ + q₂k₂) of numbers that bf16 holds, c = 1/8, and f32 holds every sum of such products: only the statistics round.
+// Rows of up to a million keys whose scores are hard on sums in f32, known exactly, and what full statistics may be off
+// by there. Every score is c·(q₀k₀ + q₁k₁ + q₂k₂) of numbers that bf16 holds, c = 1/8, and f32 holds every sum of such
+// products: only the statistics round.
 #pragma once
 
 #include <algorithm>
@@ -31,12 +32,15 @@ inline const char* name_of(LongRows kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-/// One head. Two rows in three see what is not noise, the third of each three only noise, so that rows side by side differ.
+/// One head. Two rows in three see what is not noise, the third of each three only noise, so that rows side by side
+/// differ.
 inline std::unique_ptr<Case> long_rows_case(LongRows kind, const Shape& shape, std::uint64_t seed) {
   auto c = std::make_unique<Case>();
   c->shape = shape;
   Rng rng(seed);
-  c->q = Buffer(shape.dtype, {1, 1, shape.len_q, shape.dim_qk}), c->k = Buffer(shape.dtype, {1, 1, shape.len_kv, shape.dim_qk}), c->v = Buffer(shape.dtype, {1, 1, shape.len_kv, shape.dim_v});
+  c->q = Buffer(shape.dtype, {1, 1, shape.len_q, shape.dim_qk}),
+  c->k = Buffer(shape.dtype, {1, 1, shape.len_kv, shape.dim_qk}),
+  c->v = Buffer(shape.dtype, {1, 1, shape.len_kv, shape.dim_v});
   c->d_o = Buffer(shape.dtype, {1, 1, shape.len_q, shape.dim_v});
   for (Buffer* zero : {&c->q, &c->k, &c->d_o}) zero->fill(0);
   c->v.fill(1);
@@ -78,7 +82,8 @@ class LongRowsYardstick {
       if (!base::is_sampled(c.problem.stats_options, i)) continue;
       Row row{i, visible(i)};
       std::vector<double> s(static_cast<std::size_t>(row.visible));
-      const double n = static_cast<double>(row.visible), q[3] = {c.q.get(0, 0, i, 0), c.q.get(0, 0, i, 1), c.q.get(0, 0, i, 2)};
+      const double n = static_cast<double>(row.visible),
+                   q[3] = {c.q.get(0, 0, i, 0), c.q.get(0, 0, i, 1), c.q.get(0, 0, i, 2)};
       double max = -INFINITY, m2 = 0, sum = 0, t = 0, sum2 = 0;
       for (std::int64_t j = 0; j < row.visible; ++j) {
         double& x = s[static_cast<std::size_t>(j)];
@@ -100,11 +105,14 @@ class LongRowsYardstick {
   std::string judge(const Result& result) const {
     std::string wrong;
     for (const Row& row : rows_) {
-      const auto at = [&](std::size_t tensor) { return result.rows[tensor][static_cast<std::size_t>(row.i)]; };  // in the order of base::kFullRowTensors
+      const auto at = [&](std::size_t tensor) {
+        return result.rows[tensor][static_cast<std::size_t>(row.i)];
+      };  // in the order of base::kFullRowTensors
       const auto check = [&](double fast, double exact, double allowed, const char* what) {
         if (std::fabs(fast - exact) <= allowed) return;
         char line[160];
-        std::snprintf(line, sizeof line, "row %lld of %lld keys, %s: %.9g, exactly %.9g; ", static_cast<long long>(row.i), static_cast<long long>(row.visible), what, fast, exact);
+        std::snprintf(line, sizeof line, "row %lld of %lld keys, %s: %.9g, exactly %.9g; ",
+                      static_cast<long long>(row.i), static_cast<long long>(row.visible), what, fast, exact);
         wrong += line;
       };
       check(at(0), static_cast<double>(row.visible), 0, "visible keys");

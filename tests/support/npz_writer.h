@@ -1,4 +1,5 @@
-// Writes .npy and .npz files by hand: any header, any order; entries stored, or deflated into blocks that are not compressed.
+// Writes .npy and .npz files by hand: any header, any order; entries stored, or deflated into blocks that are not
+// compressed.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +46,9 @@ inline std::string deflate_stored(std::string_view bytes) {
 
 struct NpzEntry {
   std::string name;
-  std::string data;                       ///< unpacked
+  std::string data;  ///< unpacked
   bool deflated = false;
-  bool zip64 = false;                     ///< sizes in a zip64 field of the directory
+  bool zip64 = false;  ///< sizes in a zip64 field of the directory
   // Lies, where not 0 or empty.
   std::uint32_t crc = 0;
   std::uint64_t claimed_bytes = 0;
@@ -61,19 +62,35 @@ inline std::string npz(const std::vector<NpzEntry>& entries, bool zip64_end = fa
   Bytes out, directory;
   for (const NpzEntry& entry : entries) {
     const std::uint64_t local = entry.offset_lie != 0 ? entry.offset_lie : out.size();
-    const std::string packed = !entry.packed.empty() ? entry.packed : entry.deflated ? deflate_stored(entry.data) : entry.data;
+    const std::string packed = !entry.packed.empty() ? entry.packed
+                               : entry.deflated      ? deflate_stored(entry.data)
+                                                     : entry.data;
     const std::uint64_t bytes = entry.claimed_bytes != 0 ? entry.claimed_bytes : entry.data.size();
     const auto method = static_cast<std::uint16_t>(entry.method != 0 ? entry.method : entry.deflated ? 8 : 0);
     const std::uint32_t crc = entry.crc != 0 ? entry.crc : crc32_of(entry.data);
     const std::string& name = entry.local_name.empty() ? entry.name : entry.local_name;
     const auto small = [&](std::uint64_t size) { return entry.zip64 ? 0xffffffffu : static_cast<std::uint32_t>(size); };
     // Local header: sizes may be elsewhere, so they are left 0 here.
-    out.number<std::uint32_t>(0x04034b50).number<std::uint16_t>(20).number(entry.flags).number(method).number<std::uint32_t>(0)
-        .number(crc).number<std::uint32_t>(0).number<std::uint32_t>(0).number(static_cast<std::uint16_t>(name.size()))
-        .number<std::uint16_t>(5).raw(name).raw("extra").raw(packed);
+    out.number<std::uint32_t>(0x04034b50)
+        .number<std::uint16_t>(20)
+        .number(entry.flags)
+        .number(method)
+        .number<std::uint32_t>(0)
+        .number(crc)
+        .number<std::uint32_t>(0)
+        .number<std::uint32_t>(0)
+        .number(static_cast<std::uint16_t>(name.size()))
+        .number<std::uint16_t>(5)
+        .raw(name)
+        .raw("extra")
+        .raw(packed);
     Bytes extra;
     if (entry.zip64)
-      extra.number<std::uint16_t>(1).number<std::uint16_t>(24).number(bytes).number(std::uint64_t{packed.size()}).number(local);
+      extra.number<std::uint16_t>(1)
+          .number<std::uint16_t>(24)
+          .number(bytes)
+          .number(std::uint64_t{packed.size()})
+          .number(local);
     directory.number<std::uint32_t>(0x02014b50)
         .number<std::uint16_t>(20)
         .number<std::uint16_t>(20)
@@ -96,8 +113,15 @@ inline std::string npz(const std::vector<NpzEntry>& entries, bool zip64_end = fa
   out.raw(directory.text());
   if (zip64_end) {
     const std::uint64_t end64 = out.size();
-    out.number<std::uint32_t>(0x06064b50).number<std::uint64_t>(44).number<std::uint16_t>(45).number<std::uint16_t>(45).zeros(8)
-        .number(std::uint64_t{count}).number(std::uint64_t{count}).number(std::uint64_t{directory.size()}).number(begin);
+    out.number<std::uint32_t>(0x06064b50)
+        .number<std::uint64_t>(44)
+        .number<std::uint16_t>(45)
+        .number<std::uint16_t>(45)
+        .zeros(8)
+        .number(std::uint64_t{count})
+        .number(std::uint64_t{count})
+        .number(std::uint64_t{directory.size()})
+        .number(begin);
     out.number<std::uint32_t>(0x07064b50).number<std::uint32_t>(0).number(end64).number<std::uint32_t>(1);
   }
   out.number<std::uint32_t>(0x06054b50)

@@ -36,11 +36,12 @@ Process::Process(const std::vector<std::string>& arguments, int err_descriptor) 
   words.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, (folder_ / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (err_descriptor >= 0)
-    posix_spawn_file_actions_adddup2(&actions, err_descriptor, STDERR_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, (folder_ / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                   0600);
+  if (err_descriptor >= 0) posix_spawn_file_actions_adddup2(&actions, err_descriptor, STDERR_FILENO);
   else
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
   const int error = posix_spawnp(&id_, words[0], &actions, nullptr, words.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error("could not start " + arguments[0]);

@@ -53,8 +53,8 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   r.raw_max = raw_max.values(), r.score_max = score_max.values(), r.p_max = p_max.values();
   for (const Buffer& row : full_rows) r.rows.push_back(row.values());
   if (c.problem.stats_options.key_mass) r.key_mass = key_mass.values();
-  r.guards_intact = key_mass.guards_intact() && o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() && score_max.guards_intact() &&
-                    p_max.guards_intact();
+  r.guards_intact = key_mass.guards_intact() && o.guards_intact() && lse.guards_intact() && raw_max.guards_intact() &&
+                    score_max.guards_intact() && p_max.guards_intact();
   if (!options.backward) return r;
 
   Buffer d_q(s.dtype, {s.batch, s.heads_q, s.len_q, s.dim_qk}, c.out_layout);
@@ -62,10 +62,12 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   Buffer d_v(s.dtype, {s.batch, s.heads_kv, s.len_kv, s.dim_v}, c.out_layout);
   Buffer d_bias = c.bias.empty() ? Buffer() : Buffer(c.bias.tensor().dtype, c.bias.tensor().shape, c.out_layout);
   std::vector<float> d_scale(static_cast<std::size_t>(s.heads_q)), d_sink(c.sink.size());
-  std::vector<float> d_log_n_gain(c.problem.scale.length == Scale::Length::kLogN ? d_scale.size() : 0), d_log_n_offset = d_log_n_gain;
+  std::vector<float> d_log_n_gain(c.problem.scale.length == Scale::Length::kLogN ? d_scale.size() : 0),
+      d_log_n_offset = d_log_n_gain;
   const Plan back = plan_for(Pass::kBackward);
   const BackwardInputs from{inputs.q, inputs.k, inputs.v, o.tensor(), lse.tensor(), c.d_o.tensor(), c.d_lse.tensor()};
-  const Gradients to{d_q.tensor(), d_k.tensor(), d_v.tensor(), d_scale, d_bias.tensor(), d_sink, d_log_n_gain, d_log_n_offset};
+  const Gradients to{d_q.tensor(),    d_k.tensor(), d_v.tensor(), d_scale,
+                     d_bias.tensor(), d_sink,       d_log_n_gain, d_log_n_offset};
   if (kernel.name == "plain") {
     plain_backward({back, from, to, nullptr, nullptr});
   } else {
@@ -76,7 +78,8 @@ Result run(const Case& c, const engine::Kernel& kernel, const RunOptions& option
   r.d_q = d_q.values(), r.d_k = d_k.values(), r.d_v = d_v.values(), r.d_bias = d_bias.values();
   r.d_scale = widen(d_scale), r.d_sink = widen(d_sink);
   r.d_log_n_gain = widen(d_log_n_gain), r.d_log_n_offset = widen(d_log_n_offset);
-  r.guards_intact = r.guards_intact && d_q.guards_intact() && d_k.guards_intact() && d_v.guards_intact() && d_bias.guards_intact();
+  r.guards_intact =
+      r.guards_intact && d_q.guards_intact() && d_k.guards_intact() && d_v.guards_intact() && d_bias.guards_intact();
   return r;
 }
 

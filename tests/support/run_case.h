@@ -17,9 +17,9 @@ struct Result {
   GradientStats gradient_stats;
   std::vector<std::vector<double>> rows;  ///< at kFull, in the order of kFullRowTensors
   std::vector<double> key_mass;           ///< if the problem asks for it
-  bool guards_intact = true;  ///< nothing was written outside the outputs
-  bool rounded_weights = false;  ///< forward rounded its probabilities to the storage dtype
-  bool rounded_backward = false; ///< backward rounded probabilities and dS
+  bool guards_intact = true;              ///< nothing was written outside the outputs
+  bool rounded_weights = false;           ///< forward rounded its probabilities to the storage dtype
+  bool rounded_backward = false;          ///< backward rounded probabilities and dS
 
   /// Bitwise comparison in effect: NaNs equal NaNs.
   bool same_as(const Result& other) const;

@@ -34,9 +34,9 @@ double largest(const std::vector<double>& x) {
   return m;
 }
 
-// A sum of roundings. Each is off by at most its share, so all by at most the sum; and, being independent and spread evenly about 0, by no more
-// than `kWalk` times the root of the sum of squares: a sum of uniform variables has tails below 2·exp(−3/2·kWalk²), 10⁻¹⁰ at 4, and the sweeps
-// look at some 10⁹ elements.
+// A sum of roundings. Each is off by at most its share, so all by at most the sum; and, being independent and spread
+// evenly about 0, by no more than `kWalk` times the root of the sum of squares: a sum of uniform variables has tails
+// below 2·exp(−3/2·kWalk²), 10⁻¹⁰ at 4, and the sweeps look at some 10⁹ elements.
 constexpr double kWalk = 4;
 
 struct Walk {
@@ -48,24 +48,27 @@ struct Walk {
   double bound(bool independent) const { return independent ? std::min(most, kWalk * std::sqrt(squares)) : most; }
 };
 
-// The norm of a tensor of such sums, in blocks that are independent of each other. Its expected square is a third of the shares' squares; how far it
-// strays from that, the largest block says.
+// The norm of a tensor of such sums, in blocks that are independent of each other. Its expected square is a third of
+// the shares' squares; how far it strays from that, the largest block says.
 struct NormWalk {
   double squares = 0, largest = 0, most_squares = 0;
 
-  void add(const Walk& block) { squares += block.squares, largest = std::max(largest, block.squares), most_squares += block.most * block.most; }
+  void add(const Walk& block) {
+    squares += block.squares, largest = std::max(largest, block.squares), most_squares += block.most * block.most;
+  }
   NormWalk and_if(bool more, const NormWalk& w) const {
     if (!more) return *this;
     const double most = std::sqrt(most_squares) + std::sqrt(w.most_squares);
     return {squares + w.squares, std::max(largest, w.largest), most * most};
   }
   double bound(bool independent) const {
-    return independent ? std::min(std::sqrt(most_squares), std::sqrt(squares / 3) + kWalk * std::sqrt(largest)) : std::sqrt(most_squares);
+    return independent ? std::min(std::sqrt(most_squares), std::sqrt(squares / 3) + kWalk * std::sqrt(largest))
+                       : std::sqrt(most_squares);
   }
 };
 
-// What rounding to the storage dtype does on the way to a result, by where it happens: in the probabilities of forward, in o as it is stored (which
-// shows where backward reads it), in the probabilities and dS of backward.
+// What rounding to the storage dtype does on the way to a result, by where it happens: in the probabilities of forward,
+// in o as it is stored (which shows where backward reads it), in the probabilities and dS of backward.
 struct Rounding {
   Walk weights, stored, backward;
   Walk of(Rounds rounds) const { return stored.and_if(rounds.weights, weights).and_if(rounds.backward, backward); }
@@ -78,19 +81,19 @@ struct NormRounding {
 
 // Magnitudes of a problem that bound its rounding errors, over visible pairs.
 struct Magnitudes {
-  double raw = 0;       // max c·Σ|q||k|
-  double dot = 0;       // max Σ|q||k|
-  double score = 0;     // max of |what is added to the score| + |score|
-  double d_p = 0;       // max Σ|dO||v|
-  double delta = 0;     // max |dLSE|
-  double column = 0;    // max over keys of Σ P over the rows that see it (all heads of a group)
-  double rows = 0;      // batch × len_q
-  Scale::Slopes slopes{0, 0, 0};  // max |dc/d…|
-  double scale = 0;     // max |c|
-  bool independent = true;  // roundings are not the same for all
-  std::vector<Rounding> o, d_q;   // of an element of each row, [batch, heads_q, len_q]
-  std::vector<Rounding> d_k, d_v; // of each key, [batch, heads_kv, len_kv]
-  std::vector<Rounding> d_c, d_z; // of each head, [heads_q]
+  double raw = 0;                  // max c·Σ|q||k|
+  double dot = 0;                  // max Σ|q||k|
+  double score = 0;                // max of |what is added to the score| + |score|
+  double d_p = 0;                  // max Σ|dO||v|
+  double delta = 0;                // max |dLSE|
+  double column = 0;               // max over keys of Σ P over the rows that see it (all heads of a group)
+  double rows = 0;                 // batch × len_q
+  Scale::Slopes slopes{0, 0, 0};   // max |dc/d…|
+  double scale = 0;                // max |c|
+  bool independent = true;         // roundings are not the same for all
+  std::vector<Rounding> o, d_q;    // of an element of each row, [batch, heads_q, len_q]
+  std::vector<Rounding> d_k, d_v;  // of each key, [batch, heads_kv, len_kv]
+  std::vector<Rounding> d_c, d_z;  // of each head, [heads_q]
   NormRounding o_norm, d_q_norm, d_k_norm, d_v_norm;
   Rounding one_pair, one_row;  // of the dS that is off furthest, and of the sum of a row's that is
 };
@@ -116,7 +119,8 @@ struct Pair {
 // The rows of one head of a batch item, and all that their roundings add up to.
 class HeadMeasure {
  public:
-  HeadMeasure(const Case& c, const Result& exact, Magnitudes& m) : c_(c), exact_(exact), m_(m), s_(c.shape), q_(c.q.values()), d_o_(c.d_o.values()), d_lse_(c.d_lse.values()) {}
+  HeadMeasure(const Case& c, const Result& exact, Magnitudes& m)
+      : c_(c), exact_(exact), m_(m), s_(c.shape), q_(c.q.values()), d_o_(c.d_o.values()), d_lse_(c.d_lse.values()) {}
 
   void head(std::int64_t b, std::int64_t h) {
     const std::int64_t kv = h / s_.group();
@@ -150,16 +154,20 @@ class HeadMeasure {
         for (std::size_t x = 0; x < dim_qk; ++x) mean_key[x] += through * keys_k_[key * dim_qk + x];
         mean_dot += through * pair.dot;
       }
-      const double mean_largest = c * largest_of_row(mean_key, 0, dim_qk), mean_length = c * length_of_row(mean_key, 0, dim_qk);
+      const double mean_largest = c * largest_of_row(mean_key, 0, dim_qk),
+                   mean_length = c * length_of_row(mean_key, 0, dim_qk);
       d_q.stored.add(d.stored, mean_largest), d_q.weights.add(d.weights, mean_largest);
       d_q_length.stored.add(d.stored, mean_length), d_q_length.weights.add(d.weights, mean_length);
       m_.o[row] = o, m_.d_q[row] = d_q;
       m_.o_norm.weights.add(o_length.weights);
-      m_.d_q_norm.stored.add(d_q_length.stored), m_.d_q_norm.weights.add(d_q_length.weights), m_.d_q_norm.backward.add(d_q_length.backward);
-      m_.d_c[static_cast<std::size_t>(h)].stored.add(d.stored, mean_dot), m_.d_c[static_cast<std::size_t>(h)].weights.add(d.weights, mean_dot);
+      m_.d_q_norm.stored.add(d_q_length.stored), m_.d_q_norm.weights.add(d_q_length.weights),
+          m_.d_q_norm.backward.add(d_q_length.backward);
+      m_.d_c[static_cast<std::size_t>(h)].stored.add(d.stored, mean_dot),
+          m_.d_c[static_cast<std::size_t>(h)].weights.add(d.weights, mean_dot);
       if (!c_.sink.empty() && std::isfinite(exact_.lse[row])) {
         const double p_sink = std::exp(static_cast<double>(c_.sink[static_cast<std::size_t>(h)]) - exact_.lse[row]);
-        m_.d_z[static_cast<std::size_t>(h)].stored.add(d.stored, p_sink), m_.d_z[static_cast<std::size_t>(h)].weights.add(d.weights, p_sink);
+        m_.d_z[static_cast<std::size_t>(h)].stored.add(d.stored, p_sink),
+            m_.d_z[static_cast<std::size_t>(h)].weights.add(d.weights, p_sink);
       }
       sum.stored = d.stored, sum.weights = d.weights;  // the p of a row sum to 1
       keep_larger(m_.one_row, sum);
@@ -170,11 +178,13 @@ class HeadMeasure {
       Walk shares;  // of one row's D in all keys' gradients
       for (const Pair& pair : pairs_) {
         const std::size_t key = static_cast<std::size_t>((b * s_.heads_kv + kv) * s_.len_kv) + pair.key;
-        const double keep = pair.p > 0 ? pair.weight / pair.p : 0, weight = std::hypot(stored * pair.weight, step * keep);
+        const double keep = pair.p > 0 ? pair.weight / pair.p : 0,
+                     weight = std::hypot(stored * pair.weight, step * keep);
         m_.d_v[key].backward.add(weight * largest_d_o), d_v_length_[pair.key].add(weight * length_d_o);
         Rounding one;
         for (const double rounded : roundings(pair)) {
-          m_.d_k[key].backward.add(rounded * pair.slope * largest_q), d_k_length_[pair.key].add(rounded * pair.slope * length_q);
+          m_.d_k[key].backward.add(rounded * pair.slope * largest_q),
+              d_k_length_[pair.key].add(rounded * pair.slope * length_q);
           one.backward.add(rounded);
         }
         one.stored.add(d.stored, pair.p), one.weights.add(d.weights, pair.p);
@@ -183,7 +193,8 @@ class HeadMeasure {
         m_.d_k[key].stored.add(d.stored, through * largest_q), m_.d_k[key].weights.add(d.weights, through * largest_q);
         shares.add(through * length_q);
       }
-      // A row's D reaches all its keys with one sign: as a vector it is that times the root of the squares of its shares.
+      // A row's D reaches all its keys with one sign: as a vector it is that times the root of the squares of its
+      // shares.
       Walk one_row;
       one_row.add(d.stored, std::sqrt(shares.squares)), m_.d_k_norm.stored.add(one_row);
       one_row = {};
@@ -216,10 +227,12 @@ class HeadMeasure {
  private:
   static void keep_larger(Rounding& most, const Rounding& one) {
     for (const auto part : {&Rounding::stored, &Rounding::weights, &Rounding::backward})
-      (most.*part).squares = std::max((most.*part).squares, (one.*part).squares), (most.*part).most = std::max((most.*part).most, (one.*part).most);
+      (most.*part).squares = std::max((most.*part).squares, (one.*part).squares),
+      (most.*part).most = std::max((most.*part).most, (one.*part).most);
   }
 
-  // How far dS is off: by p once and by its own rounding once more; where they are too small for f16 by its smallest step.
+  // How far dS is off: by p once and by its own rounding once more; where they are too small for f16 by its smallest
+  // step.
   std::array<double, 2> roundings(const Pair& pair) const {
     const double stored = half_ulp(s_.dtype), step = s_.dtype == DType::kF16 ? 0x1p-25 : 0;
     return {std::hypot(stored * pair.d_s, step * pair.gradient), std::hypot(stored * pair.d_s, step * scale_ratio_)};
@@ -236,8 +249,10 @@ class HeadMeasure {
     }
     largest_k_.clear(), length_k_.clear(), largest_v_.clear(), length_v_.clear();
     for (std::size_t j = 0; j < keys; ++j) {
-      largest_k_.push_back(largest_of_row(keys_k_, j, static_cast<std::size_t>(s_.dim_qk))), length_k_.push_back(length_of_row(keys_k_, j, static_cast<std::size_t>(s_.dim_qk)));
-      largest_v_.push_back(largest_of_row(keys_v_, j, static_cast<std::size_t>(s_.dim_v))), length_v_.push_back(length_of_row(keys_v_, j, static_cast<std::size_t>(s_.dim_v)));
+      largest_k_.push_back(largest_of_row(keys_k_, j, static_cast<std::size_t>(s_.dim_qk))),
+          length_k_.push_back(length_of_row(keys_k_, j, static_cast<std::size_t>(s_.dim_qk)));
+      largest_v_.push_back(largest_of_row(keys_v_, j, static_cast<std::size_t>(s_.dim_v))),
+          length_v_.push_back(length_of_row(keys_v_, j, static_cast<std::size_t>(s_.dim_v)));
     }
     d_k_length_.assign(keys, {}), d_v_length_.assign(keys, {});
     column_.assign(keys, 0);
@@ -260,7 +275,8 @@ class HeadMeasure {
       double added = std::fabs(bias);
       if (!std::isfinite(added)) continue;
       if (!c_.slopes.empty()) {
-        const double far = static_cast<double>(c_.slopes[static_cast<std::size_t>(h)]) * std::fabs(static_cast<double>(range.position - j));
+        const double far = static_cast<double>(c_.slopes[static_cast<std::size_t>(h)]) *
+                           std::fabs(static_cast<double>(range.position - j));
         bias -= far, added += std::fabs(far);
       }
       double dot = 0, signed_dot = 0, d_p = 0, signed_d_p = 0;
@@ -272,7 +288,8 @@ class HeadMeasure {
         const double product = d_o_[row * dim_v + d] * keys_v_[key * dim_v + d];
         signed_d_p += product, d_p += std::fabs(product);
       }
-      m_.raw = std::max(m_.raw, std::fabs(factor_) * dot), m_.dot = std::max(m_.dot, dot), m_.score = std::max(m_.score, added), m_.d_p = std::max(m_.d_p, d_p);
+      m_.raw = std::max(m_.raw, std::fabs(factor_) * dot), m_.dot = std::max(m_.dot, dot),
+      m_.score = std::max(m_.score, added), m_.d_p = std::max(m_.d_p, d_p);
       double score = factor_ * signed_dot, slope = 1;
       if (problem.soft_cap) {
         const double t = std::tanh(score / static_cast<double>(*problem.soft_cap));
@@ -281,7 +298,8 @@ class HeadMeasure {
       if (problem.transform.present()) problem.transform.chain_f64(problem.transform.context, &score, &slope, 1);
       const double p = std::isfinite(exact_.lse[row]) ? std::min(1.0, std::exp(score + bias - exact_.lse[row])) : 0;
       double keep = 1;
-      if (problem.dropout.p != 0) keep = base::keeps(problem.dropout, b, h, i, j) ? base::keep_gain(problem.dropout) : 0;
+      if (problem.dropout.p != 0)
+        keep = base::keeps(problem.dropout, b, h, i, j) ? base::keep_gain(problem.dropout) : 0;
       const double gradient = keep * signed_d_p - delta;
       pairs_.push_back({key, signed_dot, p * keep, p, gradient, p * gradient, std::fabs(slope)});
       m_.column = std::max(m_.column, column_[key] += p);
@@ -322,14 +340,16 @@ double largest_bound(const std::vector<Rounding>& all, Rounds rounds, bool indep
 
 }  // namespace
 
-// The derivation. A score is a sum of magnitude at most A = c·Σ|q||k| plus what is added; computed in f32 it is off by at
-// most about u·A (the sums behind it are short against their bound, and the plain method, of which twice is allowed, has
-// the same error), so a probability is off by a relative u·(2 + A): the 2 is for exp and the division.
+// The derivation. A score is a sum of magnitude at most A = c·Σ|q||k| plus what is added; computed in f32 it is off by
+// at most about u·A (the sums behind it are short against their bound, and the plain method, of which twice is allowed,
+// has the same error), so a probability is off by a relative u·(2 + A): the 2 is for exp and the division.
 //   o      = Σ p·v:            u·(2 + A)·max|v|·gain, gain = 1/(1 − dropout)
-//   maxima, lse: one score, with no others to average its error out. Rounding errors of a sum of n terms behave as a random
-//                              walk (Higham and Mary, 2019): u·√n·A in place of u·A; lse and p_max add their own roundings
-// Backward computes p = e^{s − lse} from an lse that was stored in f32 and subtracts it in f32: u·|lse| twice more, so there
-// B = A + 2·|lse|.
+//   maxima, lse: one score, with no others to average its error out. Rounding errors of a sum of n terms behave as a
+//   random
+//                              walk (Higham and Mary, 2019): u·√n·A in place of u·A; lse and p_max add their own
+//                              roundings
+// Backward computes p = e^{s − lse} from an lse that was stored in f32 and subtracts it in f32: u·|lse| twice more, so
+// there B = A + 2·|lse|.
 //   dV     = Σ_rows p·dO:      u·(2 + B)·max|dO|·gain·column, column = largest Σ_rows p of a key
 //   dS     = p·(dP − D):       u·(4 + B)·M·p, E = gain·max Σ|dO||v| bounds |dP| and |dO·o|, M = 2E + max|dLSE|
 //   dQ     = c·Σ_keys dS·k:    c·max|k| times that (the p of a row sum to 1)
@@ -337,19 +357,24 @@ double largest_bound(const std::vector<Rounding>& all, Rounds rounds, bool indep
 //   dc     = Σ dS·(q·k):       max Σ|q||k|·rows times that (p of a row sum to 1); what c is made of: times max |dc/d…|
 //   dbias  = Σ dS:             times the number of rows that share an element
 //   dz     = Σ_rows p_sink·D:  rows times u·(4 + B)·M
-// So much for f32, where worst cases of all factors at once are still small. Rounding to a storage dtype of 8 or 11 bits is not, so what it does is added up
-// term by term, with the exact p, dP and D of each pair (`Walk`: at most the sum of the shares h·|term|, h = half an ulp, and at most kWalk times the root of
-// the sum of their squares; where c is 0 all probabilities of a row are the same, so are their roundings, and only the sum counts):
-//   o as it is stored, which backward reads: D_i = Σ_d dO·o is off by e_i, shares h·dO_d·o_d; it reaches dQ_i as c·e_i·Σ_j p·k_j, with the sign of the keys, dK_j as
-//                              shares c·p_ij·q_i·e_i of the rows, dc as e_i·Σ_j p·(q·k), dz as p_sink·e_i, an element of dbias as p·e_i
+// So much for f32, where worst cases of all factors at once are still small. Rounding to a storage dtype of 8 or 11
+// bits is not, so what it does is added up term by term, with the exact p, dP and D of each pair (`Walk`: at most the
+// sum of the shares h·|term|, h = half an ulp, and at most kWalk times the root of the sum of their squares; where c is
+// 0 all probabilities of a row are the same, so are their roundings, and only the sum counts):
+//   o as it is stored, which backward reads: D_i = Σ_d dO·o is off by e_i, shares h·dO_d·o_d; it reaches dQ_i as
+//   c·e_i·Σ_j p·k_j, with the sign of the keys, dK_j as
+//                              shares c·p_ij·q_i·e_i of the rows, dc as e_i·Σ_j p·(q·k), dz as p_sink·e_i, an element
+//                              of dbias as p·e_i
 //   probabilities in forward (`Rounds::weights`): o_i has shares h·p_ij·v_j, and e_i besides h·p_ij·dP_ij
-//   probabilities and dS in backward (`Rounds::backward`): dV_j has shares h·p_ij·dO_i; dS is off by h for p and by h again before dQ and dK, two
+//   probabilities and dS in backward (`Rounds::backward`): dV_j has shares h·p_ij·dO_i; dS is off by h for p and by h
+//   again before dQ and dK, two
 //                              shares of h·|dS| each, times c·k_j of the keys in dQ_i, c·q_i of the rows in dK_j
-// Below f16's smallest normal number h is an absolute half step instead, of p, which |dP − D| multiplies, and of dS; where heads that read
-// the same keys have scales of their own, dS is rounded after the ratio to the largest of them, so its step is as many times as large.
-// An element of a row takes the largest element of what is summed; the norm takes its length, and strays from what is expected of it as its largest independent
-// part does (`NormWalk`: a row of o or dQ; a key of dV or dK, and of dK what one row's D does to all keys).
-// Each result is then rounded to the storage dtype: half an ulp of the element, and f16's smallest step; in the norm half an ulp of it over √3, and kWalk times
+// Below f16's smallest normal number h is an absolute half step instead, of p, which |dP − D| multiplies, and of dS;
+// where heads that read the same keys have scales of their own, dS is rounded after the ratio to the largest of them,
+// so its step is as many times as large. An element of a row takes the largest element of what is summed; the norm
+// takes its length, and strays from what is expected of it as its largest independent part does (`NormWalk`: a row of o
+// or dQ; a key of dV or dK, and of dK what one row's D does to all keys). Each result is then rounded to the storage
+// dtype: half an ulp of the element, and f16's smallest step; in the norm half an ulp of it over √3, and kWalk times
 // that of the largest element.
 static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Rounds rounds) {
   const Shape& s = c.shape;
@@ -364,7 +389,8 @@ static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Ro
   double bias_stored = 0;
   if (c.bias.tensor().count() > 0) {
     const ConstTensor bias = c.bias.tensor();
-    sharing = static_cast<double>(s.batch * s.heads_q * s.len_q) / static_cast<double>(bias.shape[0] * bias.shape[1] * bias.shape[2]);
+    sharing = static_cast<double>(s.batch * s.heads_q * s.len_q) /
+              static_cast<double>(bias.shape[0] * bias.shape[1] * bias.shape[2]);
     bias_stored = half_ulp(bias.dtype) * largest(exact.d_bias) + (bias.dtype == DType::kF16 ? 0x1p-25 : 0);
   }
   const double tiny = s.dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
@@ -392,7 +418,8 @@ static Floors floors(const Case& c, const Result& exact, const Magnitudes& m, Ro
   f.d_scale = m.slopes.rule * d_c + kU * largest(exact.d_scale);
   f.d_log_n_gain = m.slopes.log_n_gain * d_c + kU * largest(exact.d_log_n_gain);
   f.d_log_n_offset = m.slopes.log_n_offset * d_c + kU * largest(exact.d_log_n_offset);
-  const bool one_key = c.bias.tensor().count() == 0 || c.bias.tensor().shape[3] > 1 || s.len_kv <= 1;  // else an element sums up rows
+  const bool one_key =
+      c.bias.tensor().count() == 0 || c.bias.tensor().shape[3] > 1 || s.len_kv <= 1;  // else an element sums up rows
   f.d_bias = sharing * (d_s + (one_key ? m.one_pair : m.one_row).of(rounds).bound(m.independent)) + bias_stored;
   f.d_sink = m.rows * d_s + largest_bound(m.d_z, rounds, m.independent) + kU * largest(exact.d_sink);
   return f;
@@ -417,7 +444,8 @@ Distance distance(const std::vector<double>& x, const std::vector<double>& exact
   Distance d;
   d.comparable = x.size() == exact.size();
   for (std::size_t i = 0; i < x.size() && d.comparable; ++i) {
-    if (std::isfinite(exact[i]) && std::isfinite(x[i])) d.error = std::max(d.error, std::fabs(x[i] - exact[i])), d.squares += (x[i] - exact[i]) * (x[i] - exact[i]);
+    if (std::isfinite(exact[i]) && std::isfinite(x[i]))
+      d.error = std::max(d.error, std::fabs(x[i] - exact[i])), d.squares += (x[i] - exact[i]) * (x[i] - exact[i]);
     else d.comparable = same_kind(x[i], exact[i]);
   }
   return d;
@@ -439,18 +467,28 @@ void Yardstick::each(const Result& fast, const Visit& visit) const {
     const char* name;
     std::vector<double> Result::*member;
     double floor;
-  } numbers[] = {{"lse", &Result::lse, f.lse},          {"raw_max", &Result::raw_max, f.raw_max}, {"score_max", &Result::score_max, f.score_max},
-                 {"p_max", &Result::p_max, f.p_max},    {"d_scale", &Result::d_scale, f.d_scale}, {"d_bias", &Result::d_bias, f.d_bias},
-                 {"d_sink", &Result::d_sink, f.d_sink}, {"d_log_n_gain", &Result::d_log_n_gain, f.d_log_n_gain}, {"d_log_n_offset", &Result::d_log_n_offset, f.d_log_n_offset}};
+  } numbers[] = {{"lse", &Result::lse, f.lse},
+                 {"raw_max", &Result::raw_max, f.raw_max},
+                 {"score_max", &Result::score_max, f.score_max},
+                 {"p_max", &Result::p_max, f.p_max},
+                 {"d_scale", &Result::d_scale, f.d_scale},
+                 {"d_bias", &Result::d_bias, f.d_bias},
+                 {"d_sink", &Result::d_sink, f.d_sink},
+                 {"d_log_n_gain", &Result::d_log_n_gain, f.d_log_n_gain},
+                 {"d_log_n_offset", &Result::d_log_n_offset, f.d_log_n_offset}};
   for (const auto& part : numbers) {
-    const Distance ours = distance(fast.*part.member, exact_.*part.member), theirs = distance(plain_.*part.member, exact_.*part.member);
+    const Distance ours = distance(fast.*part.member, exact_.*part.member),
+                   theirs = distance(plain_.*part.member, exact_.*part.member);
     visit(part.name, ours.comparable, ours.error, (theirs.comparable ? 2 * theirs.error : 0) + part.floor);
   }
   const struct {
     const char *name, *norm;
     std::vector<double> Result::*member;
     const RowFloors& floor;
-  } tensors[] = {{"o", "norm of o", &Result::o, f.o_rows}, {"d_q", "norm of d_q", &Result::d_q, f.d_q_rows}, {"d_k", "norm of d_k", &Result::d_k, f.d_k_rows}, {"d_v", "norm of d_v", &Result::d_v, f.d_v_rows}};
+  } tensors[] = {{"o", "norm of o", &Result::o, f.o_rows},
+                 {"d_q", "norm of d_q", &Result::d_q, f.d_q_rows},
+                 {"d_k", "norm of d_k", &Result::d_k, f.d_k_rows},
+                 {"d_v", "norm of d_v", &Result::d_v, f.d_v_rows}};
   const double stored = half_ulp(dtype_);
   for (const auto& part : tensors) {
     const std::vector<double>&x = fast.*part.member, &y = exact_.*part.member;
@@ -461,13 +499,16 @@ void Yardstick::each(const Result& fast, const Visit& visit) const {
     for (std::size_t i = 0; ours.comparable && i < y.size(); ++i) {
       if (!std::isfinite(y[i])) continue;
       norm += y[i] * y[i];
-      const double may = plain + part.floor.every + part.floor.row[i / dim] + stored * std::fabs(y[i]), error = std::fabs(x[i] - y[i]);
+      const double may = plain + part.floor.every + part.floor.row[i / dim] + stored * std::fabs(y[i]),
+                   error = std::fabs(x[i] - y[i]);
       if (error * allowed > worst * may || !(error <= may)) worst = error, allowed = may;
     }
     visit(part.name, ours.comparable, worst, allowed);
     const double count = std::sqrt(static_cast<double>(y.size()));
-    const double floor = count * part.floor.every + part.floor.norm + stored * (std::sqrt(norm / 3) + kWalk * largest(y));
-    visit(part.norm, ours.comparable, std::sqrt(ours.squares), (theirs.comparable ? 2 * std::sqrt(theirs.squares) : 0) + floor);
+    const double floor =
+        count * part.floor.every + part.floor.norm + stored * (std::sqrt(norm / 3) + kWalk * largest(y));
+    visit(part.norm, ours.comparable, std::sqrt(ours.squares),
+          (theirs.comparable ? 2 * std::sqrt(theirs.squares) : 0) + floor);
   }
 }
 

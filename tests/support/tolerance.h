@@ -1,5 +1,6 @@
 // How wrong a kernel may be: at most twice as wrong as the plain method in the same dtype, plus the rounding it cannot
-// avoid; in the largest element of each result, and in the norm of each tensor. The floors are derived from the problem, never typed.
+// avoid; in the largest element of each result, and in the norm of each tensor. The floors are derived from the
+// problem, never typed.
 #pragma once
 
 #include <string>
@@ -53,7 +54,8 @@ class Yardstick {
   const Result& exact() const { return exact_; }
 
  private:
-  /// Calls visit(name, error, allowed) for every part and every rule; `comparable` is false where one is finite and the other is not.
+  /// Calls visit(name, error, allowed) for every part and every rule; `comparable` is false where one is finite and the
+  /// other is not.
   template <class Visit>
   void each(const Result& fast, const Visit& visit) const;
 

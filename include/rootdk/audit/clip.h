@@ -24,7 +24,7 @@ struct Observed {
 
 struct ClippedHead {
   Observed observed;
-  double gamma = 1;    ///< τ over the observed maximum
+  double gamma = 1;                    ///< τ over the observed maximum
   double on_queries = 1, on_keys = 1;  ///< what W_q, b_q and W_k, b_k (or the gains of QK-norm) were multiplied by
 };
 
@@ -34,17 +34,19 @@ struct Clip {
 };
 
 struct Clipped {
-  std::vector<ClippedHead> heads;     ///< those with γ < 1
-  std::vector<std::string> tensors;   ///< those that differ from the original
+  std::vector<ClippedHead> heads;    ///< those with γ < 1
+  std::vector<std::string> tensors;  ///< those that differ from the original
 };
 
-/// Writes the corrected copy to `out`, which appears whole or not at all. Where query heads share their keys all of γ goes to the
-/// queries. A checkpoint of one safetensors file only; nothing is ever changed in place.
-ROOTDK_API Clipped clip_checkpoint(const checkpoint::Checkpoint& checkpoint, const Model& model, std::span<const Observed> observed,
-                                   const Clip& clip, const std::filesystem::path& out);
+/// Writes the corrected copy to `out`, which appears whole or not at all. Where query heads share their keys all of γ
+/// goes to the queries. A checkpoint of one safetensors file only; nothing is ever changed in place.
+ROOTDK_API Clipped clip_checkpoint(const checkpoint::Checkpoint& checkpoint, const Model& model,
+                                   std::span<const Observed> observed, const Clip& clip,
+                                   const std::filesystem::path& out);
 
-/// Maxima that were observed elsewhere, as JSON: [[head 0, head 1, …] of layer 0, …], or {"layers": [{"layer": 0, "max_raw": […]}, …]} with an
-/// optional "kind" for models that have several. null is a head that nothing is known of. Refuses what does not fit the model.
+/// Maxima that were observed elsewhere, as JSON: [[head 0, head 1, …] of layer 0, …], or {"layers": [{"layer": 0,
+/// "max_raw": […]}, …]} with an optional "kind" for models that have several. null is a head that nothing is known of.
+/// Refuses what does not fit the model.
 ROOTDK_API std::vector<Observed> observed_from_json(std::string_view text, const Model& model);
 
 /// From Audit::layers[…].heads[…].measured. Refuses an audit without inputs.

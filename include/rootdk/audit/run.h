@@ -1,7 +1,9 @@
-// Runs a model on tokens, through the engine, and keeps what every head's scores did. f32 throughout, so the last hidden state
-// is what other frameworks get in f32, to rounding. The numbers do not depend on how many threads there are.
+// Runs a model on tokens, through the engine, and keeps what every head's scores did. f32 throughout, so the last
+// hidden state is what other frameworks get in f32, to rounding. The numbers do not depend on how many threads there
+// are.
 //
-// In memory are the weights of one half of a layer (attention or MLP), a few [tokens, width], and q, k and v of all tokens.
+// In memory are the weights of one half of a layer (attention or MLP), a few [tokens, width], and q, k and v of all
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +18,22 @@
 
 namespace rootdk::audit {
 
-/// What a model is run on: ids of tokens, or what enters its first block. Sequences of one length, without padding; they do not
-/// see each other.
+/// What a model is run on: ids of tokens, or what enters its first block. Sequences of one length, without padding;
+/// they do not see each other.
 struct RunInput {
   std::int64_t sequences = 0, length = 0;
-  std::vector<std::int64_t> ids = {};    ///< [sequences, length], or …
-  std::vector<float> embeddings = {};    ///< … [sequences, length, width]: positions added, the embedding's norm behind them
-  std::int64_t width = 0;                ///< of embeddings
+  std::vector<std::int64_t> ids = {};  ///< [sequences, length], or …
+  std::vector<float> embeddings =
+      {};                  ///< … [sequences, length, width]: positions added, the embedding's norm behind them
+  std::int64_t width = 0;  ///< of embeddings
 };
 
 /// An .npy of whole numbers, [tokens] or [sequences, tokens].
 ROOTDK_API RunInput read_tokens(const std::filesystem::path& path);
 
-/// Random ids, all of the vocabulary equally likely, the same for the same numbers. They are no text, but go the way that tokens go: spreads of trained
-/// models come out far nearer than without running them (docs/audit.md). Length 0: 256, or the model's context where that is shorter.
+/// Random ids, all of the vocabulary equally likely, the same for the same numbers. They are no text, but go the way
+/// that tokens go: spreads of trained models come out far nearer than without running them (docs/audit.md). Length 0:
+/// 256, or the model's context where that is shorter.
 ROOTDK_API RunInput random_tokens(const Model& model, std::int64_t sequences = 4, std::int64_t length = 0);
 
 /// An .npy [tokens, width] or [sequences, tokens, width].
@@ -47,12 +51,13 @@ struct Run {
   bool complete = true;                        ///< false: stopped before the last layer
 };
 
-/// The most memory that a run will take, in bytes, beside what `input` holds: of weights and activations, which is nearly all of
-/// it. The model has a network.
+/// The most memory that a run will take, in bytes, beside what `input` holds: of weights and activations, which is
+/// nearly all of it. The model has a network.
 ROOTDK_API std::int64_t bytes_to_run(const Model& model, const RunInput& input);
 
-/// Refuses a model without a network, with Model::why_not_run; ids that are not in the vocabulary; sequences that are longer than
-/// the model's context or its table of positions.
-ROOTDK_API Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input, const RunOptions& options = {});
+/// Refuses a model without a network, with Model::why_not_run; ids that are not in the vocabulary; sequences that are
+/// longer than the model's context or its table of positions.
+ROOTDK_API Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input,
+                   const RunOptions& options = {});
 
 }  // namespace rootdk::audit

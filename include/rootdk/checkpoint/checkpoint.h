@@ -1,12 +1,13 @@
 // The weights of a model, whatever they came in: safetensors (one file, shards, an index), GGUF, .npz, .npy.
 //
-// Files are taken as hostile. Opening reads headers only, checks all of it, every size and offset included, and refuses with one
-// message that names the file, the byte and what is wrong. Memory grows with the headers and with what is asked for, never
-// with a number that a file claims.
+// Files are taken as hostile. Opening reads headers only, checks all of it, every size and offset included, and refuses
+// with one message that names the file, the byte and what is wrong. Memory grows with the headers and with what is
+// asked for, never with a number that a file claims.
 //
 // A file may change while it is open; what is promised then:
 // - read_f32, read_f64 and read_i64 go through read(2) and refuse when the file has become shorter;
-// - view and bytes are mapped memory, and so are headers while a file is being opened and arrays in its metadata: touching a
+// - view and bytes are mapped memory, and so are headers while a file is being opened and arrays in its metadata:
+// touching a
 //   part that has been cut off ends in SIGBUS, as with any mapped file;
 // - numbers may be a mixture of old and new, but nothing outside the file's own bytes is ever read.
 #pragma once
@@ -31,18 +32,19 @@ namespace rootdk::checkpoint {
 enum class Format : std::uint8_t { kSafetensors, kGguf, kNpy, kNpz };
 
 struct OpenOptions {
-  /// Whether shards may be symbolic links that lead out of their directory. Links into the blobs of a Hugging Face cache are
-  /// always followed, and so is the path you give.
+  /// Whether shards may be symbolic links that lead out of their directory. Links into the blobs of a Hugging Face
+  /// cache are always followed, and so is the path you give.
   bool follow_links = false;
 };
 
 /// A handle; copies share the files. Everything is const and may be called from several threads.
 class ROOTDK_API Checkpoint {
  public:
-  /// `path` is a .safetensors, .gguf, .npz or .npy file, a *.safetensors.index.json, or a directory. Of a directory the first of
-  /// these is taken: model.safetensors.index.json, the only *.safetensors.index.json, model.safetensors, the shards
-  /// *-00001-of-0000N.safetensors, the only *.safetensors, the shards *-00001-of-0000N.gguf, the only *.gguf, the only *.npz.
-  /// A file without one of these endings is known by its first bytes. One shard by itself is one file.
+  /// `path` is a .safetensors, .gguf, .npz or .npy file, a *.safetensors.index.json, or a directory. Of a directory the
+  /// first of these is taken: model.safetensors.index.json, the only *.safetensors.index.json, model.safetensors, the
+  /// shards
+  /// *-00001-of-0000N.safetensors, the only *.safetensors, the shards *-00001-of-0000N.gguf, the only *.gguf, the only
+  /// *.npz. A file without one of these endings is known by its first bytes. One shard by itself is one file.
   static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options = {});
 
   Format format() const;

@@ -16,7 +16,21 @@ class Source;
 struct MetadataValue;
 
 /// Numbered as in GGUF.
-enum class ValueType : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
+enum class ValueType : std::uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
 
 /// An array stays in the file until its values are asked for: a vocabulary can have millions. Keeps its file open.
 class ROOTDK_API MetadataArray {
@@ -37,8 +51,8 @@ class ROOTDK_API MetadataArray {
   std::uint64_t offset_;
 };
 
-/// Whole numbers are held in 64 bits, with or without sign as the file has them; f32 is widened. Strings are bytes: files do not
-/// always keep to UTF-8 here.
+/// Whole numbers are held in 64 bits, with or without sign as the file has them; f32 is widened. Strings are bytes:
+/// files do not always keep to UTF-8 here.
 struct MetadataValue {
   ValueType type = ValueType::kString;
   std::variant<std::string, bool, std::uint64_t, std::int64_t, double, MetadataArray> value;

@@ -24,8 +24,10 @@ ROOTDK_API NpyArray<double> read_npy_f64(const std::filesystem::path& path);
 ROOTDK_API NpyArray<std::int64_t> read_npy_i64(const std::filesystem::path& path);
 
 /// Version 1.0, C order. All or nothing, as write_safetensors.
-ROOTDK_API void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape, std::span<const float> values);
-ROOTDK_API void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape, std::span<const double> values);
+ROOTDK_API void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape,
+                          std::span<const float> values);
+ROOTDK_API void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape,
+                          std::span<const double> values);
 ROOTDK_API void write_npy(const std::filesystem::path& path, std::span<const std::int64_t> shape,
                           std::span<const std::int64_t> values);
 

@@ -28,8 +28,9 @@ NewTensor new_tensor(std::string name, std::vector<std::int64_t> shape, std::spa
   return {std::move(name), kEncodingOf<T>, std::move(shape), std::as_bytes(values)};
 }
 
-/// All or nothing: the file is written beside `path` under another name, brought to the disk, then renamed. On any failure, a
-/// full disk included, `path` is what it was and the other file is gone. The same input gives the same bytes.
+/// All or nothing: the file is written beside `path` under another name, brought to the disk, then renamed. On any
+/// failure, a full disk included, `path` is what it was and the other file is gone. The same input gives the same
+/// bytes.
 ROOTDK_API void write_safetensors(const std::filesystem::path& path, std::span<const NewTensor> tensors,
                                   const std::map<std::string, std::string>& metadata = {});
 

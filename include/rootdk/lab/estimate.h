@@ -7,7 +7,8 @@
 
 namespace rootdk::lab {
 
-/// A mean over independent batches with its 95 % interval: Student's t with one degree of freedom less than there are batches.
+/// A mean over independent batches with its 95 % interval: Student's t with one degree of freedom less than there are
+/// batches.
 struct Estimate {
   double value = 0;
   double standard_error = 0;
@@ -17,7 +18,8 @@ struct Estimate {
 /// At least two batches.
 ROOTDK_API Estimate estimate(std::span<const double> batches);
 
-/// The t that a Student variable of so many degrees of freedom (at least 1) stays within, up and down, with probability `share`.
+/// The t that a Student variable of so many degrees of freedom (at least 1) stays within, up and down, with probability
+/// `share`.
 ROOTDK_API double student_bound(int degrees, double share = 0.95);
 
 }  // namespace rootdk::lab

@@ -1,4 +1,5 @@
-// One row of scores, step by step: what each rule divides by, the exponentials, softmax, and the gradient that gets through.
+// One row of scores, step by step: what each rule divides by, the exponentials, softmax, and the gradient that gets
+// through.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // What a backward pass brings to the scores, to Q and to K, by rule and d_k: means, quantiles and tails.
 //
-// q, k and v are standard normal, and so is the gradient of the output over √dim_v, so that every probability receives a gradient
-// of unit variance. Then the expected squared gradient at a row's scores is ‖J‖², J being softmax's Jacobian.
+// q, k and v are standard normal, and so is the gradient of the output over √dim_v, so that every probability receives
+// a gradient of unit variance. Then the expected squared gradient at a row's scores is ‖J‖², J being softmax's
+// Jacobian.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Real projections: normalised inputs through W_q and W_k as initialisers make them, what the scores then spread by, and the
-// divisor that would have been right.
+// Real projections: normalised inputs through W_q and W_k as initialisers make them, what the scores then spread by,
+// and the divisor that would have been right.
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,10 @@ struct InitialisationRow {
   std::string init;
   std::int64_t width = 0, dk = 0;
   double weight_std = 0;
-  double predicted = 0;      ///< standard deviation of q·k, from weight_std alone: the divisor that gives unit variance
-  double from_weights = 0;   ///< root of the mean over heads of what rootdk::theory computes from the very weights
-  Estimate variance;         ///< of q·k within rows, as measured
-  double measured = 0;       ///< its root
+  double predicted = 0;     ///< standard deviation of q·k, from weight_std alone: the divisor that gives unit variance
+  double from_weights = 0;  ///< root of the mean over heads of what rootdk::theory computes from the very weights
+  Estimate variance;        ///< of q·k within rows, as measured
+  double measured = 0;      ///< its root
   double after_sqrt_dk = 0;  ///< measured/√d_k: the spread softmax sees under 1/√d_k; 1 where that rule is right
 };
 

@@ -1,5 +1,5 @@
-// Soft or frozen: entropy, largest probability and tr J over d_k × keys under each rule, measured by the fused kernel and
-// computed by quadrature, with the line d_k = 2 ln n between the two phases of unscaled attention.
+// Soft or frozen: entropy, largest probability and tr J over d_k × keys under each rule, measured by the fused kernel
+// and computed by quadrature, with the line d_k = 2 ln n between the two phases of unscaled attention.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Saturation and rounding, told apart: the same scores kept in f64, f32, f16 and bf16 under each rule.
 //
-// The product is exact (double), and softmax itself is computed in double; what a dtype touches is what a plain implementation
-// stores: q·k, the score c·q·k, and the probability. So what f64 shows, too, is not rounding.
+// The product is exact (double), and softmax itself is computed in double; what a dtype touches is what a plain
+// implementation stores: q·k, the score c·q·k, and the probability. So what f64 shows, too, is not rounding.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,11 @@ struct PrecisionPoint {
   double p_max = 0;       ///< mean over rows
   double almost_one = 0;  ///< share of rows with p_max > 0.99
   // Rounding: what the dtype did.
-  double overflow_raw = 0;   ///< share of q·k beyond the dtype's largest number
-  double overflow_rows = 0;  ///< share of rows with such a score after scaling: softmax of them is no number; they are left out
-  double score_error = 0;    ///< root mean square of (stored score − score), over the scores that did not overflow
-  double p_error = 0;        ///< mean over rows of ½Σ|stored p − p|: 0 none, 1 all weight in the wrong place
+  double overflow_raw = 0;  ///< share of q·k beyond the dtype's largest number
+  double overflow_rows =
+      0;  ///< share of rows with such a score after scaling: softmax of them is no number; they are left out
+  double score_error = 0;  ///< root mean square of (stored score − score), over the scores that did not overflow
+  double p_error = 0;      ///< mean over rows of ½Σ|stored p − p|: 0 none, 1 all weight in the wrong place
   double signal_bits =
       0;  ///< log₂ of (spread of p within rows / root mean square error of the stored p): bits that tell keys apart
 };

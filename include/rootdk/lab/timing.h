@@ -1,5 +1,5 @@
-// Forward at a few shapes, timed beside the multiply-add peak of the same threads. A first look: ./run bench has the peers, the
-// pairing and the spread that a claim needs.
+// Forward at a few shapes, timed beside the multiply-add peak of the same threads. A first look: ./run bench has the
+// peers, the pairing and the spread that a claim needs.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The law Var(q·k) = d_k, measured: by how the components are distributed, what breaks it, where its d_k terms come from, and
-// what dividing does to a variance.
+// The law Var(q·k) = d_k, measured: by how the components are distributed, what breaks it, where its d_k terms come
+// from, and what dividing does to a variance.
 #pragma once
 
 #include <array>
@@ -18,13 +18,15 @@ enum class Component : std::uint8_t {
   kNormal,
   kUniform,     ///< on ±√3
   kRademacher,  ///< ±1
-  kStudentT5,   ///< Student's t with 5 degrees of freedom, over √(5/3): heavy tails, the fourth moment is 9, the sixth infinite
+  kStudentT5,  ///< Student's t with 5 degrees of freedom, over √(5/3): heavy tails, the fourth moment is 9, the sixth
+               ///< infinite
 };
 ROOTDK_API std::string_view name_of(Component component);
 
 struct VarianceOptions {
   std::vector<std::int64_t> dk = {1, 4, 16, 64, 128, 256, 512};
-  std::vector<Component> components = {Component::kNormal, Component::kUniform, Component::kRademacher, Component::kStudentT5};
+  std::vector<Component> components = {Component::kNormal, Component::kUniform, Component::kRademacher,
+                                       Component::kStudentT5};
   std::int64_t pairs = 1'000'000;   ///< of vectors; shorter vectors are the beginnings of longer ones
   double sigma_q = 1, sigma_k = 1;  ///< standard deviation of a component
   double mean = 0;                  ///< of every component of q and of k
@@ -32,7 +34,8 @@ struct VarianceOptions {
   std::uint64_t seed = 1;
 };
 
-/// Var(q·k) = (σ_q²σ_k²)·(d + d(d−1)ρ²) + μ²(σ_q² + σ_k²)·(d + d(d−1)ρ): tr(Σ_qΣ_k) + μ_qᵀΣ_kμ_q + μ_kᵀΣ_qμ_k written out.
+/// Var(q·k) = (σ_q²σ_k²)·(d + d(d−1)ρ²) + μ²(σ_q² + σ_k²)·(d + d(d−1)ρ): tr(Σ_qΣ_k) + μ_qᵀΣ_kμ_q + μ_kᵀΣ_qμ_k written
+/// out.
 ROOTDK_API double expected_variance(const VarianceOptions& options, std::int64_t dk);
 
 struct VarianceRow {
@@ -47,8 +50,8 @@ struct VarianceRow {
   double after_dk = 0;                 ///< … and by d_k
 };
 
-/// How the intervals of the variance were found. Either way they are ±1.96·√(κ₄/N + 2κ₂²/(N − 1)), the exact standard error of a
-/// sample variance of N values with cumulants κ.
+/// How the intervals of the variance were found. Either way they are ±1.96·√(κ₄/N + 2κ₂²/(N − 1)), the exact standard
+/// error of a sample variance of N values with cumulants κ.
 enum class IntervalFrom : std::uint8_t {
   kKnownMoments,     ///< κ from the moments of the components, which are known: no tail has to be estimated
   kMeasuredMoments,  ///< κ from the sample; for correlated components
@@ -57,9 +60,9 @@ enum class IntervalFrom : std::uint8_t {
 /// How many q·k lie where, in equal steps over ten expected standard deviations about the expected mean.
 struct ProductHistogram {
   std::int64_t dk = 0;
-  double low = 0, high = 0;          ///< where the steps begin and end
-  std::vector<std::int64_t> counts;  ///< one a step
-  std::int64_t below = 0, above = 0; ///< beyond the steps
+  double low = 0, high = 0;           ///< where the steps begin and end
+  std::vector<std::int64_t> counts;   ///< one a step
+  std::int64_t below = 0, above = 0;  ///< beyond the steps
 };
 
 /// (q₁k₁ + q₂k₂ + q₃k₃)² written out: the mean of qᵢkᵢ·qⱼkⱼ.

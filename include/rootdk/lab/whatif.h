@@ -61,7 +61,7 @@ struct WhatifRow {
   std::string name, description;
   std::optional<double> factor;  ///< c, where it is one number
   WhatifNumbers all;
-  std::vector<WhatifNumbers> heads;     ///< one per query head, over the batch
+  std::vector<WhatifNumbers> heads;  ///< one per query head, over the batch
   std::optional<double> output_change;  ///< ‖o − o′‖/‖o′‖, o′ being that of the first treatment; with v only
 };
 

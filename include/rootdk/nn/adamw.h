@@ -1,5 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019): steps of about the learning rate in every component, whatever its gradient's size, and
-// weights of matrices pulled towards zero apart from that.
+// AdamW (Loshchilov & Hutter 2019): steps of about the learning rate in every component, whatever its gradient's size,
+// and weights of matrices pulled towards zero apart from that.
 //
 //   m ← β₁m + (1−β₁)g    v ← β₂v + (1−β₂)g²
 //   w ← w − rate·(weight_decay·w + m̂/(√v̂ + ε)),   m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ)
@@ -16,7 +16,7 @@ namespace rootdk::nn {
 
 struct AdamWOptions {
   double beta1 = 0.9;
-  double beta2 = 0.95;         ///< nearer to 1 averages gradients' squares longer
+  double beta2 = 0.95;  ///< nearer to 1 averages gradients' squares longer
   double epsilon = 1e-8;
   double weight_decay = 0.01;  ///< of matrices only
 };

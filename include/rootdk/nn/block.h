@@ -33,13 +33,13 @@ using Block = BasicBlock<float>;
 /// What forward keeps for backward. Row-major [rows, width] unless said otherwise.
 template <class T>
 struct BasicBlockSaved {
-  BasicSequence<const T> x;             ///< not copied
-  std::vector<T> normed, inverse_rms;   ///< of x; inverse_rms is [rows]
+  BasicSequence<const T> x;            ///< not copied
+  std::vector<T> normed, inverse_rms;  ///< of x; inverse_rms is [rows]
   BasicAttentionSaved<T> attention;
   std::vector<T> middle;
   std::vector<T> mlp_normed, mlp_inverse_rms;
   BasicMlpSaved<T> mlp;
-  Stats stats;                          ///< what the scores did, per sequence and head
+  Stats stats;  ///< what the scores did, per sequence and head
 };
 
 /// x and y are [batch, length, width] and do not overlap.

@@ -14,7 +14,7 @@ template <class T>
 struct BasicEmbedding {
   std::int64_t vocabulary = 0;  ///< tokens are 0 … vocabulary − 1
   std::int64_t width = 0;
-  std::vector<T> weight;        ///< [vocabulary, width]
+  std::vector<T> weight;  ///< [vocabulary, width]
 
   BasicEmbedding() = default;
 
@@ -29,6 +29,7 @@ ROOTDK_API void apply(const BasicEmbedding<T>& embedding, std::span<const std::i
 
 /// Each token's row of the gradient gets its d_x added, tokens ascending.
 template <class T>
-ROOTDK_API void backward_parameters(std::span<const std::int32_t> tokens, Values<const T> d_x, BasicEmbedding<T>& gradients);
+ROOTDK_API void backward_parameters(std::span<const std::int32_t> tokens, Values<const T> d_x,
+                                    BasicEmbedding<T>& gradients);
 
 }  // namespace rootdk::nn

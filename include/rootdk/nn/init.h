@@ -1,8 +1,8 @@
-// Initialisers. The scale 1/√d_k is right only for q and k of unit variance, and that is decided here: an initialiser of
-// standard deviation σ_w turns D unit-variance inputs into q of variance D·σ_w², so Var(q·k) = d_k·(D·σ_w²)².
+// Initialisers. The scale 1/√d_k is right only for q and k of unit variance, and that is decided here: an initialiser
+// of standard deviation σ_w turns D unit-variance inputs into q of variance D·σ_w², so Var(q·k) = d_k·(D·σ_w²)².
 //
-// Numbers come from Philox4x32-10 and Box–Muller in double: element i is a pure function of (seed, stream, i), the same on
-// every machine up to the last bit of its libm.
+// Numbers come from Philox4x32-10 and Box–Muller in double: element i is a pure function of (seed, stream, i), the same
+// on every machine up to the last bit of its libm.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace rootdk::nn {
 
-/// Inputs that feed one output, and outputs that one input feeds. Given apart from the array's shape because a projection
-/// stored packed (W_q, W_k, W_v as one 3D×D matrix) has fans {D, 3D} for all of its parts.
+/// Inputs that feed one output, and outputs that one input feeds. Given apart from the array's shape because a
+/// projection stored packed (W_q, W_k, W_v as one 3D×D matrix) has fans {D, 3D} for all of its parts.
 struct Fans {
   std::int64_t in = 0;
   std::int64_t out = 0;
@@ -45,7 +45,9 @@ struct Init {
   static constexpr Init he_normal(double gain = 1) { return {Rule::kHe, Distribution::kNormal, gain, 1}; }
   static constexpr Init he_uniform(double gain = 1) { return {Rule::kHe, Distribution::kUniform, gain, 1}; }
   static constexpr Init normal(double std, double gain = 1) { return {Rule::kFixed, Distribution::kNormal, gain, std}; }
-  static constexpr Init uniform(double std, double gain = 1) { return {Rule::kFixed, Distribution::kUniform, gain, std}; }
+  static constexpr Init uniform(double std, double gain = 1) {
+    return {Rule::kFixed, Distribution::kUniform, gain, std};
+  }
 
   /// Of the numbers it draws. Throws if the rule needs a fan that is not positive.
   ROOTDK_API double standard_deviation(const Fans& fans) const;

@@ -38,8 +38,8 @@ ROOTDK_API BasicLinear<T> zeros_like(const BasicLinear<T>& layer);
 /// Whether a result replaces what was there or is added to it.
 enum class Write : std::uint8_t { kReplace, kAdd };
 
-// Below, x is [rows, in] and y is [rows, out], row-major and not overlapping; rows is what x or d_y holds. Every element
-// is one sum over a fixed axis in an order that depends on the sizes only: the same bits at any thread count.
+// Below, x is [rows, in] and y is [rows, out], row-major and not overlapping; rows is what x or d_y holds. Every
+// element is one sum over a fixed axis in an order that depends on the sizes only: the same bits at any thread count.
 
 /// y ← x·Wᵀ + b
 template <class T>
@@ -47,10 +47,11 @@ ROOTDK_API void apply(const BasicLinear<T>& layer, Values<const T> x, Values<T> 
 
 /// d_x ← d_y·W, or d_x ← d_x + d_y·W
 template <class T>
-ROOTDK_API void backward_input(const BasicLinear<T>& layer, Values<const T> d_y, Values<T> d_x, Write write = Write::kReplace);
+ROOTDK_API void backward_input(const BasicLinear<T>& layer, Values<const T> d_y, Values<T> d_x,
+                               Write write = Write::kReplace);
 
-/// gradients.weight ← gradients.weight + d_yᵀ·x, and the bias, if there is one, likewise. Always adds: several uses of a
-/// layer, or several small batches, gather in one gradient until set_zero().
+/// gradients.weight ← gradients.weight + d_yᵀ·x, and the bias, if there is one, likewise. Always adds: several uses of
+/// a layer, or several small batches, gather in one gradient until set_zero().
 template <class T>
 ROOTDK_API void backward_parameters(Values<const T> x, Values<const T> d_y, BasicLinear<T>& gradients);
 

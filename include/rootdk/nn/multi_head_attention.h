@@ -24,14 +24,15 @@
 namespace rootdk::nn {
 
 struct MultiHeadAttentionOptions {
-  std::int64_t width = 0;     ///< D: width of x_q and of the output
-  std::int64_t heads_q = 1;   ///< query heads; more heads of fewer dimensions cost the same
-  std::int64_t heads_kv = 0;  ///< key/value heads, a divisor of heads_q: fewer make a smaller cache (GQA; 1 is MQA); 0: heads_q
-  std::int64_t dim_qk = 0;    ///< d_k, of a query or key head; 0: width / heads_q
-  std::int64_t dim_v = 0;     ///< of a value head; 0: width / heads_q
-  std::int64_t width_kv = 0;  ///< width of x_kv, for cross-attention to something of another width; 0: width
-  bool bias_qkv = false;      ///< b_q, b_k, b_v; without rotary b_k has no effect, softmax cancels it
-  bool bias_out = false;      ///< b_o
+  std::int64_t width = 0;    ///< D: width of x_q and of the output
+  std::int64_t heads_q = 1;  ///< query heads; more heads of fewer dimensions cost the same
+  std::int64_t heads_kv =
+      0;  ///< key/value heads, a divisor of heads_q: fewer make a smaller cache (GQA; 1 is MQA); 0: heads_q
+  std::int64_t dim_qk = 0;            ///< d_k, of a query or key head; 0: width / heads_q
+  std::int64_t dim_v = 0;             ///< of a value head; 0: width / heads_q
+  std::int64_t width_kv = 0;          ///< width of x_kv, for cross-attention to something of another width; 0: width
+  bool bias_qkv = false;              ///< b_q, b_k, b_v; without rotary b_k has no effect, softmax cancels it
+  bool bias_out = false;              ///< b_o
   std::optional<Rotary> rotary = {};  ///< turn q and k by their positions; absent: positions are invisible
 };
 
@@ -52,7 +53,8 @@ using AttentionParameters = BasicAttentionParameters<float>;
 template <class T>
 ROOTDK_API BasicAttentionParameters<T> zeros_like(const BasicAttentionParameters<T>& parameters);
 
-/// Whether W_q, W_k and W_v are initialised as three matrices or as one, stacked; matters to rules that look at fan_out.
+/// Whether W_q, W_k and W_v are initialised as three matrices or as one, stacked; matters to rules that look at
+/// fan_out.
 enum class QkvFans : std::uint8_t {
   kSeparate,  ///< fan_out of each is its own
   kPacked,    ///< fan_out is the sum of the three: torch.nn.MultiheadAttention, GPT-2
@@ -82,18 +84,19 @@ using Sequence = BasicSequence<float>;
 using ConstSequence = BasicSequence<const float>;
 
 /// What forward keeps for backward, and for anyone who wants to look inside. Reuse one from step to step: memory grows
-/// once. The inputs and whatever the Problem points to are not copied: they must stay as they are until backward is done.
+/// once. The inputs and whatever the Problem points to are not copied: they must stay as they are until backward is
+/// done.
 template <class T>
 struct BasicAttentionSaved {
   Problem problem;
   Shape shape;
-  bool self = false;     ///< made by the forward with a single x
+  bool self = false;  ///< made by the forward with a single x
   BasicSequence<const T> x_q, x_kv;
-  std::vector<T> q;      ///< [batch, len_q, heads_q, dim_qk], after rotary
-  std::vector<T> k;      ///< [batch, len_kv, heads_kv, dim_qk], after rotary
-  std::vector<T> v;      ///< [batch, len_kv, heads_kv, dim_v]
-  std::vector<T> o;      ///< [batch, len_q, heads_q, dim_v]
-  std::vector<T> lse;    ///< [batch, heads_q, len_q]
+  std::vector<T> q;    ///< [batch, len_q, heads_q, dim_qk], after rotary
+  std::vector<T> k;    ///< [batch, len_kv, heads_kv, dim_qk], after rotary
+  std::vector<T> v;    ///< [batch, len_kv, heads_kv, dim_v]
+  std::vector<T> o;    ///< [batch, len_q, heads_q, dim_v]
+  std::vector<T> lse;  ///< [batch, heads_q, len_q]
 
   /// The same as the kernels see them: [batch, heads, length, dim].
   ROOTDK_API ConstTensor q_view() const;
@@ -104,13 +107,14 @@ struct BasicAttentionSaved {
 };
 using AttentionSaved = BasicAttentionSaved<float>;
 
-/// What backward writes. Each is optional; what is absent is not computed. Gradients of inputs are overwritten; gradients
-/// of anything learned (weights, biases, scale, sink) are added to what is there.
+/// What backward writes. Each is optional; what is absent is not computed. Gradients of inputs are overwritten;
+/// gradients of anything learned (weights, biases, scale, sink) are added to what is there.
 template <class T>
 struct BasicAttentionGradients {
   BasicAttentionParameters<T>* parameters = nullptr;  ///< make it with zeros_like
-  BasicSequence<T> d_x_q = {};   ///< [batch, len_q, width]; after self-attention the whole gradient of x: query, key and value paths
-  BasicSequence<T> d_x_kv = {};  ///< [batch, len_kv, width_kv]; cross-attention only
+  BasicSequence<T> d_x_q =
+      {};  ///< [batch, len_q, width]; after self-attention the whole gradient of x: query, key and value paths
+  BasicSequence<T> d_x_kv = {};   ///< [batch, len_kv, width_kv]; cross-attention only
   std::span<float> d_scale = {};  ///< one per query head: gradient of the scale rule's own factor
   std::span<float> d_sink = {};   ///< one per query head; only if the problem has a sink
   std::span<float> d_log_n_gain = {}, d_log_n_offset = {};  ///< one per query head; only if the scale has SSMax
@@ -138,8 +142,8 @@ class BasicMultiHeadAttention {
   /// Cross-attention: queries from x_q [batch, len_q, width], keys and values from x_kv [batch, len_kv, width_kv];
   /// out [batch, len_q, width] overlaps neither. Rotary positions are those of the mask: key j stands at j and query i
   /// where problem.mask.diagonal puts it (by default the last query on the last key). Without `saved` nothing is kept.
-  ROOTDK_API Stats forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv, const Sequence& out,
-                           Saved* saved = nullptr) const;
+  ROOTDK_API Stats forward(const Problem& problem, const ConstSequence& x_q, const ConstSequence& x_kv,
+                           const Sequence& out, Saved* saved = nullptr) const;
 
   /// Self-attention: queries, keys and values from one x [batch, length, width].
   ROOTDK_API Stats forward(const Problem& problem, const ConstSequence& x, const Sequence& out,

@@ -1,5 +1,5 @@
-// RMSNorm (Zhang & Sennrich 2019): every row divided by its root mean square, times a learned gain. What comes out has unit
-// variance, so that W_q and W_k of LeCun's variance give q and k of unit variance: the assumption behind 1/√d_k.
+// RMSNorm (Zhang & Sennrich 2019): every row divided by its root mean square, times a learned gain. What comes out has
+// unit variance, so that W_q and W_k of LeCun's variance give q and k of unit variance: the assumption behind 1/√d_k.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ ROOTDK_API void apply(const BasicRmsNorm<T>& norm, Values<const T> x, Values<T> 
 
 /// d_x ← or + the gradient of x; gradients.gain gets its own added.
 template <class T>
-ROOTDK_API void backward(const BasicRmsNorm<T>& norm, Values<const T> x, Values<const T> inverse_rms, Values<const T> d_y,
-                         Values<T> d_x, BasicRmsNorm<T>& gradients, Write write = Write::kReplace);
+ROOTDK_API void backward(const BasicRmsNorm<T>& norm, Values<const T> x, Values<const T> inverse_rms,
+                         Values<const T> d_y, Values<T> d_x, BasicRmsNorm<T>& gradients, Write write = Write::kReplace);
 
 }  // namespace rootdk::nn

@@ -22,8 +22,8 @@ struct Rotary {
   };
 
   Pairing pairing = Pairing::kHalfSplit;
-  double base = 10000;           ///< the slowest pair turns about 1/base per position; longer contexts take a larger one
-  std::int64_t dims = 0;         ///< leading components that turn, an even number; 0: all of them
+  double base = 10000;    ///< the slowest pair turns about 1/base per position; longer contexts take a larger one
+  std::int64_t dims = 0;  ///< leading components that turn, an even number; 0: all of them
   std::int64_t first_position = 0;  ///< position of key 0; scores depend on differences only, so this rarely matters
 
   /// dims with the default filled in.
@@ -38,8 +38,9 @@ enum class Turn : std::uint8_t {
   kBack,  ///< the inverse, and so the backward pass
 };
 
-/// Turns x [batch, heads, length, dim_qk] (f32 or f64, any strides) in place. `positions` has one entry per row: [length], shared
-/// by the batch, or [batch, length]; rotary.first_position is added to each. Angles are computed in double.
+/// Turns x [batch, heads, length, dim_qk] (f32 or f64, any strides) in place. `positions` has one entry per row:
+/// [length], shared by the batch, or [batch, length]; rotary.first_position is added to each. Angles are computed in
+/// double.
 ROOTDK_API void rotate(const Rotary& rotary, const Tensor& x, std::span<const std::int64_t> positions,
                        Turn turn = Turn::kForward);
 

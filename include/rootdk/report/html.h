@@ -1,4 +1,5 @@
-// The laboratory's report, or an audit, as one HTML file that needs nothing else: charts, tables and formulas around the results it shows.
+// The laboratory's report, or an audit, as one HTML file that needs nothing else: charts, tables and formulas around
+// the results it shows.
 #pragma once
 
 #include <string>
@@ -11,9 +12,9 @@ namespace rootdk::report {
 /// Whether this library was built with D3, which pages need.
 ROOTDK_API bool has_html();
 
-/// A page for results.json (`rootdk tour --out`), with the results inside it. Chapters whose experiment the page does not know
-/// keep their question and conclusion and have no chart. Throws rootdk::Error if this is not such JSON, or if the library was
-/// built without D3.
+/// A page for results.json (`rootdk tour --out`), with the results inside it. Chapters whose experiment the page does
+/// not know keep their question and conclusion and have no chart. Throws rootdk::Error if this is not such JSON, or if
+/// the library was built without D3.
 ROOTDK_API std::string html(std::string_view results_json);
 
 /// The same for what `rootdk audit --json` prints: a map of layers and heads, each in detail, all in a table.

@@ -1,5 +1,5 @@
-// What the laboratory and the audit found, in text: the JSON that the command prints (docs/results-json.md, docs/audit.md), its
-// tables, and the one sentence that follows.
+// What the laboratory and the audit found, in text: the JSON that the command prints (docs/results-json.md,
+// docs/audit.md), its tables, and the one sentence that follows.
 #pragma once
 
 #include <string>

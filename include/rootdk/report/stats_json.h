@@ -1,7 +1,8 @@
 // Statistics as JSON, and back: every value returns bit for bit (a NaN as a NaN). docs/stats-json.md has the format.
 //
-// Reading trusts nothing: what is malformed is refused with one rootdk::Error that names the field, what came and what was wanted,
-// as in "per_head[2].score.pairs: -1, but …". Fields that are not known are passed over; another version is refused.
+// Reading trusts nothing: what is malformed is refused with one rootdk::Error that names the field, what came and what
+// was wanted, as in "per_head[2].score.pairs: -1, but …". Fields that are not known are passed over; another version is
+// refused.
 #pragma once
 
 #include <span>

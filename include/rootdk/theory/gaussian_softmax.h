@@ -1,8 +1,8 @@
-// What softmax makes of n independent Gaussian scores of spread σ: Derrida's random-energy model. Beyond σ_c = √(2 ln n) a
-// few keys take everything.
+// What softmax makes of n independent Gaussian scores of spread σ: Derrida's random-energy model. Beyond σ_c = √(2 ln
+// n) a few keys take everything.
 //
-// The expectations are exact, by quadrature: relative error below 1e-6 (p_max: 1e-4) for every σ and every n ≥ 2. `keys` is a
-// real number because the typical number of visible keys under a causal mask is one.
+// The expectations are exact, by quadrature: relative error below 1e-6 (p_max: 1e-4) for every σ and every n ≥ 2.
+// `keys` is a real number because the typical number of visible keys under a causal mask is one.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ struct MeasuredRows {
   double sum_p2 = 0;
 };
 
-/// Stein: E[Σ p s] = σ²(1 − E Σp²) for Gaussian scores. The measured left side over the right: 1 if they are Gaussian. NaN
-/// where the right side is 0.
+/// Stein: E[Σ p s] = σ²(1 − E Σp²) for Gaussian scores. The measured left side over the right: 1 if they are Gaussian.
+/// NaN where the right side is 0.
 ROOTDK_API double stein_ratio(const MeasuredRows& rows);
 
 }  // namespace rootdk::theory

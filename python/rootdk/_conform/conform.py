@@ -4,6 +4,7 @@ The inputs are constructed so that the answer can be read off the output. With V
 and the logarithm of the ratio of two of them is the difference of two scores: so the scale, a cap and a bias can be measured,
 whatever else the function does. Random batches, held against double, then show what nobody thought of constructing.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -40,26 +41,45 @@ class Conformance:
 
     def raise_if_wrong(self) -> None:
         if not self.ok:
-            raise AssertionError("; ".join(f"{f.property}: {f.found}, but {f.promised} was promised" for f in self.wrong))
+            raise AssertionError(
+                "; ".join(f"{f.property}: {f.found}, but {f.promised} was promised" for f in self.wrong)
+            )
 
     def __str__(self) -> str:
         rows = [("", "property", "found", "promised", "")]
-        rows += [({True: "ok", False: "WRONG", None: "-"}[f.ok], f.property, f.found, f.promised, f.detail)
-                 for f in self.findings]
+        rows += [
+            ({True: "ok", False: "WRONG", None: "-"}[f.ok], f.property, f.found, f.promised, f.detail)
+            for f in self.findings
+        ]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[4]]).rstrip() for row in rows]
         unseen = [f.property for f in self.findings if f.ok is None and f.promised]
         end = f"{len(self.wrong)} of {len(self.findings)} are not as promised."
         if self.ok:
-            end = f"What could be seen is as promised; not {', '.join(unseen)}." if unseen else "Everything is as promised."
+            end = (
+                f"What could be seen is as promised; not {', '.join(unseen)}."
+                if unseen
+                else "Everything is as promised."
+            )
         return "\n".join([*lines, end])
 
     __repr__ = __str__
 
 
-def conform(function: Callable[..., Any], promise: Promise | None = None, *, framework: str | None = None, dtype: str = "float32",
-            layout: str = "bhld", dims: Sequence[int] = (32, 64, 128), heads: int = 4, heads_kv: int | None = 2,
-            longest: int = 128, mask: str | None = None, seed: int = 0) -> Conformance:
+def conform(
+    function: Callable[..., Any],
+    promise: Promise | None = None,
+    *,
+    framework: str | None = None,
+    dtype: str = "float32",
+    layout: str = "bhld",
+    dims: Sequence[int] = (32, 64, 128),
+    heads: int = 4,
+    heads_kv: int | None = 2,
+    longest: int = 128,
+    mask: str | None = None,
+    seed: int = 0,
+) -> Conformance:
     """Probes ``function(q, k, v)`` with constructed inputs and random batches, and says what it computes.
 
     framework  "torch" or "numpy": what the function takes; without it, what the function accepts
@@ -84,10 +104,27 @@ def conform(function: Callable[..., Any], promise: Promise | None = None, *, fra
     if mask is not None and (names := _arguments(function)) is not None and mask not in names:
         raise ValueError(f'mask: the function has no argument called "{mask}"; it has {", ".join(names)}')
     if framework is None:
-        guesses = ["numpy"] if "torch" not in sys.modules else ["torch", "numpy"] if _from_torch(function) else ["numpy", "torch"]
+        guesses = (
+            ["numpy"]
+            if "torch" not in sys.modules
+            else ["torch", "numpy"]
+            if _from_torch(function)
+            else ["numpy", "torch"]
+        )
         for guess in guesses:
-            found = conform(function, promise, framework=guess, dtype=dtype, layout=layout, dims=dims, heads=heads,
-                            heads_kv=heads_kv, longest=longest, mask=mask, seed=seed)
+            found = conform(
+                function,
+                promise,
+                framework=guess,
+                dtype=dtype,
+                layout=layout,
+                dims=dims,
+                heads=heads,
+                heads_kv=heads_kv,
+                longest=longest,
+                mask=mask,
+                seed=seed,
+            )
             if found.findings[0].property != "call":
                 return found
         return found
@@ -127,5 +164,11 @@ def _from_torch(function: Any) -> bool:
     names = getattr(getattr(function, "__code__", None), "co_names", ())
     module = getattr(function, "__module__", "") or ""
     scope = getattr(function, "__globals__", {})
-    return module.split(".")[0] == "torch" or module == "rootdk.torch" or any(
-        scope.get(name) is torch or getattr(scope.get(name), "__name__", "").startswith("torch") for name in names) or not module
+    return (
+        module.split(".")[0] == "torch"
+        or module == "rootdk.torch"
+        or any(
+            scope.get(name) is torch or getattr(scope.get(name), "__name__", "").startswith("torch") for name in names
+        )
+        or not module
+    )

@@ -1,4 +1,5 @@
 """What a wrong output is the right output of: known faults are computed in double and held against it."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -49,8 +50,10 @@ def _where(miss: Miss) -> str:
     by_row = bad.any(-1)
     far = "not finite" if not np.isfinite(miss.out[index]) else f"off by {error[index]:.2g}"
     room = float(miss.room[item, head, query, 0])
-    return (f"{far} where rounding explains {room:.1g} ({miss.batch.name}: item {item}, head {head}, query {query}; "
-            f"{int(by_row.sum())} of {int(miss.compared.sum())} rows)")
+    return (
+        f"{far} where rounding explains {room:.1g} ({miss.batch.name}: item {item}, head {head}, query {query}; "
+        f"{int(by_row.sum())} of {int(miss.compared.sum())} rows)"
+    )
 
 
 def _explains(probe: Probe, other: Law, miss: Miss) -> bool:
@@ -100,7 +103,10 @@ def _variants(law: Law, missed: list[Miss]) -> Iterator[tuple[str, Law]]:
             yield f"causal ({name}) at these lengths", changed(causal=True, alignment=name)
     if law.left is not None:
         for more in (1, -1):
-            yield f"a window one key {'wider' if more > 0 else 'narrower'} at these lengths", changed(left=law.left + more)
+            yield (
+                f"a window one key {'wider' if more > 0 else 'narrower'} at these lengths",
+                changed(left=law.left + more),
+            )
     if law.sink is not None:
         yield "without the sink", changed(sink=None)
     if law.cap is not None:
@@ -110,8 +116,10 @@ def _variants(law: Law, missed: list[Miss]) -> Iterator[tuple[str, Law]]:
     yield "the bias is ignored", changed(bias="ignored")
     dims = {miss.batch.q.shape[-1] for miss in missed}
     halves: list[tuple[str, Callable[[int], Any]]] = [
-        ("the first half", lambda d: np.arange(d) < d // 2), ("the last half", lambda d: np.arange(d) >= d // 2),
-        ("every second one", lambda d: np.arange(d) % 2 == 0)]
+        ("the first half", lambda d: np.arange(d) < d // 2),
+        ("the last half", lambda d: np.arange(d) >= d // 2),
+        ("every second one", lambda d: np.arange(d) % 2 == 0),
+    ]
     for words, counts in halves:
         yield f"of the dims only {words} counts", changed(counts={d: counts(d) for d in dims})
     items = {len(miss.batch.q) for miss in missed}
@@ -119,20 +127,30 @@ def _variants(law: Law, missed: list[Miss]) -> Iterator[tuple[str, Law]]:
         for size in items:
             first = np.zeros(size, dtype=np.intp)
             yield f"{noun} of item 0 is read for all", changed(items={**law.items, source: first})
-    yield "K and V of item 0 are read for all", changed(items={**law.items, **{s: np.zeros(max(items), np.intp) for s in "kv"}})
+    yield (
+        "K and V of item 0 are read for all",
+        changed(items={**law.items, **{s: np.zeros(max(items), np.intp) for s in "kv"}}),
+    )
     heads = missed[0].batch.q.shape[1]
     for source in ("mask", "bias"):
-        yield f"the {source} of head 0 is read for all", changed(mask_heads={**law.mask_heads, source: np.zeros(heads, np.intp)})
+        yield (
+            f"the {source} of head 0 is read for all",
+            changed(mask_heads={**law.mask_heads, source: np.zeros(heads, np.intp)}),
+        )
     orders: list[tuple[str, Callable[[int], Any]]] = [
         ("one head on", lambda n: np.roll(np.arange(heads) // (heads // n), -1)),
         ("one head back", lambda n: np.roll(np.arange(heads) // (heads // n), 1)),
-        ("heads in reverse", lambda n: (np.arange(heads) // (heads // n))[::-1]), ("head 0 for all", lambda n: np.zeros(heads, np.intp)),
-        ("blocked", lambda n: np.arange(heads) // (heads // n)), ("interleaved", lambda n: np.arange(heads) % n)]
+        ("heads in reverse", lambda n: (np.arange(heads) // (heads // n))[::-1]),
+        ("head 0 for all", lambda n: np.zeros(heads, np.intp)),
+        ("blocked", lambda n: np.arange(heads) // (heads // n)),
+        ("interleaved", lambda n: np.arange(heads) % n),
+    ]
     for field, noun in (("k_heads", "K"), ("v_heads", "V")):
         own: dict[int, Array] = getattr(law, field)
         for words, order in orders:
             yield f"{noun} is read: {words}", changed(**{field: {n: order(n) for n in own}})
     for block in (4, 8, 16, 32, 64, 128):
+
         def whole(s: Array, visible: Any, block: int = block) -> Any:
             return visible & (np.arange(s.shape[-1]) < max(block, s.shape[-1] // block * block))
 
@@ -146,12 +164,26 @@ def _narrow(law: Law, missed: list[Miss]) -> str | None:
     off = sum(float(np.square((miss.out - miss.exact)[_rows(miss)]).sum()) for miss in missed)
     best: tuple[float, str] | None = None
     for bits, name in NAMES.items():
-        for words, rounding in (("q and k", "qk"), ("scores", "s"), ("probabilities", "p"), ("values", "v"),
-                                ("probabilities and values", "pv"), ("probabilities before they are divided by their sum", "e"),
-                                ("these and values", "ev"), ("q, k and v", "qkv"), ("everything", "qkspv")):
-            left = sum(float(np.square((miss.out - _rounded(law, miss.batch, rounding, bits))[_rows(miss)]).sum()) for miss in missed)
+        for words, rounding in (
+            ("q and k", "qk"),
+            ("scores", "s"),
+            ("probabilities", "p"),
+            ("values", "v"),
+            ("probabilities and values", "pv"),
+            ("probabilities before they are divided by their sum", "e"),
+            ("these and values", "ev"),
+            ("q, k and v", "qkv"),
+            ("everything", "qkspv"),
+        ):
+            left = sum(
+                float(np.square((miss.out - _rounded(law, miss.batch, rounding, bits))[_rows(miss)]).sum())
+                for miss in missed
+            )
             if best is None or left < best[0]:
-                best = left, f"{words} are rounded to {name}" if words != "everything" else f"everything is rounded to {name}"
+                best = (
+                    left,
+                    f"{words} are rounded to {name}" if words != "everything" else f"everything is rounded to {name}",
+                )
     return best[1] if best is not None and best[0] <= off / 64 else None
 
 
@@ -167,7 +199,9 @@ def _rounded(law: Law, batch: Batch, what: str, bits: int) -> Array:
         e = np.exp(s - m)
         total = e.sum(-1, keepdims=True) + (np.exp(law.sink[None, :, None, None] - m) if law.sink is not None else 0.0)
         total = np.where(total > 0, total, 1.0)
-        p: Array = keep_bits(e, bits) / total if "e" in what else keep_bits(e / total, bits) if "p" in what else e / total
+        p: Array = (
+            keep_bits(e, bits) / total if "e" in what else keep_bits(e / total, bits) if "p" in what else e / total
+        )
     else:
         p = probabilities_of(law, batch)[0]
         p = keep_bits(p, bits) if "p" in what else p
@@ -176,6 +210,7 @@ def _rounded(law: Law, batch: Batch, what: str, bits: int) -> Array:
 
 def _factor(probe: Probe, law: Law, missed: list[Miss]) -> float | None:
     """The factor on all scales that leaves the least error, if it then explains it."""
+
     def left(x: float) -> float:
         other = dataclasses.replace(law, scale={d: c * x for d, c in law.scale.items()})
         return sum(float(np.square((miss.out - attend(other, miss.batch))[_rows(miss)]).sum()) for miss in missed)

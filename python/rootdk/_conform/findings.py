@@ -3,6 +3,7 @@
 Each answer becomes part of a law (_law.py). What the law says is then held against the function on random batches: what one of
 the answers already explains is not told twice, and what none of them explains shows there.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,16 +19,32 @@ from .probe import Array, Probe, Refused
 from .promise import Finding, Promise, compare
 from .random_batches import Taken, draw, misses
 from .reads import ITEMS, Reader, gqa_finding, masks, own_finding
-from .score_law import (Position, components, dims_finding, large_scores, position, scale, scale_finding, scale_tolerance, softcap)
+from .score_law import (
+    Position,
+    components,
+    dims_finding,
+    large_scores,
+    position,
+    scale,
+    scale_finding,
+    scale_tolerance,
+    softcap,
+)
 from .visibility import Sight, masked_rows, sight, sink, window_finding
 
 __all__ = ["Finding", "Promise", "findings"]
 
-RULES: dict[str, Callable[[int], float]] = {"1/√d_k": lambda d: d**-0.5, "1": lambda d: 1.0, "1/d_k": lambda d: 1.0 / d,
-                                            "d_k^(-1/4)": lambda d: d**-0.25}
+RULES: dict[str, Callable[[int], float]] = {
+    "1/√d_k": lambda d: d**-0.5,
+    "1": lambda d: 1.0,
+    "1/d_k": lambda d: 1.0 / d,
+    "d_k^(-1/4)": lambda d: d**-0.25,
+}
 
 
-def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, seed: int) -> list[Finding]:
+def findings(
+    probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, seed: int
+) -> list[Finding]:
     rng = np.random.default_rng(seed)
     try:
         with np.errstate(divide="ignore", invalid="ignore"):  # ln 0 is an answer, too
@@ -35,7 +52,11 @@ def findings(probe: Probe, promise: Promise, dims: list[int], heads_kv: int | No
             if steady.found != "yes":
                 return [steady, _not_looked_at("it would be found another way each time: eval(), dropout 0")]
             if words := _no_attention(probe, dims[0], rng):
-                return [steady, compare("values", *words[:1], promise.values, words[1]), _not_looked_at("the outputs say nothing")]
+                return [
+                    steady,
+                    compare("values", *words[:1], promise.values, words[1]),
+                    _not_looked_at("the outputs say nothing"),
+                ]
             return [steady, *_Questions(probe, promise, dims, heads_kv, longest, rng).ask()]
     except Refused as refused:
         return [Finding("call", "refused", "an output", False, str(refused))]
@@ -83,8 +104,23 @@ def _no_attention(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[str
 class _Questions:
     """One function's answers, in the order in which one needs the other."""
 
-    def __init__(self, probe: Probe, promise: Promise, dims: list[int], heads_kv: int | None, longest: int, rng: np.random.Generator):
-        self.probe, self.promise, self.dims, self.heads_kv, self.longest, self.rng = probe, promise, dims, heads_kv, longest, rng
+    def __init__(
+        self,
+        probe: Probe,
+        promise: Promise,
+        dims: list[int],
+        heads_kv: int | None,
+        longest: int,
+        rng: np.random.Generator,
+    ):
+        self.probe, self.promise, self.dims, self.heads_kv, self.longest, self.rng = (
+            probe,
+            promise,
+            dims,
+            heads_kv,
+            longest,
+            rng,
+        )
         self.found: list[Finding] = []
         self.unknown: list[str] = []  # properties that leave no law to compare with
         self.uncertain: list[dict[str, Any]] = []  # fields of the law at the edge of what was measured
@@ -108,7 +144,10 @@ class _Questions:
         one = None if c is None or not c[0] or not math.isfinite(c[0]) or self.normalised else float(c[0])
         seen = sight(probe, dim, self.longest, where, c)
         if seen.causal == "dropout":
-            return [compare("values", "dropout is on", promise.values, seen.detail), _not_looked_at("it is another in every row")]
+            return [
+                compare("values", "dropout is on", promise.values, seen.detail),
+                _not_looked_at("it is another in every row"),
+            ]
         self._sight(seen)
         cap, cap_error, cap_answer = None, 0.0, None
         if one is not None:
@@ -184,8 +223,12 @@ class _Questions:
     def _sight(self, seen: Sight) -> None:
         if not seen.known:
             self.unknown.append("causal")
-        self.law |= {"causal": seen.causal not in ("none",), "alignment": seen.alignment or "top_left", "left": seen.left,
-                     "right": seen.right}
+        self.law |= {
+            "causal": seen.causal not in ("none",),
+            "alignment": seen.alignment or "top_left",
+            "left": seen.left,
+            "right": seen.right,
+        }
         causal = compare("causal", seen.causal, self.promise.causal, seen.detail)
         if seen.causal == "square only" and causal.promised != "none":
             causal = dataclasses.replace(causal, ok=None)  # where lengths are equal all alignments are
@@ -205,13 +248,20 @@ class _Questions:
         """Which head and item reads whose; says whether masks may differ between heads."""
         probe, promise = self.probe, self.promise
         heads = probe.heads
-        self.law |= {"k_heads": {heads: np.arange(heads)}, "v_heads": {heads: np.arange(heads)}, "items": {}, "mask_heads": {}}
+        self.law |= {
+            "k_heads": {heads: np.arange(heads)},
+            "v_heads": {heads: np.arange(heads)},
+            "items": {},
+            "mask_heads": {},
+        }
         if c is None and not self.normalised:
             return False
         scales = np.ones(1) if self.normalised else np.abs(self.law["scale"][dim])
         reader = Reader(probe, dim, float(scales.min()), polarity == "true_hides")
-        sources = [*("mask" for _ in range(polarity.startswith("true_"))),
-                   *("bias" for _ in range(self.law["bias"] in ("after_scale", "before_scale")))]
+        sources = [
+            *("mask" for _ in range(polarity.startswith("true_"))),
+            *("bias" for _ in range(self.law["bias"] in ("after_scale", "before_scale"))),
+        ]
         own: dict[str, Array | None] = {}
         per_head = True
         for source in ("q", "k", "v", *sources):
@@ -246,7 +296,9 @@ class _Questions:
 
     def _precision(self, rounded_words: str, scales: dict[int, Array], seen: Sight) -> None:
         if rounded_words:
-            self.found.append(compare("precision", rounded_words, self.promise.precision, f"though {self.probe.dtype} was given"))
+            self.found.append(
+                compare("precision", rounded_words, self.promise.precision, f"though {self.probe.dtype} was given")
+            )
             return
         widest = max(scales, default=0)
         c = float(scales[widest][0]) if scales else 0.0
@@ -265,12 +317,26 @@ class _Questions:
         probe, promise = self.probe, self.promise
         if self.unknown:
             why = ", ".join(dict.fromkeys(self.unknown))
-            return Finding("values", "not compared", promise.values or "", None, f"what is found of {why} leaves no law to compare with")
+            return Finding(
+                "values",
+                "not compared",
+                promise.values or "",
+                None,
+                f"what is found of {why} leaves no law to compare with",
+            )
         law = Law(**self.law)
         edges = [dataclasses.replace(law, **fields) for fields in self.uncertain]
-        taken = Taken(list(law.scale), sorted(law.k_heads, reverse=True), self.items, seen.alignment is not None,
-                      polarity.startswith("true_"), law.bias in ("after_scale", "before_scale", "ignored"), per_head, stable,
-                      self.longest)
+        taken = Taken(
+            list(law.scale),
+            sorted(law.k_heads, reverse=True),
+            self.items,
+            seen.alignment is not None,
+            polarity.startswith("true_"),
+            law.bias in ("after_scale", "before_scale", "ignored"),
+            per_head,
+            stable,
+            self.longest,
+        )
         missed, count, refused = misses(probe, law, edges, draw(probe, self.rng, taken))
         detail = f"{count} random batches" + (f"; refused: {refused[0]}" if refused else "")
         if not missed:

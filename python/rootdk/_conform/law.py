@@ -1,4 +1,5 @@
 """Attention in double by a law: what a function was found to compute, written down so that it can be computed again."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -40,8 +41,12 @@ class Law:
     counts: dict[int, Array] = dataclasses.field(default_factory=dict)  # bool [dim]: components that count
     k_heads: dict[int, Array] = dataclasses.field(default_factory=dict)  # by heads_kv: the one each query head reads
     v_heads: dict[int, Array] = dataclasses.field(default_factory=dict)
-    items: dict[str, Array] = dataclasses.field(default_factory=dict)  # by "q", "k", "v", "mask", "bias": the item each item reads
-    mask_heads: dict[str, Array] = dataclasses.field(default_factory=dict)  # by "mask", "bias": the head each head reads
+    items: dict[str, Array] = dataclasses.field(
+        default_factory=dict
+    )  # by "q", "k", "v", "mask", "bias": the item each item reads
+    mask_heads: dict[str, Array] = dataclasses.field(
+        default_factory=dict
+    )  # by "mask", "bias": the head each head reads
     # What is done to the scores beside the law, for diagnosis: (scores, visible) → visible.
     keep: Callable[[Array, Any], Any] | None = None
     padded: int = 0  # keys of score 0 and value 0 that pad the length to a multiple of this
@@ -80,7 +85,9 @@ def _read(law: Law, name: str, given: Any, shape: tuple[int, ...]) -> Any:
     return full[:, law.mask_heads[name]] if name in law.mask_heads else full
 
 
-def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True) -> tuple[Array, Array]:
+def scores_of(
+    law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True
+) -> tuple[Array, Array]:
     """Scores, and how large they can have been on the way: c·Σ|q||k| + |bias|. Both [batch, heads, len_q, len_kv]. Every step is
     `rounded`; the scale is put on q first, or on q·k."""
     q, k = batch.q, batch.k
@@ -109,8 +116,9 @@ def scores_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact
     return s, reach
 
 
-def probabilities_of(law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact,
-                     q_first: bool = True) -> tuple[Array, Array, Any]:
+def probabilities_of(
+    law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True
+) -> tuple[Array, Array, Any]:
     """Probabilities, the reach of the scores, and who is visible. A row that sees nothing is 0."""
     s, reach = scores_of(law, batch, rounded, q_first)
     visible = visible_of(law, batch)

@@ -1,4 +1,5 @@
 """How many bits of its inputs, probabilities and sums a function keeps."""
+
 from __future__ import annotations
 
 import math
@@ -30,7 +31,11 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
             break
         if p.size >= 8 and (keep_bits(p, bits) == p).all():
             return bits, f"probabilities or outputs are rounded to {name}"
-        if 8 * probe.unit < 2.0 ** -bits / 8 and ratio.size >= 8 and (np.abs(keep_bits(ratio, bits) - ratio) <= 8 * probe.unit * ratio).all():
+        if (
+            8 * probe.unit < 2.0**-bits / 8
+            and ratio.size >= 8
+            and (np.abs(keep_bits(ratio, bits) - ratio) <= 8 * probe.unit * ratio).all()
+        ):
             return bits, f"probabilities are rounded to {name} before they are divided by their sum"
         if np.isfinite(out).all() and (keep_bits(out, bits) == out).all():
             return bits, f"values are rounded to {name}"
@@ -61,8 +66,12 @@ def precision(probe: Probe, dim: int, c: float, rows: bool, promised: str | None
         if not abs(difference - 1) < 0.25:
             lost = kept
     if lost is not None:
-        return (compare("precision", f"products keep fewer than {lost} bits", promised, f"of the {bits} that {probe.dtype} has"),
-                {50: 24, 21: 11, 10: 8}.get(lost))
+        return (
+            compare(
+                "precision", f"products keep fewer than {lost} bits", promised, f"of the {bits} that {probe.dtype} has"
+            ),
+            {50: 24, 21: 11, 10: 8}.get(lost),
+        )
     if bits > 10:
         return compare("precision", "full", promised), bits + 1
     # 1 and many small ones: in a narrow sum they vanish one by one.
@@ -78,11 +87,19 @@ def precision(probe: Probe, dim: int, c: float, rows: bool, promised: str | None
     wanted = c * size * (dim - 2) * small
     measured = _moved(probe, q, k)
     if not abs(measured - wanted) <= 0.25 * abs(wanted):
-        return compare("precision", f"sums in {probe.dtype}", promised,
-                       f"small terms of q·k add up to {measured / wanted:.2f} of what they should"), None
+        return compare(
+            "precision",
+            f"sums in {probe.dtype}",
+            promised,
+            f"small terms of q·k add up to {measured / wanted:.2f} of what they should",
+        ), None
     if rows and (share := _summed(probe, dim, 4 << bits)) is not None and share < 0.75:
-        return compare("precision", f"sums in {probe.dtype}", promised,
-                       f"{4 << bits} equal probabilities of value 1 add up to {share:.2f}"), None
+        return compare(
+            "precision",
+            f"sums in {probe.dtype}",
+            promised,
+            f"{4 << bits} equal probabilities of value 1 add up to {share:.2f}",
+        ), None
     return compare("precision", "full", promised), bits + 1
 
 

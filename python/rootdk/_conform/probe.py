@@ -1,4 +1,5 @@
 """Calls an attention function that may be anything with inputs that are known, and reads its probabilities off the output."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Sequence
@@ -34,7 +35,9 @@ class Refused(Exception):
 class Probe:
     """Calls the function with numpy arrays in double, whatever it takes itself."""
 
-    def __init__(self, function: Callable[..., Any], framework: str, dtype: str, layout: str, mask: str | None, heads: int):
+    def __init__(
+        self, function: Callable[..., Any], framework: str, dtype: str, layout: str, mask: str | None, heads: int
+    ):
         self.function, self.framework, self.dtype, self.layout = function, framework, dtype, layout
         self.mask_name, self.heads = mask, heads
         # Relative rounding of one number, larger where the function was found to round more than its dtype must; f16 and bf16 also
@@ -59,7 +62,9 @@ class Probe:
             with np.errstate(all="ignore"):  # scores that overflow are sent on purpose
                 out = self.function(*arrays, **extra)
         except Exception as error:  # whatever it is, it is a finding
-            raise Refused(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]) from error
+            raise Refused(
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:120]
+            ) from error
         if isinstance(out, (tuple, list)) and out:
             out = out[0]
         return self._take(out, (q.shape[0], q.shape[1], q.shape[2], v.shape[3]))

@@ -1,4 +1,5 @@
 """What an attention function is said to compute, and what was found when one looked."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -34,8 +35,14 @@ class Promise:
     values: str | None = "right"  #: random batches agree with the same in double
 
     def __post_init__(self) -> None:
-        for name, wanted in (("scale", ("sqrt_dk", "none", "dk")), ("alibi", ("none", "standard")), ("softcap", ("none",)),
-                             ("window", ("none",)), ("sink", ("none",)), ("causal", ("none", "top_left", "bottom_right"))):
+        for name, wanted in (
+            ("scale", ("sqrt_dk", "none", "dk")),
+            ("alibi", ("none", "standard")),
+            ("softcap", ("none",)),
+            ("window", ("none",)),
+            ("sink", ("none",)),
+            ("causal", ("none", "top_left", "bottom_right")),
+        ):
             value = getattr(self, name)
             if isinstance(value, str) and value not in wanted:
                 listed = ", ".join(f'"{w}"' for w in wanted) + ("" if name == "causal" else " or numbers")

@@ -1,4 +1,5 @@
 """Random batches against the same in double: whatever the constructed inputs did not think of shows here."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -68,7 +69,9 @@ def draw(probe: Probe, rng: np.random.Generator, taken: Taken) -> Iterator[Batch
         hidden[..., np.arange(27), np.arange(27)] = False  # no row without its own key
         yield dataclasses.replace(batch("a mask for each item", dim, 27, 27), mask=hidden)
     if taken.bias:
-        yield dataclasses.replace(batch("a bias for each item", dim, 27, 27), bias=rounded(rng.standard_normal(shape), probe.dtype))
+        yield dataclasses.replace(
+            batch("a bias for each item", dim, 27, 27), bias=rounded(rng.standard_normal(shape), probe.dtype)
+        )
 
 
 def room_of(law: Law, batch: Batch, exact: Array, probe: Probe, uncertain: list[Law]) -> Array:

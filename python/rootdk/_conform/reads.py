@@ -1,4 +1,5 @@
 """Who reads whose: which head's and which batch item's q, K, V, mask and bias each output is made of; and what a mask means."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,9 +19,18 @@ def masks(probe: Probe, dim: int, c: float | None, promise: Promise) -> list[Fin
     shows[..., 0] = True
     try:
         p = probe.probabilities(zero, zero, shows)[0, -1]
-        found = ("true_shows" if p[0] > 0 and p[1] == 0 else "true_hides" if p[0] == 0 and p[1] > 0 else
-                 "ignored" if np.allclose(p, rest, rtol=1e-2) else "added to the scores")
-        out.append(compare("mask", found, promise.mask, "" if found.startswith("true") else f"p = {p[0]:.3g}, {p[1]:.3g}"))
+        found = (
+            "true_shows"
+            if p[0] > 0 and p[1] == 0
+            else "true_hides"
+            if p[0] == 0 and p[1] > 0
+            else "ignored"
+            if np.allclose(p, rest, rtol=1e-2)
+            else "added to the scores"
+        )
+        out.append(
+            compare("mask", found, promise.mask, "" if found.startswith("true") else f"p = {p[0]:.3g}, {p[1]:.3g}")
+        )
     except Refused as refused:
         out.append(Finding("mask", "bool is refused", promise.mask or "", None, str(refused)))
     bias = np.zeros((1, 1, 2, 2))
@@ -106,7 +116,9 @@ class Reader:
         return log_ratio(out[..., :2])[..., 1]
 
 
-def gqa_finding(k_heads: Array | None, v_heads: Array | None, heads: int, heads_kv: int, promised: str | None) -> Finding:
+def gqa_finding(
+    k_heads: Array | None, v_heads: Array | None, heads: int, heads_kv: int, promised: str | None
+) -> Finding:
     h = np.arange(heads)
     named = {"blocked": h // (heads // heads_kv), "interleaved": h % heads_kv}
     for name, order in named.items():
@@ -116,21 +128,26 @@ def gqa_finding(k_heads: Array | None, v_heads: Array | None, heads: int, heads_
     def words(read: Array | None) -> str:
         if read is None:
             return "several heads at once"
-        return next((name for name, order in named.items() if (read == order).all()), "of heads " + ", ".join(map(str, read)))
+        return next(
+            (name for name, order in named.items() if (read == order).all()), "of heads " + ", ".join(map(str, read))
+        )
 
     return compare("gqa", f"K {words(k_heads)}, V {words(v_heads)}", promised)
 
 
 def own_finding(name: str, read: dict[str, Array | None], promised: str | None) -> Finding:
-    """"own", or what is read of whom."""
+    """ "own", or what is read of whom."""
     what = {"heads": "head", "batch": "item"}[name]
     wrong = []
     for source, of in read.items():
         if of is None:
             wrong.append(f"{_noun(source)} of several {what}s at once or of none")
         elif not (of == np.arange(len(of))).all():
-            wrong.append(f"{_noun(source)} of {what} {of[0]} for all" if (of == of[0]).all() else
-                         f"{_noun(source)} of {what}s {', '.join(map(str, of))} for 0 to {len(of) - 1}")
+            wrong.append(
+                f"{_noun(source)} of {what} {of[0]} for all"
+                if (of == of[0]).all()
+                else f"{_noun(source)} of {what}s {', '.join(map(str, of))} for 0 to {len(of) - 1}"
+            )
     return compare(name, "; ".join(wrong) or "own", promised)
 
 

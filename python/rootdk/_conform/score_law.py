@@ -1,4 +1,5 @@
 """How a score follows from q and k, read off probabilities: components, ALiBi, scale, soft-cap, large scores."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -47,9 +48,13 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
     room = 16 * probe.unit * np.maximum(1.0, np.nan_to_num(np.abs(added)))
     fine = 2 * room[:, -1].max(-1) / (n - 1)  # [heads]
     if not (np.abs(added) > room).any():
-        return none, compare("alibi", "none", promised if promised is None or isinstance(promised, str) else listed(promised))
-    far = [next(((added[h, -1, a] / (n - 1 - a)) for a in range(n - 1) if not np.isnan(added[h, -1, a])), 0.0)
-           for h in range(probe.heads)]
+        return none, compare(
+            "alibi", "none", promised if promised is None or isinstance(promised, str) else listed(promised)
+        )
+    far = [
+        next(((added[h, -1, a] / (n - 1 - a)) for a in range(n - 1) if not np.isnan(added[h, -1, a])), 0.0)
+        for h in range(probe.heads)
+    ]
     slopes = -np.asarray(far)
     after = j > i
     for by_key in (False, True):
@@ -58,13 +63,21 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
             break
     else:
         return dataclasses.replace(none, step=probe.gaps([0.0, 0.0], dim)[:, 1], known=False), Finding(
-            "alibi", "another bias by position", "" if promised is None else str(promised), None if promised is None else False,
-            "last query, head 0: " + listed(added[0, -1]))
+            "alibi",
+            "another bias by position",
+            "" if promised is None else str(promised),
+            None if promised is None else False,
+            "last query, head 0: " + listed(added[0, -1]),
+        )
     both = not np.isnan(added[:, after]).all()
     alignment = "bottom_right"
     if both and not by_key:
         wide = log_ratio(probe.probabilities(np.zeros((1, probe.heads, 3, dim)), np.zeros((1, probe.heads, 7, dim))))
-        alignment = "bottom_right" if wide[np.argmax(np.abs(slopes)), 0, 1] * slopes[np.argmax(np.abs(slopes))] > 0 else "top_left"
+        alignment = (
+            "bottom_right"
+            if wide[np.argmax(np.abs(slopes)), 0, 1] * slopes[np.argmax(np.abs(slopes))] > 0
+            else "top_left"
+        )
     standard = np.asarray(standard_slopes(probe.heads))
     close = np.abs(slopes - standard) <= fine
     found = f"slopes {listed(standard)} (standard)" if close.all() else f"slopes {listed(slopes + 0.0)}"
@@ -81,7 +94,9 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
     ok = bool((np.abs(slopes - wanted) <= fine).all())
     digits = 4 if ok or listed(wanted) != listed(slopes) else 12
     found = found if digits == 4 else f"slopes {listed(slopes, digits)}"
-    return (dataclasses.replace(law_found, slopes=wanted, step=wanted, error=0.0) if ok else law_found), Finding("alibi", found, listed(wanted, digits), ok, detail)
+    return (dataclasses.replace(law_found, slopes=wanted, step=wanted, error=0.0) if ok else law_found), Finding(
+        "alibi", found, listed(wanted, digits), ok, detail
+    )
 
 
 def components(probe: Probe, dim: int, where: Position) -> Array:
@@ -117,7 +132,9 @@ def dims_finding(probe: Probe, weights: dict[int, Array], promised: str | None) 
         if not counts.all():
             return compare("dims", ignored_words(counts), promised, f"at d_k {dim}")
         if np.ptp(np.abs(weight)) > 4 * scale_tolerance(probe) + 0.01 or (weight < 0).any() != (weight < 0).all():
-            return compare("dims", "not all alike", promised, f"at d_k {dim} components count {listed(weight[:8], 3)}, …")
+            return compare(
+                "dims", "not all alike", promised, f"at d_k {dim} components count {listed(weight[:8], 3)}, …"
+            )
     return compare("dims", "all", promised)
 
 
@@ -153,18 +170,31 @@ def scale(probe: Probe, dim: int, where: Position, cap: float | None = None) -> 
     return (4 * half - one) / 3, normalised
 
 
-def scale_finding(probe: Probe, scales: dict[int, float], promised: str | float | None, varied: Array | None,
-                   normalised: bool | None, slack: float) -> Finding:
+def scale_finding(
+    probe: Probe,
+    scales: dict[int, float],
+    promised: str | float | None,
+    varied: Array | None,
+    normalised: bool | None,
+    slack: float,
+) -> Finding:
     """`slack`: what a cap that was measured, not promised, leaves uncertain."""
     if not scales or not all(math.isfinite(c) for c in scales.values()):
-        return Finding("scale", "unknown", "" if promised is None else str(promised), None, "no query was seen to read two keys")
+        return Finding(
+            "scale", "unknown", "" if promised is None else str(promised), None, "no query was seen to read two keys"
+        )
     tolerance = scale_tolerance(probe) + slack
 
     def follows(rule: Callable[[int], float]) -> bool:
         return all(abs(c - rule(d)) <= tolerance * rule(d) for d, c in scales.items())
 
-    rules: dict[str, Callable[[int], float]] = {"sqrt_dk": lambda d: d**-0.5, "none": lambda d: 1.0, "dk": lambda d: 1.0 / d,
-                                                "1/√d_k twice": lambda d: 1.0 / d, "d_k^(-1/4)": lambda d: d**-0.25}
+    rules: dict[str, Callable[[int], float]] = {
+        "sqrt_dk": lambda d: d**-0.5,
+        "none": lambda d: 1.0,
+        "dk": lambda d: 1.0 / d,
+        "1/√d_k twice": lambda d: 1.0 / d,
+        "d_k^(-1/4)": lambda d: d**-0.25,
+    }
     shown = {"sqrt_dk": "1/√d_k", "none": "1", "dk": "1/d_k"}
     measured = ", ".join(f"{c:.6g} at d_k {d}" for d, c in scales.items())
     values = list(scales.values())
@@ -192,8 +222,9 @@ def scale_finding(probe: Probe, scales: dict[int, float], promised: str | float 
     return Finding("scale", found, f"{float(promised):.6g}", ok, measured)
 
 
-def softcap(probe: Probe, dim: int, c: float, where: Position,
-            promised: float | str | None) -> tuple[float | None, float, Finding]:
+def softcap(
+    probe: Probe, dim: int, c: float, where: Position, promised: float | str | None
+) -> tuple[float | None, float, Finding]:
     """Far out, a cap makes the score grow more slowly: the slope between S and S − step is compared with 1. The cap is None where
     there is none, NaN where the bound is another one; with it comes how far it may be off, relatively."""
     slopes: list[tuple[float, float, float]] = []
@@ -227,7 +258,11 @@ def softcap(probe: Probe, dim: int, c: float, where: Position,
 
     fits = all(abs(bend(cap, s, step) - slope) <= max(0.01, 64 * probe.unit * s / step) for s, step, slope in slopes)
     if not fits:
-        return math.nan, 0.0, _cap_finding("another bound", promised, f"scores flatten out near {cap:.3g}, but not as tanh")
+        return (
+            math.nan,
+            0.0,
+            _cap_finding("another bound", promised, f"scores flatten out near {cap:.3g}, but not as tanh"),
+        )
     finding = _cap_finding(cap, promised, "", error)
     return (float(promised), 0.0, finding) if finding.ok and promised is not None else (cap, error, finding)
 
@@ -239,8 +274,6 @@ def _cap_finding(found: float | str, promised: float | str | None, detail: str, 
     if isinstance(found, str) or isinstance(promised, str):
         return Finding("softcap", text, str(promised), text == str(promised), detail)
     return Finding("softcap", text, f"{promised:g}", abs(found - promised) <= error * found, detail)
-
-
 
 
 def large_scores(probe: Probe, dim: int, c: float, where: Position, sink: bool, promised: str | None) -> Finding:
@@ -258,9 +291,14 @@ def large_scores(probe: Probe, dim: int, c: float, where: Position, sink: bool, 
             if not (np.abs(gap - rest) <= 16 * probe.unit * (1.0 if where.none else abs(c) * 2.0**m)).all():
                 s = c * sign * 2.0**m
                 words = "overflow" if s > 0 else "underflow"
-                return compare("large_scores", f"{words} from {s:.3g} on", promised,
-                               "exp without the row's maximum taken away first?" if not np.isfinite(gap).all() else
-                               f"two keys of the same score differ by {listed(np.abs(gap - rest).max())}")
+                return compare(
+                    "large_scores",
+                    f"{words} from {s:.3g} on",
+                    promised,
+                    "exp without the row's maximum taken away first?"
+                    if not np.isfinite(gap).all()
+                    else f"two keys of the same score differ by {listed(np.abs(gap - rest).max())}",
+                )
         if abs(c) * 2.0**m >= top:
             break
         m += 1

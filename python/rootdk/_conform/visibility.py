@@ -1,4 +1,5 @@
 """Who sees whom: causal masks, windows, sinks, and rows that see nothing."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -35,7 +36,9 @@ def sight(probe: Probe, dim: int, longest: int, where: Position, c: Array | None
         axis = probe.axis.get(dim, 0)
         q[..., axis] = 1.0
         k[..., axis] = -where.slopes[:, None] / c[:, None] * np.arange(len_kv)
-        return np.fmax(probe.probabilities(q, k), probe.probabilities(q, -k))  # keys before the query, and keys after it
+        return np.fmax(
+            probe.probabilities(q, k), probe.probabilities(q, -k)
+        )  # keys before the query, and keys after it
 
     square = seen(longest, longest)
     if not np.isfinite(square).all():
@@ -61,8 +64,14 @@ def sight(probe: Probe, dim: int, longest: int, where: Position, c: Array | None
     for name, offset in (("top_left", 0), ("bottom_right", 4)):
         if (wide == ((j - i - offset <= right) & (i + offset - j <= left))).all():
             return Sight(name if causal else "none", before, after, name)
-    return Sight("another alignment", before, after, None, f"{int(wide.sum())} of {wide.size} pairs are visible with {n} queries and "
-                 f"{n + 4} keys", known=False)
+    return Sight(
+        "another alignment",
+        before,
+        after,
+        None,
+        f"{int(wide.sum())} of {wide.size} pairs are visible with {n} queries and {n + 4} keys",
+        known=False,
+    )
 
 
 def _another_mask(p: Array, alike: bool) -> tuple[str, None, None, None, str]:
@@ -72,8 +81,14 @@ def _another_mask(p: Array, alike: bool) -> tuple[str, None, None, None, str]:
     shown: Array = p[p > 0]
     share = float((p > 0).mean())
     if np.ptp(mass) > 1e-2 and np.allclose(shown, shown[0], rtol=1e-2) and abs(shown[0] * n * share - 1) < 0.1:
-        return ("dropout", None, None, None, f"{1 - share:.2f} of the probabilities are 0 and the others larger by "
-                f"{shown[0] * n:.2f}, the same ones in every call")
+        return (
+            "dropout",
+            None,
+            None,
+            None,
+            f"{1 - share:.2f} of the probabilities are 0 and the others larger by "
+            f"{shown[0] * n:.2f}, the same ones in every call",
+        )
     few = int(counts.max())
     if few < n and (counts == np.minimum(few, np.arange(1, n + 1))).all() or (counts == few).all():
         return f"only {few} keys", None, None, None, f"each query reads {few} keys: only those with the largest scores?"
@@ -94,8 +109,10 @@ def window_finding(found: Sight, promised: Window) -> Finding:
     elif one_sided:
         assert left is not None
         text = str(left + 1)
-        detail = f"a query sees its own key and {left} before it: transformers' sliding_window={left + 1}, FlashAttention's " \
-                 f"({left}, {0 if causal else -1})"
+        detail = (
+            f"a query sees its own key and {left} before it: transformers' sliding_window={left + 1}, FlashAttention's "
+            f"({left}, {0 if causal else -1})"
+        )
     else:
         text = window_words((left, right))
         detail = f"{'all' if left is None else left} keys before a query's own and {right} after it, as FlashAttention counts"
@@ -120,7 +137,9 @@ def window_words(window: Window) -> str:
     return "({}, {})".format(*(-1 if side is None else side for side in window))
 
 
-def sink(probe: Probe, dim: int, where: Position, promised: str | Sequence[float] | None) -> tuple[Array | None, Finding]:
+def sink(
+    probe: Probe, dim: int, where: Position, promised: str | Sequence[float] | None
+) -> tuple[Array | None, Finding]:
     """All scores are 0 but for what ALiBi adds: visible keys keep n/(n + e^z) of the probability, n = Σ e^added. The scores of the
     sinks are None where there is none, NaN where the sums are no sink's."""
     n = 4
@@ -134,8 +153,9 @@ def sink(probe: Probe, dim: int, where: Position, promised: str | Sequence[float
     if (np.abs(lost) <= 8 * probe.unit).all():
         return None, Finding("sink", "none", promise_words, None if promised is None else promise_words == "none")
     if (lost < -8 * probe.unit).any() or (mass <= 0).any() or not np.isfinite(mass).all():
-        return np.full(probe.heads, np.nan), Finding("sink", "probabilities sum to " + listed(mass), promise_words,
-                                                     None if promised is None else False)
+        return np.full(probe.heads, np.nan), Finding(
+            "sink", "probabilities sum to " + listed(mass), promise_words, None if promised is None else False
+        )
     scores = np.log(seen * np.maximum(lost, 0) / mass).round(6) + 0.0  # no -0
     off_by_one = " (softmax off by one)" if np.abs(scores).max() < 1e-3 else ""
     found = "scores " + ", ".join(f"{z:.3f}" for z in scores) + off_by_one

@@ -1,4 +1,5 @@
 """When to speak up: what an event is, what may raise one, and to whom it goes."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,7 +27,9 @@ class Event:
 
     def __str__(self) -> str:
         side = "below" if self.value < self.threshold else "beyond"
-        who = "" if not self.layer else f", {self.layer}, " + ("all heads" if self.head is None else f"head {self.head}")
+        who = (
+            "" if not self.layer else f", {self.layer}, " + ("all heads" if self.head is None else f"head {self.head}")
+        )
         text = f"step {self.step}{who}: {self.what} is {self.value:.4g}"
         text += f", {side} {self.threshold:g}" if math.isfinite(self.value) else ""
         return f"{text}. {self.words}" if self.words else text
@@ -40,7 +43,9 @@ class Alarm:
     call: what to do with the event: "warn", "raise" (RuntimeError, for tests and debugging), or a function that takes an Event.
     """
 
-    sigma_ratio: float | None = None  #: spread of the scores over √(2 ln n); a head that has learned may well be beyond 1
+    sigma_ratio: float | None = (
+        None  #: spread of the scores over √(2 ln n); a head that has learned may well be beyond 1
+    )
     max_score: float | None = None  #: largest raw score c·q·k
     entropy: float | None = None  #: nats; an alarm below it
     p_max: float | None = None  #: mean largest probability
@@ -54,8 +59,13 @@ class Alarm:
 
     def checks(self) -> list[tuple[str, float, int]]:
         """(statistic, threshold, +1 if larger is worse), per head."""
-        wanted = [("sigma_ratio", self.sigma_ratio, 1), ("raw_max", self.max_score, 1), ("entropy", self.entropy, -1),
-                  ("mean_p_max", self.p_max, 1), ("rows_not_finite", 0.0 if self.not_finite else None, 1)]
+        wanted = [
+            ("sigma_ratio", self.sigma_ratio, 1),
+            ("raw_max", self.max_score, 1),
+            ("entropy", self.entropy, -1),
+            ("mean_p_max", self.p_max, 1),
+            ("rows_not_finite", 0.0 if self.not_finite else None, 1),
+        ]
         return [(name, limit, sign) for name, limit, sign in wanted if limit is not None]
 
     def deliver(self, event: Event) -> None:
@@ -81,8 +91,15 @@ class Watchdog:
         self.losses = Losses()
         self.loss_rings = False
 
-    def look(self, step: int, layer: str, values: Mapping[str, Any], stats: Stats | None, dtype: str,
-             facts: Mapping[str, Any] = {}) -> list[tuple[Alarm, Event]]:
+    def look(
+        self,
+        step: int,
+        layer: str,
+        values: Mapping[str, Any],
+        stats: Stats | None,
+        dtype: str,
+        facts: Mapping[str, Any] = {},
+    ) -> list[tuple[Alarm, Event]]:
         """`values`: arrays [heads] by the names of columns; `facts`: what is known of the layer's module (facts_of)."""
         events = []
         for number, alarm in enumerate(self.alarms):
@@ -90,17 +107,26 @@ class Watchdog:
                 if what not in values:
                     continue
                 if what == "rows_not_finite":
-                    events += [(alarm, event) for event in self._not_finite(number, step, layer, values[what], stats, dtype)]
+                    events += [
+                        (alarm, event) for event in self._not_finite(number, step, layer, values[what], stats, dtype)
+                    ]
                     continue
                 for head, value in enumerate(values[what]):
                     key = (number, layer, head, what)
-                    if not (math.isfinite(value) and sign * (value - threshold) > 0 or math.isinf(value) and sign * value > 0):
+                    if not (
+                        math.isfinite(value)
+                        and sign * (value - threshold) > 0
+                        or math.isinf(value)
+                        and sign * value > 0
+                    ):
                         self.ringing.discard(key)
                         continue
                     if key in self.ringing:
                         continue
                     self.ringing.add(key)
-                    events.append((alarm, Event(step, layer, head, what, float(value), threshold, _words(stats, head, dtype))))
+                    events.append(
+                        (alarm, Event(step, layer, head, what, float(value), threshold, _words(stats, head, dtype)))
+                    )
         listening = [alarm for alarm in self.alarms if alarm.frozen]
         now = Look.of(step, values) if listening else None
         if now is not None:
@@ -116,7 +142,9 @@ class Watchdog:
         """Whether somebody listens for layers that stop learning, and half of what tells them is missing."""
         return any(alarm.frozen for alarm in self.alarms) and not self.losses.known
 
-    def _not_finite(self, number: int, step: int, layer: str, rows: Any, stats: Stats | None, dtype: str) -> list[Event]:
+    def _not_finite(
+        self, number: int, step: int, layer: str, rows: Any, stats: Stats | None, dtype: str
+    ) -> list[Event]:
         """One event a layer: a NaN is in all heads sooner or later."""
         heads = [head for head, count in enumerate(rows) if count > 0]
         key = (number, layer, -1, "rows_not_finite")
@@ -125,8 +153,17 @@ class Watchdog:
                 self.ringing.discard(key)
             return []
         self.ringing.add(key)
-        return [Event(step, layer, heads[0] if len(heads) == 1 else None, "rows_not_finite", float(max(rows)), 0.0,
-                      _words(stats, heads[0], dtype))]
+        return [
+            Event(
+                step,
+                layer,
+                heads[0] if len(heads) == 1 else None,
+                "rows_not_finite",
+                float(max(rows)),
+                0.0,
+                _words(stats, heads[0], dtype),
+            )
+        ]
 
     def loss(self, step: int, value: Any, classes: int | None = None) -> list[tuple[Alarm, Event]]:
         """`value`: a number, or a detached tensor of one on a device, which is read when that is needed. `classes`: among how many
@@ -140,7 +177,11 @@ class Watchdog:
         if not bad or rang:
             return []
         words = "The loss is not finite: nothing that backward brings can be used."
-        return [(alarm, Event(step, "", None, "loss", float(value), 0.0, words)) for alarm in self.alarms if alarm.not_finite]
+        return [
+            (alarm, Event(step, "", None, "loss", float(value), 0.0, words))
+            for alarm in self.alarms
+            if alarm.not_finite
+        ]
 
 
 def _words(stats: Stats | None, head: int, dtype: str) -> str:

@@ -1,4 +1,5 @@
 """What sums, products, masks and casts leave of what is known of a tensor."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Optional
@@ -224,6 +225,7 @@ def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional
     if x.q is None or x.k is None or y.q is None or y.k is None or x.shift is not None or y.shift is not None:
         return None
     with torch.no_grad():
+
         def wide(t: Tensor) -> Tensor:
             return t.detach().expand(*x.lead, *t.shape[-2:])
 

@@ -3,6 +3,7 @@
 σ of c·q·k within a row is √d_k·c · σ_q · σ_k · √alignment, each factor 1 where all is as it should be: those far above 1 are
 the cause. A layer that was open before has grown; then what it was tells more than what it is.
 """
+
 from __future__ import annotations
 
 import math
@@ -15,8 +16,15 @@ from .frozen import Frozen, Look, median
 
 CAUSES = ("scale", "initialisation", "gain", "alignment", "bias", "growth", "unknown")
 
-_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_norm", "key_norm"), ("q_ln", "k_ln"),
-          ("norm_q", "norm_k"), ("query_layernorm", "key_layernorm"), ("q_layer_norm", "k_layer_norm"))
+_NORMS = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_norm", "key_norm"),
+    ("q_ln", "k_ln"),
+    ("norm_q", "norm_k"),
+    ("query_layernorm", "key_layernorm"),
+    ("q_layer_norm", "k_layer_norm"),
+)
 
 
 def facts_of(module: Any) -> dict[str, Any]:
@@ -29,7 +37,9 @@ def facts_of(module: Any) -> dict[str, Any]:
     return {"qk_norm": any(has(q) and has(k) for q, k in _NORMS) or has("qk_norm") or has("qk_layernorm")}
 
 
-def explain(frozen: Frozen, values: Mapping[str, Any], stats: Stats | None, facts: Mapping[str, Any]) -> tuple[str, str]:
+def explain(
+    frozen: Frozen, values: Mapping[str, Any], stats: Stats | None, facts: Mapping[str, Any]
+) -> tuple[str, str]:
     """(cause, words)."""
     cause, why, fix = _grown(frozen, facts) if frozen.before is not None else _from_start(values, facts)
     return cause, " ".join(part for part in (_symptom(frozen, stats), why, fix) if part)
@@ -42,7 +52,9 @@ def number(x: float) -> str:
 
 def _symptom(frozen: Frozen, stats: Stats | None) -> str:
     when = "from its first look on" if frozen.before is None else f"since step {frozen.since.step}"
-    text = f"Frozen {when}: rows of every head pass {number(100 * frozen.now.trace_j)} % of their gradient or less (tr J)"
+    text = (
+        f"Frozen {when}: rows of every head pass {number(100 * frozen.now.trace_j)} % of their gradient or less (tr J)"
+    )
     if stats is not None and "share_trace_j_under_001" in stats.names:
         share = np.asarray(stats["share_trace_j_under_001"], dtype=np.float64)
         if np.isfinite(share).any():
@@ -63,12 +75,20 @@ def _from_start(values: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[st
     raw, score, scale = middle("raw_sigma"), middle("score_sigma"), middle("scale")
     sigma_q, sigma_k, alignment = middle("sigma_q"), middle("sigma_k"), middle("alignment")
     if score > 2 * raw:
-        return ("bias", f"Why: a bias or transform of the scores spreads them by {number(score)}; c·q·k alone by {number(raw)}.",
-                "Make the bias smaller; the scale and the weights are not the matter.")
+        return (
+            "bias",
+            f"Why: a bias or transform of the scores spreads them by {number(score)}; c·q·k alone by {number(raw)}.",
+            "Make the bias smaller; the scale and the weights are not the matter.",
+        )
     dim = float(facts.get("dim", math.nan))
     if math.isnan(dim) and alignment > 0 and scale > 0:  # of which d_k is a part
         dim = float(round((raw / scale / (sigma_q * sigma_k)) ** 2 / alignment))
-    parts = [("scale", scale * math.sqrt(dim)), ("q", sigma_q), ("k", sigma_k), ("alignment", math.sqrt(max(alignment, 0.0)))]
+    parts = [
+        ("scale", scale * math.sqrt(dim)),
+        ("q", sigma_q),
+        ("k", sigma_k),
+        ("alignment", math.sqrt(max(alignment, 0.0))),
+    ]
     parts = sorted(((name, by) for name, by in parts if by > 1.25), key=lambda part: -part[1])
     parts = [part for part in parts if math.log(part[1]) >= 0.5 * math.log(parts[0][1])]
     if not parts:
@@ -79,16 +99,21 @@ def _from_start(values: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[st
         if name == "scale":
             is_one = "q·k is not scaled" if abs(scale - 1) < 0.01 else f"the scale is {number(scale)}"
             why.append(f"{is_one}, {number(by)} times 1/√d_k at d_k = {dim:.0f}")
-            fixes.append(f"scale by 1/√d_k = {number(dim ** -0.5)}")
+            fixes.append(f"scale by 1/√d_k = {number(dim**-0.5)}")
         elif name == "alignment":
             why.append(f"q and k are aligned: q·k varies {number(by * by)} times as much as in unrelated directions")
             fixes.append(f"initialise W_q and W_k apart from each other, or divide the scale by {number(by)}")
     if sizes:
         why.append(f"{' and '.join(sizes)} as large as unit variance")
         weights = " and ".join(f"W_{name} by {number(size)}" for name, size in parts if name in "qk")
-        fixes.append(f"divide the gains of the norms of q and k so that q and k have unit variance ({weights.replace('W_', '')})"
-                     if facts.get("qk_norm") else f"begin smaller: divide {weights}, or put a QK-norm before the product")
-    cause = {"scale": "scale", "alignment": "alignment"}.get(parts[0][0], "gain" if facts.get("qk_norm") else "initialisation")
+        fixes.append(
+            f"divide the gains of the norms of q and k so that q and k have unit variance ({weights.replace('W_', '')})"
+            if facts.get("qk_norm")
+            else f"begin smaller: divide {weights}, or put a QK-norm before the product"
+        )
+    cause = {"scale": "scale", "alignment": "alignment"}.get(
+        parts[0][0], "gain" if facts.get("qk_norm") else "initialisation"
+    )
     fix = "; ".join(fixes)
     return cause, f"Why: {', and '.join(why)}.", f"{fix[0].upper()}{fix[1:]}."
 
@@ -96,8 +121,11 @@ def _from_start(values: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[st
 def _grown(frozen: Frozen, facts: Mapping[str, Any]) -> tuple[str, str, str]:
     assert frozen.before is not None
     before, since, now = frozen.before, frozen.since, frozen.now
-    grown = [f"{name} from {number(a)} to {number(b)}"
-             for name, a, b in (("q", before.sigma_q, now.sigma_q), ("k", before.sigma_k, now.sigma_k)) if b > 1.25 * a]
+    grown = [
+        f"{name} from {number(a)} to {number(b)}"
+        for name, a, b in (("q", before.sigma_q, now.sigma_q), ("k", before.sigma_k, now.sigma_k))
+        if b > 1.25 * a
+    ]
     why = f"Why: it was open at step {before.step} (tr J {number(before.trace_j)}) and has grown shut since"
     why += f": {', '.join(grown)} in size." if grown else "."
     where = "the gains of the norms of q and k" if facts.get("qk_norm") else "W_q and W_k"

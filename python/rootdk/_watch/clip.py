@@ -1,5 +1,6 @@
 """QK-clip: which heads' scores passed tau, what is done about it, and whether it helped. Everything is planned before
 anything is changed, and put back if something fails half-way."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -36,7 +37,7 @@ class _Unit:
     module: str
     labels: list[str]
     heads: Heads
-    peak: "np.ndarray[Any, np.dtype[np.float64]]"  # of all heads
+    peak: np.ndarray[Any, np.dtype[np.float64]]  # of all heads
     projections: Optional[Projections] = None
 
 
@@ -78,13 +79,22 @@ class Clipper:
                     f"qk_clip: {label}, head {head}: the largest raw score was to go from {peak:.4g} to "
                     f"{peak * factor:.4g}, but is {now:.4g} at step {step}. Either the weights that were scaled are "
                     "not what the scores come from (see projections=), something has set them back (an optimizer's own "
-                    f"copy), or they grew {now / (peak * factor):.2g} times in between.", RuntimeWarning, stacklevel=3)
+                    f"copy), or they grew {now / (peak * factor):.2g} times in between.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
                 return
 
     # Clipping ---------------------------------------------------------------------------------------------------------
-    def clip(self, model: torch.nn.Module, tau: float, alpha: float, *,
-             projections: Optional[Mapping[str, Projections]] = None,
-             group: Union[None, bool, Any] = None) -> dict[str, list[float]]:
+    def clip(
+        self,
+        model: torch.nn.Module,
+        tau: float,
+        alpha: float,
+        *,
+        projections: Optional[Mapping[str, Projections]] = None,
+        group: Union[None, bool, Any] = None,
+    ) -> dict[str, list[float]]:
         """Shrinks what passed tau, on all ranks alike, or raises and changes nothing. Returns the factor by which each
         head's scores were multiplied, for the layers where one is below 1."""
         if not 0 < tau < math.inf:
@@ -101,8 +111,9 @@ class Clipper:
             failed = error
         ranks.together(failed, "a layer could not be clipped")
         peaks = self._reduced(units, ranks)
-        unknown = [f"{unit.name}, head {head}" for unit, peak in zip(units, peaks)
-                   for head in np.flatnonzero(peak == math.inf)]
+        unknown = [
+            f"{unit.name}, head {head}" for unit, peak in zip(units, peaks) for head in np.flatnonzero(peak == math.inf)
+        ]
         gammas = [_factors(peak, tau) for peak in peaks]
         plan: list[tuple[_Unit, Found, Any]] = []
         if any(gamma.min(initial=1.0) < 1 for gamma in gammas):
@@ -120,8 +131,11 @@ class Clipper:
         self._consume(plan, tau)
         if unknown:
             more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-            warnings.warn(f"qk_clip: not clipped, as the largest score was not finite: {'; '.join(unknown[:4])}{more}",
-                          RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"qk_clip: not clipped, as the largest score was not finite: {'; '.join(unknown[:4])}{more}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         return {label: found.achieved(gamma).tolist() for unit, found, gamma in plan for label in unit.labels}
 
     def _known(self, ranks: Ranks, tau: float, alpha: float) -> dict[str, tuple[str, int]]:
@@ -137,12 +151,19 @@ class Clipper:
         for rank, (_, _, theirs) in zip(ranks.ranks, everybody):
             for label, seen in theirs.items():
                 if merged.setdefault(label, seen) != seen:
-                    raise ValueError(f"qk_clip: {label} has {seen[1]} heads on rank {rank}, but {merged[label][1]} on "
-                                     "another; pass group= with ranks of the same model")
+                    raise ValueError(
+                        f"qk_clip: {label} has {seen[1]} heads on rank {rank}, but {merged[label][1]} on "
+                        "another; pass group= with ranks of the same model"
+                    )
         return dict(sorted(merged.items()))
 
-    def _units(self, model: torch.nn.Module, seen: dict[str, tuple[str, int]], projections: Mapping[str, Projections],
-               ranks: Ranks) -> list[_Unit]:
+    def _units(
+        self,
+        model: torch.nn.Module,
+        seen: dict[str, tuple[str, int]],
+        projections: Mapping[str, Projections],
+        ranks: Ranks,
+    ) -> list[_Unit]:
         """Calls of the same module share its weights and so become one, unless the caller says which a call has."""
         for label, said in projections.items():
             if not isinstance(said, Projections):
@@ -150,15 +171,19 @@ class Clipper:
             if label not in seen and _submodule(model, label) is None:
                 raise ValueError(f"projections: {label!r} is none of the layers seen: {', '.join(seen) or 'none yet'}")
         if getattr(model, "_tp_size", None) not in (None, 1) and ranks.group is None and ranks.world > 1:
-            raise ValueError("qk_clip: the model is tensor parallel by transformers' own means; pass group= with the "
-                             "ranks that hold the same heads, or False")
+            raise ValueError(
+                "qk_clip: the model is tensor parallel by transformers' own means; pass group= with the "
+                "ranks that hold the same heads, or False"
+            )
         units: dict[str, _Unit] = {}
         for label in sorted(seen, key=lambda label: (seen[label][0], len(label), label)):
             name, count = seen[label]
             module = _submodule(model, name)
             if module is None:
-                raise ValueError(f"qk_clip: {label}: this rank's model has no module {name!r}; pass group= with ranks "
-                                 "of the same model")
+                raise ValueError(
+                    f"qk_clip: {label}: this rank's model has no module {name!r}; pass group= with ranks "
+                    "of the same model"
+                )
             own = projections.get(label)
             key = label if own is not None else f"module {name}"
             if own is None and key not in units:
@@ -176,8 +201,9 @@ class Clipper:
                     raise ValueError(f"qk_clip: {label}: {error}") from None
                 unit = units[key] = _Unit(label, name, [], heads, np.full(heads.all, -math.inf), own)
             if unit.heads.here != count:
-                raise ValueError(f"qk_clip: {label} has {count} heads, but {unit.labels[0]}, the same module, has "
-                                 f"{unit.heads.here}")
+                raise ValueError(
+                    f"qk_clip: {label} has {count} heads, but {unit.labels[0]}, the same module, has {unit.heads.here}"
+                )
             unit.labels.append(label)
             part = unit.peak[unit.heads.start : unit.heads.start + count]
             part[:] = np.maximum(part, np.where(np.isnan(here), math.inf, here))
@@ -210,8 +236,9 @@ def _factors(peak: Any, tau: float) -> Any:
 
 
 # Planning -------------------------------------------------------------------------------------------------------------
-def _planned(model: torch.nn.Module, units: list[_Unit], gammas: list[Any], alpha: float,
-             ranks: Ranks) -> list[tuple[_Unit, Found, Any]]:
+def _planned(
+    model: torch.nn.Module, units: list[_Unit], gammas: list[Any], alpha: float, ranks: Ranks
+) -> list[tuple[_Unit, Found, Any]]:
     """Every edit, checked. Layers that share a parameter are clipped once, by the smallest factor of each head."""
     plan: list[tuple[_Unit, Found, Any]] = []
     over = [gamma.min(initial=1.0) < 1 for gamma in gammas]
@@ -238,17 +265,22 @@ def _found(model: torch.nn.Module, unit: _Unit, alpha: float, ranks: Ranks) -> F
             if hasattr(edit.tensor, "placements"):
                 raise ValueError(f"projections: {unit.name}: a DTensor, but views of ordinary parameters are wanted")
             if edit.tensor.untyped_storage().data_ptr() not in storages:
-                raise ValueError(f"projections: {unit.name}: {edit.name} are a copy, but views of the model's "
-                                 "parameters are wanted")
+                raise ValueError(
+                    f"projections: {unit.name}: {edit.name} are a copy, but views of the model's parameters are wanted"
+                )
     else:
         found = find(_owner(model, unit.module), unit.name, unit.heads.all, alpha)
         if unit.heads.split and found.side_by_side:
-            raise ValueError(f"qk_clip: {unit.name}: queries, keys and values lie side by side in one sharded "
-                             "parameter, whose shards are no sets of heads")
+            raise ValueError(
+                f"qk_clip: {unit.name}: queries, keys and values lie side by side in one sharded "
+                "parameter, whose shards are no sets of heads"
+            )
     for edit in found.edits:
         if edit.head.shape[0] != edit.tensor.shape[edit.axis]:
-            raise ValueError(f"qk_clip: {unit.name}: {edit.name} has {edit.tensor.shape[edit.axis]} rows, but "
-                             f"{edit.head.shape[0]} are wanted")
+            raise ValueError(
+                f"qk_clip: {unit.name}: {edit.name} has {edit.tensor.shape[edit.axis]} rows, but "
+                f"{edit.head.shape[0]} are wanted"
+            )
         if not reaches(edit.tensor, ranks):
             raise ValueError(f"group: {unit.name}: {edit.name} is sharded over ranks that are not in it")
         rows_here(edit.tensor, edit.axis, f"qk_clip: {unit.name}: {edit.name}")
@@ -290,8 +322,9 @@ def _tied(plan: list[tuple[_Unit, Found, Any]]) -> list[tuple[_Unit, Found, Any]
             first = roles.setdefault(place, edit)
             same = first.axis == edit.axis and first.offset == edit.offset and np.array_equal(first.head, edit.head)
             if place in mine or not same or not np.array_equal(first.power, edit.power):
-                raise ValueError(f"qk_clip: {unit.name}: {edit.name} is used in two ways ({first.name}); pass "
-                                 "projections=")
+                raise ValueError(
+                    f"qk_clip: {unit.name}: {edit.name} is used in two ways ({first.name}); pass projections="
+                )
             mine.add(place)
     return [(unit, found, gamma) for (unit, found, _), gamma in zip(plan, gammas)]
 

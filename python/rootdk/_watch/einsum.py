@@ -1,4 +1,5 @@
 """Equations of torch.einsum, read as products of q and k."""
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -62,12 +63,17 @@ def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Te
     if len(mine) == 1 and result.index(row) > result.index(column):
         one, other, a, b, row, column = other, one, b, a, column, row
     lead = [x for x in result if x not in (row, column)]
-    return _arrange(a, one, [*lead, row, summed[0]]), _arrange(b, other, [*lead, summed[0], column]), \
-        result.index(row), result.index(column)
+    return (
+        _arrange(a, one, [*lead, row, summed[0]]),
+        _arrange(b, other, [*lead, summed[0], column]),
+        result.index(row),
+        result.index(column),
+    )
 
 
-def _own_keys(a: Tensor, one: Letters, b: Tensor, other: Letters, result: Letters,
-              dim: str) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
+def _own_keys(
+    a: Tensor, one: Letters, b: Tensor, other: Letters, result: Letters, dim: str
+) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
     """The larger side has one axis that the other has not: q [*lead, 1, dim], k [*lead, dim, len_kv]."""
     if len(one) > len(other):
         a, one, b, other = b, other, a, one

@@ -3,6 +3,7 @@
 A call has one output, however many watches look at it: it is computed once, with the statistics that the most curious of them wants,
 and every one of them is told.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -106,8 +107,13 @@ class Call:
     def take(self, number: int, stats: Stats) -> None:
         """Of one batch item that stands for all."""
         if self.prescale not in (0.0, 1.0) and self.dim:  # what scaled q belongs to the scale
-            stats = stats.with_causes(self.dim, stats.sigma_q[0] / abs(self.prescale), stats.sigma_k[0], stats.key_mean_norm[0],
-                                      stats["scale"][0] * abs(self.prescale))
+            stats = stats.with_causes(
+                self.dim,
+                stats.sigma_q[0] / abs(self.prescale),
+                stats.sigma_k[0],
+                stats.key_mean_norm[0],
+                stats["scale"][0] * abs(self.prescale),
+            )
         spot = self.spots[number]
         self.records[number] = spot.watch.take(spot, stats, self.dtype)
 
@@ -200,18 +206,39 @@ class _Eyes:
         of_written(call, found)
         call.spent(started)
 
-    def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-             dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-             prescale: float = 1.0) -> Tensor:
+    def sdpa(
+        self,
+        func: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Optional[Tensor] = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Optional[float] = None,
+        enable_gqa: bool = False,
+        *,
+        prescale: float = 1.0,
+    ) -> Tensor:
         def theirs() -> Tensor:
-            return func(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-                        enable_gqa=enable_gqa)
+            return func(
+                query,
+                key,
+                value,
+                attn_mask=attn_mask,
+                dropout_p=dropout_p,
+                is_causal=is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
 
         tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
         if len(tensors) < 3 or rootdk_torch.transformed(*tensors):
             self.missed("scaled_dot_product_attention", "inside a transform of torch.func")
             return theirs()
-        if query.is_cuda and torch.cuda.is_current_stream_capturing():  # what a graph records, nobody can look at meanwhile
+        if (
+            query.is_cuda and torch.cuda.is_current_stream_capturing()
+        ):  # what a graph records, nobody can look at meanwhile
             return theirs()
         call = call_here()
         if call is None:

@@ -1,5 +1,6 @@
 """What a watch sees of a model: its calls of torch functions, and attention that is written out, followed from product to
 product."""
+
 from __future__ import annotations
 
 import re
@@ -31,9 +32,20 @@ class Looker(Protocol):
     @property
     def looking(self) -> bool: ...
 
-    def sdpa(self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-             dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-             prescale: float = 1.0) -> Tensor: ...
+    def sdpa(
+        self,
+        func: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Optional[Tensor] = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: Optional[float] = None,
+        enable_gqa: bool = False,
+        *,
+        prescale: float = 1.0,
+    ) -> Tensor: ...
 
     def written_out(self, found: Written) -> None: ...
 
@@ -88,7 +100,9 @@ class Follow(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():  # dynamo traces these lines, and must find nothing but the call
-            if getattr(func, "__module__", "") == "torch._tensor":  # methods in Python, into whose super() it cannot follow
+            if (
+                getattr(func, "__module__", "") == "torch._tensor"
+            ):  # methods in Python, into whose super() it cannot follow
                 return getattr(args[0], func.__name__)(*args[1:], **kwargs)
             return func(*args, **kwargs)
         step = STEPS.get(func)
@@ -97,7 +111,11 @@ class Follow(TorchFunctionMode):
                 self._operator(func)
             return func(*args, **kwargs)
         trail = self.trail
-        if (not trail.memory.notes and step is not None and step not in STARTS) or not self.looker.looking or _elsewhere():
+        if (
+            (not trail.memory.notes and step is not None and step not in STARTS)
+            or not self.looker.looking
+            or _elsewhere()
+        ):
             return func(*args, **kwargs)
         if step is not None:
             return walk(trail, self.looker, step, func, args, kwargs)
@@ -109,17 +127,23 @@ class Follow(TorchFunctionMode):
         sides = [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(("query", "key", "value"))]
         if not all(isinstance(x, Tensor) and (x.is_nested or plain_data(x)) for x in sides):
             kinds = {type(x).__name__ for x in sides} - {"Tensor"}
-            self.looker.missed("scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}")
+            self.looker.missed(
+                "scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}"
+            )
             return _SDPA(*args, **kwargs)
         return self.looker.sdpa(_SDPA, *args, **kwargs, prescale=self.trail.scaled(*sides[:2]))
 
     def _operator(self, func: Any) -> None:
         """Operators that compute attention as a whole: flex_attention, a library's own, and what a compiled graph calls."""
-        name = func.name() if isinstance(func, torch._ops.OpOverload) else getattr(func, "_qualified_op_name", str(func))
+        name = (
+            func.name() if isinstance(func, torch._ops.OpOverload) else getattr(func, "_qualified_op_name", str(func))
+        )
         namespace, _, name = name.rpartition("::")
         name = name.split(".")[0]
         if _ATTENTION.search(name) and namespace != "rootdk" and "backward" not in name:
-            self.looker.missed(name, "an operator that computes attention as a whole, called from a compiled graph or by a library")
+            self.looker.missed(
+                name, "an operator that computes attention as a whole, called from a compiled graph or by a library"
+            )
 
 
 def _elsewhere() -> bool:
@@ -131,5 +155,7 @@ def _elsewhere() -> bool:
 # runs between two graphs: it takes one property's getter for another's there, and reads a dtype as a shape.
 _frames = torch._C._dynamo.eval_frame
 if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
-    _frames.set_code_exec_strategy(Follow.__torch_function__.__code__, _frames._FrameExecStrategy(
-        _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT))
+    _frames.set_code_exec_strategy(
+        Follow.__torch_function__.__code__,
+        _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT),
+    )

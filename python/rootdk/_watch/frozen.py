@@ -4,6 +4,7 @@ Sharp heads are not ill: a run that has learned makes them. What stops learning 
 (tr J) before there is anything to be sure of: from the first step on, or grown while the loss gains nothing. Thresholds come from
 the runs that docs/python/watch.md tells of. Windows are in steps, with a least number of looks, so that `every` does not matter.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -103,9 +104,18 @@ class Look:
         def middle(name: str) -> float:
             return median(values[name], known) if name in values else math.nan
 
-        largest = np.asarray(values["raw_max"], dtype=np.float64)[known] if "raw_max" in values else np.array([math.nan])
-        return Look(step, float(trace_j[known].max()), float(ratio[known].min()), middle("sigma_q"), middle("sigma_k"),
-                    float(largest.max()), middle("keys"))
+        largest = (
+            np.asarray(values["raw_max"], dtype=np.float64)[known] if "raw_max" in values else np.array([math.nan])
+        )
+        return Look(
+            step,
+            float(trace_j[known].max()),
+            float(ratio[known].min()),
+            middle("sigma_q"),
+            middle("sigma_k"),
+            float(largest.max()),
+            middle("keys"),
+        )
 
 
 def median(values: Any, known: npt.NDArray[np.bool_]) -> float:
@@ -163,8 +173,14 @@ class Layer:
         self.ringing = True
         loss = losses.at(now.step) if losses.known else math.nan
         if self.never_open:
-            return Frozen(now, self.since, None, AT_START if losses.known else UNTOLD[0], loss,
-                          losses.first if losses.known else math.nan)
+            return Frozen(
+                now,
+                self.since,
+                None,
+                AT_START if losses.known else UNTOLD[0],
+                loss,
+                losses.first if losses.known else math.nan,
+            )
         return Frozen(now, self.since, self.opened, GROWN, loss, self.loss_before)
 
     def _open(self, now: Look) -> None:
@@ -195,4 +211,6 @@ class Layer:
         loss, before = losses.at(now.step), self.loss_before
         if min(loss, self.lowest) <= LEARNED * losses.first or before <= LEARNED * losses.first:
             return False
-        return loss > HALVED * losses.first or loss > GAINED * before or loss > GAINED * losses.at(now.step - GAIN_STEPS)
+        return (
+            loss > HALVED * losses.first or loss > GAINED * before or loss > GAINED * losses.at(now.step - GAIN_STEPS)
+        )

@@ -1,5 +1,6 @@
 """What a normalisation of queries or keys multiplies by. Some multiply by their weight, some by 1 + weight, some have
 none, and names do not tell: the module is tried on random numbers."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -36,8 +37,10 @@ def _own(norm: torch.nn.Module) -> dict[str, Tensor]:
 def _gain(norm: torch.nn.Module, where: str) -> Gain:
     own, kind = _own(norm), type(norm).__name__
     if not own:
-        raise ValueError(f"{where} ({kind}) normalises without a gain, so no weight reaches the size of the scores; "
-                         "lower the attention's scale instead")
+        raise ValueError(
+            f"{where} ({kind}) normalises without a gain, so no weight reaches the size of the scores; "
+            "lower the attention's scale instead"
+        )
     gain = next((name for name in _GAINS if name in own), None)
     shift = next((name for name in _SHIFTS if name in own), None)
     if gain is None or len(own) != 1 + (shift is not None) or any(True for _ in norm.children()):

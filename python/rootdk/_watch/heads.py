@@ -3,6 +3,7 @@
 Scores [*lead, len_q, len_kv] do not say so themselves. What the module that computes them was given does, and how many
 heads it says it has.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,8 +13,17 @@ from typing import Callable, Iterable, Optional, Sequence
 from torch import Tensor
 
 #: What modules and their configs call the number of query heads.
-NAMES = ("num_heads", "n_heads", "n_head", "num_head", "nhead", "heads", "num_attention_heads", "n_attn_heads",
-         "attention_heads")
+NAMES = (
+    "num_heads",
+    "n_heads",
+    "n_head",
+    "num_head",
+    "nhead",
+    "heads",
+    "num_attention_heads",
+    "n_attn_heads",
+    "attention_heads",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +62,9 @@ class Split:
         return x.reshape(self.batch, self.heads, *rest)
 
 
-def split_of(lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Optional[int],
-             hints: Hints) -> Optional[Split]:
+def split_of(
+    lead: Sequence[int], k: Tensor, dim: int, len_q: int, batch: Optional[int], hints: Hints
+) -> Optional[Split]:
     """Of scores whose lead axes are these. `batch`: where a reshape has joined it with heads. None if nothing tells."""
     lead = tuple(lead)
     if not lead:

@@ -1,4 +1,5 @@
 """What a watch remembers: one row of numbers per step, layer and head, in bounded memory."""
+
 from __future__ import annotations
 
 from typing import Any, Iterator, Optional
@@ -10,9 +11,29 @@ from .._stats import Stats
 
 Array = npt.NDArray[np.float32]
 
-FORWARD = ("raw_max", "raw_sigma", "score_max", "score_sigma", "sigma_ratio", "entropy", "effective_keys", "mean_p_max",
-           "median_p_max", "trace_j", "sink_mass", "share_p_max_over_099", "mean_lse", "keys", "sigma_q", "sigma_k",
-           "key_mean_norm", "alignment", "scale", "rows_masked", "rows_not_finite")
+FORWARD = (
+    "raw_max",
+    "raw_sigma",
+    "score_max",
+    "score_sigma",
+    "sigma_ratio",
+    "entropy",
+    "effective_keys",
+    "mean_p_max",
+    "median_p_max",
+    "trace_j",
+    "sink_mass",
+    "share_p_max_over_099",
+    "mean_lse",
+    "keys",
+    "sigma_q",
+    "sigma_k",
+    "key_mean_norm",
+    "alignment",
+    "scale",
+    "rows_masked",
+    "rows_not_finite",
+)
 BACKWARD = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
 COLUMNS = FORWARD + BACKWARD
 _RECENT = 256  # steps
@@ -83,5 +104,9 @@ class History:
     def rows(self) -> Iterator[dict[str, Any]]:
         for record in self.records():
             for head in range(record.values.shape[1]):
-                yield {"step": record.step, "layer": record.layer, "head": head,
-                       **dict(zip(COLUMNS, record.values[:, head].tolist()))}
+                yield {
+                    "step": record.step,
+                    "layer": record.layer,
+                    "head": head,
+                    **dict(zip(COLUMNS, record.values[:, head].tolist())),
+                }

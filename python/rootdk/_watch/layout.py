@@ -1,6 +1,7 @@
 """What a module's own forward makes of its projections, where no name tells: their outputs are replaced by random
 numbers, and what arrives at the first product of queries and keys says which rows it came from, and whether a factor
 would arrive, too."""
+
 from __future__ import annotations
 
 import copy
@@ -97,8 +98,9 @@ def _is_double(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and float((2 * a - b).abs().max()) <= 1e-3 * float(a.abs().max())
 
 
-def rows_of(module: torch.nn.Module, name: str, rows: int, inputs: int, heads: int,
-            device: torch.device) -> Optional[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]:
+def rows_of(
+    module: torch.nn.Module, name: str, rows: int, inputs: int, heads: int, device: torch.device
+) -> Optional[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     """Of a packed layer: whether row r is of head h's queries, and of its keys, as two tables [heads, rows]. None where
     that cannot be tried, or where factors would not arrive."""
     with torch.inference_mode(False), torch.enable_grad():

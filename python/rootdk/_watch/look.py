@@ -1,4 +1,5 @@
 """Looking at one call of attention: from the fused pass that computes it, beside the model's own kernel, or at scores written out."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -32,9 +33,16 @@ class Settings:
     @staticmethod
     def of(several: Sequence[Settings]) -> Settings:
         """What satisfies all of them."""
-        return several[0] if len(several) == 1 else Settings(
-            min(s.sample for s in several), max(s.rows for s in several), any(s.beside for s in several),
-            any(s.backward for s in several))
+        return (
+            several[0]
+            if len(several) == 1
+            else Settings(
+                min(s.sample for s in several),
+                max(s.rows for s in several),
+                any(s.beside for s in several),
+                any(s.backward for s in several),
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,9 @@ _fast: dict[Any, bool] = {}
 _MOST_KNOWN = 64
 
 
-def hidden_by_numbers(call: Call, query: Tensor, key: Tensor, mask: Optional[Tensor], scale: Optional[float]) -> Optional[Hidden]:
+def hidden_by_numbers(
+    call: Call, query: Tensor, key: Tensor, mask: Optional[Tensor], scale: Optional[float]
+) -> Optional[Hidden]:
     """None for masks without such numbers."""
     if mask is None or not mask.is_floating_point() or mask.is_nested or not _can_be_sampled(query, key):
         return None
@@ -98,15 +108,30 @@ def _looked_at(mask: Tensor) -> _KnownMask:
     return known
 
 
-def computable(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float,
-               is_causal: bool, scale: Optional[float], enable_gqa: bool, hidden: Optional[Hidden]) -> Optional[Sdpa]:
+def computable(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    dropout_p: float,
+    is_causal: bool,
+    scale: Optional[float],
+    enable_gqa: bool,
+    hidden: Optional[Hidden],
+) -> Optional[Sdpa]:
     """The call as the operator gets it, if it is ours to compute: what we compute ourselves comes with statistics from the same pass."""
     q, k, v, table = rootdk_torch.under_autocast(query, key, value, attn_mask)
     assert q is not None and k is not None and v is not None
     call.dtype = rootdk_torch._NAMES.get(q.dtype, "f32")
     call.dim = query.shape[-1]
     # f64 runs in the reference kernel, which is no match for anybody's.
-    if call.settings.beside or dropout_p != 0 or query.device.type not in ("cpu", "cuda") or query.dtype == torch.float64:
+    if (
+        call.settings.beside
+        or dropout_p != 0
+        or query.device.type not in ("cpu", "cuda")
+        or query.dtype == torch.float64
+    ):
         return None
     if hidden is not None and not hidden.surely or scale is not None and not math.isfinite(scale):
         return None
@@ -128,8 +153,9 @@ def computable(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask:
 
 def computed_here(call: Call, problem: Sdpa) -> Tensor:
     with call.listed() as tag:
-        return rootdk_torch.computed(problem.q, problem.k, problem.v, problem.mask, problem.dropout_p, problem.is_causal,
-                                     problem.scale, tag)
+        return rootdk_torch.computed(
+            problem.q, problem.k, problem.v, problem.mask, problem.dropout_p, problem.is_causal, problem.scale, tag
+        )
 
 
 def _options(call: Call, len_q: int) -> StatsOptions:
@@ -139,21 +165,46 @@ def _options(call: Call, len_q: int) -> StatsOptions:
     return StatsOptions("full", sample=sample, sample_offset=call.step % min(sample, blocks))
 
 
-def _is_fast(options: StatsOptions, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], is_causal: bool,
-             scale: Optional[float]) -> bool:
+def _is_fast(
+    options: StatsOptions,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Optional[Tensor],
+    is_causal: bool,
+    scale: Optional[float],
+) -> bool:
     """Forward, and backward if there will be one."""
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    seen = (*((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)), query.dtype, query.device, is_causal, scale,
-            learns, options.sample, None if mask is None else (mask.shape, mask.dtype))
+    seen = (
+        *((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)),
+        query.dtype,
+        query.device,
+        is_causal,
+        scale,
+        learns,
+        options.sample,
+        None if mask is None else (mask.shape, mask.dtype),
+    )
     if seen not in _fast:
         if len(_fast) > 4096:
             _fast.clear()
-        _fast[seen] = rootdk_torch.is_fast(query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,))
+        _fast[seen] = rootdk_torch.is_fast(
+            query, key, value, mask, is_causal, scale, options, (0, 1) if learns else (0,)
+        )
     return _fast[seen]
 
 
-def beside(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], is_causal: bool,
-           scale: Optional[float], hidden: Optional[Hidden]) -> None:
+def beside(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    is_causal: bool,
+    scale: Optional[float],
+    hidden: Optional[Hidden],
+) -> None:
     """Some rows against all keys, beside the model's own kernel; gradients by hooks."""
     if not _can_be_sampled(query, key):
         for spot in call.spots:
@@ -164,8 +215,9 @@ def beside(call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Opt
         # For a mask that learns PyTorch writes all scores out itself.
         rows = query.shape[-2] if attn_mask is not None and attn_mask.requires_grad else call.settings.rows
         try:
-            stats = sampled(query, key, attn_mask, is_causal, scale, rows, 17 * call.step,
-                            None if hidden is None else hidden.below)
+            stats = sampled(
+                query, key, attn_mask, is_causal, scale, rows, 17 * call.step, None if hidden is None else hidden.below
+            )
             stats = _with_causes(call, stats, query, key, factor)
         except Exception as error:
             return _failed(call, "scaled_dot_product_attention", error)
@@ -208,14 +260,21 @@ def _stats_of_written(call: Call, found: Written) -> Stats:
         for spot in call.spots:
             spot.watch.hides(float(added[hidden].max()), count)
     sink = None if found.sink is None else found.sink.detach()
-    return _with_causes(call, stats_of_scores(raw, score, visible, sink), found.q, found.k.transpose(-1, -2),
-                        math.nan if found.factor is None else found.factor)
+    return _with_causes(
+        call,
+        stats_of_scores(raw, score, visible, sink),
+        found.q,
+        found.k.transpose(-1, -2),
+        math.nan if found.factor is None else found.factor,
+    )
 
 
 def _failed(call: Call, what: str, error: Exception) -> None:
     """Looking must not break what it looks at."""
     for spot in call.spots:
-        spot.watch.missed(what, f"looking at it failed ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
+        spot.watch.missed(
+            what, f"looking at it failed ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+        )
 
 
 @torch.no_grad()
@@ -224,9 +283,17 @@ def _with_causes(call: Call, stats: Stats, query: Tensor, key: Tensor, factor: f
     q, k = query.detach().float(), key.detach().float()
     group = q.shape[1] // k.shape[1]
     mean = k.mean(2, keepdim=True)
-    table = torch.stack([q.square().mean((0, 2, 3)).sqrt() / (abs(call.prescale) or 1.0),
-                         (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
-                         mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group)]).cpu().numpy()
+    table = (
+        torch.stack(
+            [
+                q.square().mean((0, 2, 3)).sqrt() / (abs(call.prescale) or 1.0),
+                (k - mean).square().mean((0, 2, 3)).sqrt().repeat_interleave(group),
+                mean.square().sum(-1).mean((0, 2)).sqrt().repeat_interleave(group),
+            ]
+        )
+        .cpu()
+        .numpy()
+    )
     call.prescale, scale = 1.0, abs(factor * call.prescale)
     return stats.over_batch().with_causes(query.shape[-1], table[0], table[1], table[2], scale)
 

@@ -4,6 +4,7 @@ Softmax gives such keys nothing, but to statistics they are scores like others: 
 a bias is the gap: between the numbers that a bias adds and those that hide lies a range, wider than all that the bias spans, in which
 there is nothing.
 """
+
 from __future__ import annotations
 
 import math

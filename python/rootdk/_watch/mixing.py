@@ -3,6 +3,7 @@
 Mixed weights are still those of one softmax, whose rows are what a watch shows. Mixed scores are no head's product
 any more.
 """
+
 from __future__ import annotations
 
 from typing import Any, Optional

@@ -3,6 +3,7 @@
 A step is a call of the model. Where only parts of it are called (an encoder inside generate(), the parts that a training_step calls), a
 step ends when a part is called again. What backward computes again for a checkpoint belongs to the step that computed it first.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -99,13 +100,21 @@ class Modules:
     when a thread enters the model and leaves it, `interrupted` when it is found to have left without a word, `unseen`
     of modules that look like attention in which none was seen."""
 
-    def __init__(self, model: torch.nn.Module, begin: Callable[[], None], end: Callable[[Any], None],
-                 interrupted: Callable[[], None], unseen: Callable[[str, str], None]):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        begin: Callable[[], None],
+        end: Callable[[Any], None],
+        interrupted: Callable[[], None],
+        unseen: Callable[[str, str], None],
+    ):
         self.place = Place()
         self.step = -1
         self._begin, self._end, self._interrupted, self._unseen = begin, end, interrupted, unseen
         self._lock = threading.Lock()
-        self._running: dict[int, tuple[int, dict[str, int]]] = {}  # thread → step and calls, while the model itself runs there
+        self._running: dict[
+            int, tuple[int, dict[str, int]]
+        ] = {}  # thread → step and calls, while the model itself runs there
         self._inputs: dict[tuple[str, int], _Input] = {}  # by module and where its input lies
         self._hooks: list[Any] = []
         attention = (name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__))
@@ -165,7 +174,7 @@ class Modules:
             return
         place.known = True
         if name != "" and len(self._running) == 1:  # a thread that the model has started: a replica, a part
-            (place.step, place.calls), = self._running.values()
+            ((place.step, place.calls),) = self._running.values()
             place.parts = set()
             return
         if name == "" or name in place.parts or not place.parts:

@@ -3,6 +3,7 @@
 A product's tensors are kept in the form q [*lead, len_q, dim], k [*lead, dim, len_kv], whose lead axes broadcast to the scores'.
 Scores may have their axes anywhere; a Note says where the queries' and the keys' are, and the others, in order, are lead.
 """
+
 from __future__ import annotations
 
 import math
@@ -85,8 +86,26 @@ class Owed:
 class Held:
     """The tensors of one product, shared by all notes on what came of it, so that they can be let go at once."""
 
-    __slots__ = ("q", "k", "lead", "batch", "prescale", "scores", "row", "key", "bare", "sink", "sink_first", "shift",
-                 "added", "summed", "multiplied", "unclear", "owed", "before")
+    __slots__ = (
+        "q",
+        "k",
+        "lead",
+        "batch",
+        "prescale",
+        "scores",
+        "row",
+        "key",
+        "bare",
+        "sink",
+        "sink_first",
+        "shift",
+        "added",
+        "summed",
+        "multiplied",
+        "unclear",
+        "owed",
+        "before",
+    )
 
     def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
         self.q: Optional[Tensor] = q
@@ -129,8 +148,16 @@ class Note:
 
     __slots__ = ("held", "stage", "row", "key", "factor", "cap", "split")
 
-    def __init__(self, held: Held, stage: str, row: Optional[int], key: int, factor: Optional[float] = 1.0,
-                 cap: Optional[float] = None, split: Optional[tuple[int, int]] = None):
+    def __init__(
+        self,
+        held: Held,
+        stage: str,
+        row: Optional[int],
+        key: int,
+        factor: Optional[float] = 1.0,
+        cap: Optional[float] = None,
+        split: Optional[tuple[int, int]] = None,
+    ):
         self.held, self.stage, self.row, self.key = held, stage, row, key  # row: None where one query's axis is gone
         self.factor, self.cap, self.split = factor, cap, split
 
@@ -179,8 +206,11 @@ def plain_data(x: Any) -> bool:
     if not isinstance(x, Tensor):
         return False
     kind = type(x)
-    return ((kind is Tensor or kind is torch.nn.Parameter or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
-            and x.device.type != "meta" and not x.is_nested)
+    return (
+        (kind is Tensor or kind is torch.nn.Parameter or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
+        and x.device.type != "meta"
+        and not x.is_nested
+    )
 
 
 def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, str, None]:

@@ -1,4 +1,5 @@
 """Which parameters make a layer's queries and keys, row by row: by the names that models use, or as the caller says."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -37,11 +38,11 @@ class Edit:
     tensor: Tensor
     name: str
     axis: int
-    head: "np.ndarray[Any, np.dtype[np.int64]]"
-    power: "np.ndarray[Any, np.dtype[np.float64]]"
+    head: np.ndarray[Any, np.dtype[np.int64]]
+    power: np.ndarray[Any, np.dtype[np.float64]]
     offset: float = 0.0
 
-    def factors(self, gamma: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    def factors(self, gamma: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Of each row; 1 where it stays."""
         worst = gamma.min() if gamma.size else 1.0
         of_row = np.where(self.head == ALL, worst, gamma[np.maximum(self.head, 0)])
@@ -56,7 +57,7 @@ class Found:
     shared: bool = False
     side_by_side: bool = False  # all queries, then all keys: a shard of the rows is not a set of heads
 
-    def achieved(self, gamma: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    def achieved(self, gamma: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """What becomes of each head's scores."""
         return np.full_like(gamma, gamma.min()) if self.shared and gamma.size else gamma
 
@@ -84,8 +85,18 @@ class _Linear:
             yield Edit(self.bias, f"{self.name}.bias", 0, head, power)
 
 
-_PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("to_q", "to_k"), ("wq", "wk"),
-          ("Wq", "Wk"), ("linear_q", "linear_k"), ("query_proj", "key_proj"), ("q_attn", ""))
+_PAIRS = (
+    ("q_proj", "k_proj"),
+    ("query", "key"),
+    ("q", "k"),
+    ("q_lin", "k_lin"),
+    ("to_q", "to_k"),
+    ("wq", "wk"),
+    ("Wq", "Wk"),
+    ("linear_q", "linear_k"),
+    ("query_proj", "key_proj"),
+    ("q_attn", ""),
+)
 _PACKED = ("qkv", "qkv_proj", "Wqkv", "wqkv", "to_qkv", "c_attn", "att_proj", "query_key_value")
 # Whose packed layers are known to lie side by side, but for the classes below; others are tried.
 _KNOWN = ("transformers.", "timm.")
@@ -113,8 +124,9 @@ def find(module: torch.nn.Module, label: str, heads: int, alpha: float) -> Found
 def _find(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found]:
     for name in _NOT_LINEAR:
         if not any(getattr(module, name, None) is nothing for nothing in (None, False)):
-            raise ValueError(f"its {name} stands between projections and scores; pass projections= if you know what to "
-                             "scale")
+            raise ValueError(
+                f"its {name} stands between projections and scores; pass projections= if you know what to scale"
+            )
     if isinstance(module, torch.nn.MultiheadAttention):
         return _multihead(module, heads, alpha)
     if hasattr(module, "qk_rope_head_dim") and hasattr(module, "kv_b_proj"):
@@ -132,13 +144,17 @@ def _find(module: torch.nn.Module, heads: int, alpha: float) -> Optional[Found]:
 def _parameter(owner: torch.nn.Module, attribute: str, name: str, shape: tuple[int, ...]) -> Tensor:
     value = owner._parameters.get(attribute)
     if value is None:
-        raise ValueError(f"{name} is computed from other parameters or kept elsewhere (parametrize, weight_norm, "
-                         "FSDP1); with FSDP1, clip inside summon_full_params")
+        raise ValueError(
+            f"{name} is computed from other parameters or kept elsewhere (parametrize, weight_norm, "
+            "FSDP1); with FSDP1, clip inside summon_full_params"
+        )
     if not value.is_floating_point():
         raise ValueError(f"{name} is {value.dtype}, but floating-point weights are wanted")
     if tuple(value.shape) != shape:
-        raise ValueError(f"{name} is {tuple(value.shape)}, but {shape} is wanted: only a shard is here (FSDP1 outside "
-                         "summon_full_params, ZeRO-3, or another kind of sharding without DTensor)")
+        raise ValueError(
+            f"{name} is {tuple(value.shape)}, but {shape} is wanted: only a shard is here (FSDP1 outside "
+            "summon_full_params, ZeRO-3, or another kind of sharding without DTensor)"
+        )
     return value
 
 
@@ -192,8 +208,10 @@ def _separate(module: torch.nn.Module, q: _Linear, k: Optional[_Linear], heads: 
         edits += k.edits(np.arange(k.rows) // dim, 1 - alpha)
         rows[k.name] = k.rows
     if not _known(module) and passes_factors(module, rows, q.inputs, q.weight.device) is False:
-        raise ValueError(f"its forward does more to {' and '.join(rows)} than a factor would pass through (a norm "
-                         "without a module?); pass projections= if you know what to scale")
+        raise ValueError(
+            f"its forward does more to {' and '.join(rows)} than a factor would pass through (a norm "
+            "without a module?); pass projections= if you know what to scale"
+        )
     return Found(edits)
 
 
@@ -235,8 +253,9 @@ def _as_forward_says(module: torch.nn.Module, layer: _Linear, heads: int, alpha:
     found = rows_of(module, layer.name, layer.rows, layer.inputs, heads, layer.weight.device)
     q, k = found if found is not None else (np.zeros((1, 1), bool),) * 2
     if q.sum(0).max() > 1 or (q.any(0) & k.any(0)).any() or not q.any(1).all():
-        raise ValueError(f"which rows of {layer.name} are whose queries and keys does not follow from its forward; "
-                         "pass projections=")
+        raise ValueError(
+            f"which rows of {layer.name} are whose queries and keys does not follow from its forward; pass projections="
+        )
     own_keys = k.sum(0).max() <= 1
     head, power = np.full(layer.rows, NONE), np.zeros(layer.rows)
     for rows, exponent in ((q, alpha), (k, 1 - alpha)) if own_keys else ((q, 1.0),):
@@ -288,7 +307,7 @@ def _latent(module: torch.nn.Module, heads: int, alpha: float) -> Found:
 
 # QK-norm --------------------------------------------------------------------------------------------------------------
 def _norms(module: torch.nn.Module) -> dict[str, tuple[str, torch.nn.Module]]:
-    """"q", "k" or "qk" → the normalisation, by its name."""
+    """ "q", "k" or "qk" → the normalisation, by its name."""
     found: dict[str, tuple[str, torch.nn.Module]] = {}
     for path, child in module.named_modules():
         name = path.rpartition(".")[2]
@@ -319,8 +338,9 @@ def _normed(module: torch.nn.Module, norms: dict[str, tuple[str, torch.nn.Module
     if "q" not in norms:  # queries are not normalised, so their weights reach the scores
         q, _ = _pair(module)
         if q is None:
-            raise ValueError(f"{norms['k'][0]} normalises keys, and its queries' projection is not known; pass "
-                             "projections=")
+            raise ValueError(
+                f"{norms['k'][0]} normalises keys, and its queries' projection is not known; pass projections="
+            )
         return _separate(module, q, None, heads, alpha)
     dim = _head_dim(module, heads)
     q_gains = gains_of(norms["q"][1], norms["q"][0])
@@ -339,8 +359,9 @@ def _normed(module: torch.nn.Module, norms: dict[str, tuple[str, torch.nn.Module
     return Found(edits + (k_edits if both else []), shared)
 
 
-def _gain_edits(gains: list[Gain], path: str, heads: int, dim: Optional[int],
-                power: float) -> tuple[list[Edit], bool, int]:
+def _gain_edits(
+    gains: list[Gain], path: str, heads: int, dim: Optional[int], power: float
+) -> tuple[list[Edit], bool, int]:
     """(edits, whether all heads share the gain, heads)"""
     if len(gains) > 1:
         if len(gains) != heads:
@@ -360,8 +381,9 @@ def _gain_edits(gains: list[Gain], path: str, heads: int, dim: Optional[int],
                 raise ValueError(f"the gain of {path} is {tuple(gain.weight.shape)}, but there are {heads} heads")
         else:
             if dim is None or size not in (dim, heads * dim):
-                raise ValueError(f"the gain of {path} is [{size}], but {heads} heads of {dim} are known; pass "
-                                 "projections=")
+                raise ValueError(
+                    f"the gain of {path} is [{size}], but {heads} heads of {dim} are known; pass projections="
+                )
             head = np.full(size, ALL) if size == dim and heads > 1 else np.arange(size) // dim
             parts = [(gain, head, 0)]
     edits = []
@@ -389,8 +411,9 @@ def given(p: Projections, label: str, heads: int, alpha: float) -> Found:
     if q is None or (gains and k is None):
         raise ValueError(f"projections: {label}: w_q, or q_gain and k_gain, are wanted")
     if gains and (p.w_q is not None or p.w_k is not None):
-        raise ValueError(f"projections: {label}: weights and gains, but where there are gains, weights do not reach "
-                         "the scores")
+        raise ValueError(
+            f"projections: {label}: weights and gains, but where there are gains, weights do not reach the scores"
+        )
     shared = gains and (q.ndim == 1 or (k is not None and k.ndim == 1))
     if not shared and q.shape[0] != heads:
         raise ValueError(f"projections: {label}: {q.shape[0]} heads, but {heads} were watched")

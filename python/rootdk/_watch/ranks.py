@@ -1,5 +1,6 @@
 """What qk_clip needs to know of other processes: maxima over ranks, and which rows and heads of a sharded parameter are
 here."""
+
 from __future__ import annotations
 
 import hashlib
@@ -35,7 +36,7 @@ class Ranks:
     def alone(self) -> bool:
         return len(self.ranks) < 2
 
-    def maximum(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    def maximum(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Of each number over all ranks, by one all_reduce; none may be NaN."""
         if self.alone:
             return values
@@ -80,7 +81,7 @@ def _mesh(x: Tensor) -> Optional[Any]:
 
 
 def _placements(x: Tensor) -> tuple[Any, ...]:
-    return tuple(getattr(x, "placements"))
+    return tuple(x.placements)
 
 
 def local(x: Tensor) -> Tensor:
@@ -123,8 +124,10 @@ class Heads:
             elif dims:
                 sure.add((mesh.size(dims[0]), mesh.get_local_rank(dims[0])))
         if len(sure) > 1 or (unsure and not sure):
-            raise ValueError(f"its parameters are sharded in several ways ({', '.join(sorted(unsure)) or len(sure)}), "
-                             "and which of them splits heads is not known")
+            raise ValueError(
+                f"its parameters are sharded in several ways ({', '.join(sorted(unsure)) or len(sure)}), "
+                "and which of them splits heads is not known"
+            )
         for size, rank in sure:
             self.all, self.start = here * size, here * rank
 
@@ -150,8 +153,9 @@ def rows_here(x: Tensor, axis: int, name: str) -> slice:
             rank = mesh.get_local_rank(dim)
             start, stop = min(start + rank * each, stop), min(start + (rank + 1) * each, stop)
     if int(local(x).shape[axis]) != stop - start:
-        raise ValueError(f"{name} has {local(x).shape[axis]} rows here, but {stop - start} are expected of "
-                         f"{_placements(x)}")
+        raise ValueError(
+            f"{name} has {local(x).shape[axis]} rows here, but {stop - start} are expected of {_placements(x)}"
+        )
     return slice(start, stop)
 
 

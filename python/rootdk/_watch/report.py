@@ -1,4 +1,5 @@
 """The report of a watch: one HTML file with its data, its script and D3 inside."""
+
 from __future__ import annotations
 
 import json
@@ -27,7 +28,9 @@ def page(history: History, alarms: list[Event], notes: Sequence[str], unseen: Ma
         notice, d3 = read("d3-notice.txt"), read("d3.min.js")
     except FileNotFoundError as error:
         missing = pathlib.Path(str(error.filename)).name
-        raise ValueError(f"report: this package has no {missing}: D3 (Debian: node-d3) was not there when it was built") from None
+        raise ValueError(
+            f"report: this package has no {missing}: D3 (Debian: node-d3) was not there when it was built"
+        ) from None
     data = json.dumps(_data(history, alarms, notes, unseen), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     # Each part goes in once, and is not looked into for the places of others.
     parts = {"STYLE": style, "RESULTS": data.replace("<", "\\u003c"), "NOTICE": notice, "D3": d3, "SCRIPT": script}
@@ -50,14 +53,34 @@ def _data(history: History, alarms: list[Event], notes: Sequence[str], unseen: M
         for layer, record in history.steps[step].items():
             count = record.values.shape[1]
             table[i, :, first[layer] : first[layer] + count] = record.values
-    values = {name: [[_short(x) for x in row] for row in table[:, c].tolist()] for c, name in enumerate(COLUMNS)
-              if not np.isnan(table[:, c]).all()}
+    values = {
+        name: [[_short(x) for x in row] for row in table[:, c].tolist()]
+        for c, name in enumerate(COLUMNS)
+        if not np.isnan(table[:, c]).all()
+    }
     return {
-        "format": "rootdk-watch", "version": _core.version, "notes": list(notes), "unseen": dict(unseen), "seen": history.number + 1,
-        "every": every * history.stride, "steps": steps, "heads": [{"layer": layer, "head": head} for layer, head in heads],
+        "format": "rootdk-watch",
+        "version": _core.version,
+        "notes": list(notes),
+        "unseen": dict(unseen),
+        "seen": history.number + 1,
+        "every": every * history.stride,
+        "steps": steps,
+        "heads": [{"layer": layer, "head": head} for layer, head in heads],
         "values": values,
-        "alarms": [{"step": e.step, "layer": e.layer, "head": e.head, "what": e.what, "value": _short(e.value),
-                    "threshold": e.threshold, "words": e.words, "text": str(e)} for e in alarms],
+        "alarms": [
+            {
+                "step": e.step,
+                "layer": e.layer,
+                "head": e.head,
+                "what": e.what,
+                "value": _short(e.value),
+                "threshold": e.threshold,
+                "words": e.words,
+                "text": str(e),
+            }
+            for e in alarms
+        ],
     }
 
 

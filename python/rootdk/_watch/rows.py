@@ -1,5 +1,6 @@
 """Statistics in plain torch, where the engine does not compute the attention itself: from a few query rows against all keys, or
 from scores that somebody has written out. Row by row, then reduced by the engine."""
+
 from __future__ import annotations
 
 import math
@@ -12,7 +13,9 @@ from .. import _core
 from .._stats import Stats
 
 
-def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Stats:
+def stats_of_scores(
+    raw: Tensor, score: Tensor, visible: Optional[Tensor] = None, sink: Optional[Tensor] = None
+) -> Stats:
     """raw and score [batch, heads, rows, keys], the same tensor where nothing comes between; what is not visible (None: all is)
     does not count. A sink's score broadcasts to [batch, heads, rows, 1]. float32 throughout, on whatever device they are."""
     same = raw is score
@@ -34,8 +37,13 @@ def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None
             mean = hide(x, 0.0).sum(-1) / n.clamp(min=1)
             variance = hide((x - mean.unsqueeze(-1)) ** 2, 0.0).sum(-1) / (n - 1).clamp(min=1)
         smallest = hide(x, math.inf).min(-1).values
-        return (largest, where.float().masked_fill(none, -1), mean.masked_fill(none, math.nan), variance,
-                smallest.masked_fill(none, math.nan))
+        return (
+            largest,
+            where.float().masked_fill(none, -1),
+            mean.masked_fill(none, math.nan),
+            variance,
+            smallest.masked_fill(none, math.nan),
+        )
 
     raw_spread = spread(raw)
     score_spread = raw_spread if same else spread(score)
@@ -54,8 +62,12 @@ def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None
         powers = [power + taken**exponent for exponent, power in zip((2, 3), powers)]
     safe = torch.where(total > 0, total, torch.ones_like(total))
     rows = {
-        "visible": n, "entropy": torch.log(safe) - lost / safe, "sink_mass": taken / safe,
-        "p_max": e.max(-1).values / safe, "sum_p2": powers[0] / safe**2, "sum_p3": powers[1] / safe**3,
+        "visible": n,
+        "entropy": torch.log(safe) - lost / safe,
+        "sink_mass": taken / safe,
+        "p_max": e.max(-1).values / safe,
+        "sum_p2": powers[0] / safe**2,
+        "sum_p3": powers[1] / safe**3,
     }
     for name, values in (("raw", raw_spread), ("score", score_spread)):
         for what, value in zip(("max", "argmax", "mean", "variance", "min"), values):
@@ -65,8 +77,16 @@ def stats_of_scores(raw: Tensor, score: Tensor, visible: Optional[Tensor] = None
     return Stats(_core.stats_of_rows(dict(zip(rows, table)), table[-1]))
 
 
-def sampled(query: Tensor, key: Tensor, attn_mask: Optional[Tensor], is_causal: bool, scale: Optional[float], rows: int,
-            offset: int, below: Optional[float] = None) -> Stats:
+def sampled(
+    query: Tensor,
+    key: Tensor,
+    attn_mask: Optional[Tensor],
+    is_causal: bool,
+    scale: Optional[float],
+    rows: int,
+    offset: int,
+    below: Optional[float] = None,
+) -> Stats:
     """`rows` queries, evenly spaced from `offset` on, against all keys. query [batch, heads_q, len_q, dim], key with heads_kv. Numbers up to
     `below` in a mask that is added hide."""
     with torch.no_grad():

@@ -1,4 +1,5 @@
 """What a watch says: tables, TensorBoard's scalars, Prometheus's text."""
+
 from __future__ import annotations
 
 import os
@@ -9,21 +10,29 @@ import numpy as np
 
 from .history import COLUMNS, Record
 
-NO_LOSS = ("No loss was given, so of layers that stop learning only those that are frozen from the start are reported: call w.loss(loss) "
-           "after each step.")
+NO_LOSS = (
+    "No loss was given, so of layers that stop learning only those that are frozen from the start are reported: call w.loss(loss) "
+    "after each step."
+)
 
 
 def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:
     """Aligned text; with `worst`, only so many heads, those nearest to freezing first."""
-    lines = [(record.layer, head, [float(record[name][head]) for name in columns], float(record["sigma_ratio"][head]))
-             for record in records for head in range(record.values.shape[1])]
+    lines = [
+        (record.layer, head, [float(record[name][head]) for name in columns], float(record["sigma_ratio"][head]))
+        for record in records
+        for head in range(record.values.shape[1])
+    ]
     if worst is not None:
         lines = sorted(lines, key=lambda line: -line[3] if np.isfinite(line[3]) else np.inf)[:worst]
-    cells = [["layer", "head", *columns]] + [[layer, str(head), *(_short(x) for x in values)] for layer, head, values, _ in lines]
+    cells = [["layer", "head", *columns]] + [
+        [layer, str(head), *(_short(x) for x in values)] for layer, head, values, _ in lines
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w)
-                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
-                     for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
+        for row in cells
+    )
 
 
 def _short(x: float) -> str:
@@ -63,8 +72,10 @@ def unseen_words(unseen: Mapping[str, str], most: int = 8) -> str:
 
 def hidden_words(hidden: Mapping[float, int]) -> str:
     """What masks hid by numbers."""
-    return "\n".join(f"A mask hides by {below:.3g} and lower numbers instead of -inf: {count:,} such scores were taken as hidden."
-                     for below, count in sorted(hidden.items()))
+    return "\n".join(
+        f"A mask hides by {below:.3g} and lower numbers instead of -inf: {count:,} such scores were taken as hidden."
+        for below, count in sorted(hidden.items())
+    )
 
 
 class TensorBoard:

@@ -1,4 +1,5 @@
 """What views, permutations and parts of a tensor leave of what is known of it."""
+
 from __future__ import annotations
 
 import math
@@ -196,8 +197,12 @@ def _moved(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
         n = len(sizes)
         if held.q.ndim != n + 2 or held.k.ndim != n + 2:
             return None
-        held = held.next(q=held.q.permute(*moved, n, n + 1), k=held.k.permute(*moved, n, n + 1),
-                         lead=tuple(sizes[i] for i in moved), batch=None)
+        held = held.next(
+            q=held.q.permute(*moved, n, n + 1),
+            k=held.k.permute(*moved, n, n + 1),
+            lead=tuple(sizes[i] for i in moved),
+            batch=None,
+        )
     split = note.split if moved == sorted(moved) else None
     return note.but(held=held, row=row, key=key, split=split)
 

@@ -1,4 +1,5 @@
 """What joins the sum of a softmax that is written out: Σ exp(s) + b has a sink of score ln b."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """One step after another from a product to softmax and on to the second product: what each torch function makes of a tensor
 that is known."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Optional, Sequence
@@ -90,9 +91,15 @@ class Trail(Arithmetic):
         self.memory.set(out, Note(held, "scores", out.ndim - 2, out.ndim - 1))
 
     def _may_be_product(self, a: Tensor, b: Tensor, out: Any) -> bool:
-        return (all(plain_data(x) for x in (out, a, b)) and out.ndim >= 2 and out.numel() > 0 and out.is_floating_point()
-                and out is not a and out is not b
-                and not any(isinstance(note := self.memory.get(x), Note) and note.stage != "scores" for x in (a, b)))
+        return (
+            all(plain_data(x) for x in (out, a, b))
+            and out.ndim >= 2
+            and out.numel() > 0
+            and out.is_floating_point()
+            and out is not a
+            and out is not b
+            and not any(isinstance(note := self.memory.get(x), Note) and note.stage != "scores" for x in (a, b))
+        )
 
     def _forget_operands(self, sides: Sequence[Tensor]) -> None:
         """Scores that are multiplied are none: with their notes, a chain of products would keep every link of it."""
@@ -100,8 +107,9 @@ class Trail(Arithmetic):
             if isinstance(self.memory.get(x), Note):
                 self.memory.pop(x)
 
-    def _times_values(self, sides: Sequence[Any], axes: Sequence[set[int]], out: Any,
-                      own: Optional[Callable[[Tensor], bool]] = None) -> Found:
+    def _times_values(
+        self, sides: Sequence[Any], axes: Sequence[set[int]], out: Any, own: Optional[Callable[[Tensor], bool]] = None
+    ) -> Found:
         """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody else's,
         as weights have their queries; those of a router have not."""
         for x, summed in zip(sides, axes):
@@ -116,8 +124,12 @@ class Trail(Arithmetic):
             elif isinstance(note, Note) and note.stage == "weights" and note.row in summed:
                 if note.held.owed is not None:
                     note.held.owed.why = "it goes over queries, and its weights are summed over keys, or vice versa"
-            elif (isinstance(note, Lost) and not note.scores and (note.key is None or note.key in summed)
-                  and all(y.ndim > 2 for y in sides)):
+            elif (
+                isinstance(note, Lost)
+                and not note.scores
+                and (note.key is None or note.key in summed)
+                and all(y.ndim > 2 for y in sides)
+            ):
                 self.memory.pop(x)
                 if own is None or own(x):
                     return f"softmax over {list(note.shape)}", note.why
@@ -174,7 +186,12 @@ class Trail(Arithmetic):
     def sum(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
-        if isinstance(note, Note) and note.stage == "exp" and isinstance(out, Tensor) and _reduces(args, kwargs, note, x):
+        if (
+            isinstance(note, Note)
+            and note.stage == "exp"
+            and isinstance(out, Tensor)
+            and _reduces(args, kwargs, note, x)
+        ):
             note.held.summed = True
             self.memory.set(out, note.but(stage="total"))
             self._owe_division(note)
@@ -183,7 +200,12 @@ class Trail(Arithmetic):
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
-        if isinstance(note, Note) and note.stage == "scores" and isinstance(out, Tensor) and _reduces(args, kwargs, note, x):
+        if (
+            isinstance(note, Note)
+            and note.stage == "scores"
+            and isinstance(out, Tensor)
+            and _reduces(args, kwargs, note, x)
+        ):
             self.memory.set(out, note.but(stage="lse", held=_saw(note, x)))
         return None
 

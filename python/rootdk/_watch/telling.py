@@ -1,4 +1,5 @@
 """What is told of a softmax when its weights meet values, and what is owed until then."""
+
 from __future__ import annotations
 
 from typing import Callable, Optional, Sequence

@@ -3,6 +3,7 @@
 A class that does not hand its attention over as transformers' own backends want it is refused when it is made, and an
 argument that would change the result and is not computed here is refused when it comes.
 """
+
 from __future__ import annotations
 
 import functools
@@ -86,23 +87,29 @@ def _why_not(kind: Any) -> Optional[str]:
     sdpa = bool(getattr(kind, "_supports_sdpa", False))
     other = f'"{"sdpa" if sdpa else "eager"}", which can be watched as well'
     if not sdpa and not getattr(kind, "_supports_attention_backend", False):
-        return (f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than '
-                f"its own; use {other}")
+        return (
+            f'attn_implementation="{NAME}": {kind.__name__} does not support sdpa, nor any other implementation than '
+            f"its own; use {other}"
+        )
     from transformers import PreTrainedModel
 
     # A class of the user's own is as its bases are: its source may not be there to be looked at.
     bases = [base for base in kind.__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
     hands_over = any(base._can_set_attn_implementation() for base in reversed(bases))
     if not hands_over or any(_has_table(base) for base in bases):
-        return (f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through '
-                f"transformers' AttentionInterface; use {other}")
+        return (
+            f'attn_implementation="{NAME}": {kind.__name__} computes attention by itself, not through '
+            f"transformers' AttentionInterface; use {other}"
+        )
     return None
 
 
 def _has_table(kind: type) -> bool:
     """Whether its module looks attention up by name in a table of its own classes, which has none for us."""
-    return any(isinstance(table, dict) and "eager" in table and all(isinstance(x, type) for x in table.values())
-               for table in list(vars(sys.modules.get(kind.__module__, sys)).values()))
+    return any(
+        isinstance(table, dict) and "eager" in table and all(isinstance(x, type) for x in table.values())
+        for table in list(vars(sys.modules.get(kind.__module__, sys)).values())
+    )
 
 
 # Masks ----------------------------------------------------------------------------------------------------------------
@@ -130,10 +137,20 @@ def _refuse_config(kind: type) -> None:
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
-def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                            attention_mask: Optional[Tensor], dropout: float = 0.0, scaling: Any = None, is_causal: Optional[bool] = None,
-                            softcap: Optional[float] = None, s_aux: Optional[Tensor] = None,
-                            position_bias: Optional[Tensor] = None, **more: Any) -> tuple[Tensor, None]:
+def _transformers_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Any = None,
+    is_causal: Optional[bool] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[Tensor] = None,
+    position_bias: Optional[Tensor] = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
     _check(module, query, key, attention_mask, more)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     # A prompt without a mask stands at the start of its cache, a single query at its end.
@@ -154,8 +171,30 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
 
     def attend(bias: Optional[Tensor], tag: int) -> Tensor:
         out: Tensor
-        out, _lse = torch.ops.rootdk.attention(query, key, value, None, mask, bias, sink, "sqrt_dk", scaling, softcap, causal,
-                                               "top_left", 0, None, None, None, None, None, dropout, seed, tag, seed_tensor)
+        out, _lse = torch.ops.rootdk.attention(
+            query,
+            key,
+            value,
+            None,
+            mask,
+            bias,
+            sink,
+            "sqrt_dk",
+            scaling,
+            softcap,
+            causal,
+            "top_left",
+            0,
+            None,
+            None,
+            None,
+            None,
+            None,
+            dropout,
+            seed,
+            tag,
+            seed_tensor,
+        )
         return out.transpose(1, 2).contiguous()
 
     call = None if torch.compiler.is_compiling() or rootdk_torch.transformed(query, key, value) else call_here()
@@ -163,11 +202,22 @@ def _transformers_attention(module: torch.nn.Module, query: Tensor, key: Tensor,
         return attend(bias, 0), None
     call.dtype, call.dim = rootdk_torch._NAMES.get(query.dtype, "f32"), query.shape[-1]
     call.prescale = scaled_before(*given)
-    return _watched(call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and not causal), None
+    return _watched(
+        call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and not causal
+    ), None
 
 
-def _watched(call: Call, attend: Callable[[Optional[Tensor], int], Tensor], query: Tensor, key: Tensor, value: Tensor,
-             mask: Optional[Tensor], bias: Optional[Tensor], scaling: Optional[float], plain: bool) -> Tensor:
+def _watched(
+    call: Call,
+    attend: Callable[[Optional[Tensor], int], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Optional[Tensor],
+    bias: Optional[Tensor],
+    scaling: Optional[float],
+    plain: bool,
+) -> Tensor:
     """With statistics from the same pass; a bias that hides by numbers, but not for certain, is looked at beside it."""
     hidden = hidden_by_numbers(call, query, key, bias, scaling)
     if hidden is not None and not hidden.surely and plain and mask is None:
@@ -184,8 +234,10 @@ def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[T
     """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks
     (`sliding_window`, `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
     if query.device.type not in ("cpu", "cuda"):
-        raise ValueError(f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on '
-                         'CUDA devices; "sdpa" can be watched as well')
+        raise ValueError(
+            f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on '
+            'CUDA devices; "sdpa" can be watched as well'
+        )
     for name, meaning in _UNKNOWN.items():
         given = more.get(name)
         if given is not None and given is not False:
@@ -193,16 +245,22 @@ def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[T
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.ndim != 4:
             came = f"{mask.ndim} axes" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, '
-                             "len_kv] is wanted")
+            raise ValueError(
+                f'attn_implementation="{NAME}": attention_mask: {came}, but a tensor [batch, heads, len_q, '
+                "len_kv] is wanted"
+            )
         return
     starts, window = more.get("cu_seq_lens_q"), more.get("sliding_window")
     if starts is not None and len(starts) > 2:
-        raise ValueError(f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came '
-                         "with it; give position_ids that start again at 0, and no attention_mask")
+        raise ValueError(
+            f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came '
+            "with it; give position_ids that start again at 0, and no attention_mask"
+        )
     if isinstance(window, int) and 0 < window < key.shape[2]:
-        raise ValueError(f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
-                         f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"')
+        raise ValueError(
+            f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
+            f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"'
+        )
 
 
 _UNKNOWN = {

@@ -1,4 +1,5 @@
 """A call of a torch function, and what it makes known."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -5,6 +5,7 @@ also follows attention that is written out (a product, a softmax over it, a seco
 rootdk. `places.py` knows where in the model a thread is, `eyes.py` and `look.py` look at calls, `history.py` remembers, `alarm.py`
 judges, `say.py` and `report.py` speak, `clip.py` mends.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,8 +21,8 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..torch import transformed
 from .._stats import GradientStats, Stats
+from ..torch import transformed
 from .alarm import Alarm, Event, Watchdog
 from .cause import facts_of
 from .clip import Clipper, Projections
@@ -29,8 +30,8 @@ from .eyes import Call, Looking, Spot, close_eyes, enter, forget, leave, open_ey
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
-from .products import plain_data
 from .places import Modules, Place, compiled_parts, in_backward, label_of
+from .products import plain_data
 from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, table, unseen_words
 from .transformers import register_with_transformers
 
@@ -53,10 +54,19 @@ class Watch:
     resumed   the model was trained before: layers that are closed at first have learned to be
     """
 
-    def __init__(self, model: Optional[torch.nn.Module] = None, *, every: int = 1,
-                 on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]], None] = Alarm(),
-                 sample: int = 1, rows: int = 64, beside: bool = False, backward: bool = True, keep: int = 1000,
-                 resumed: bool = False):
+    def __init__(
+        self,
+        model: Optional[torch.nn.Module] = None,
+        *,
+        every: int = 1,
+        on: Union[Alarm, Callable[[Event], Any], Iterable[Union[Alarm, Callable[[Event], Any]]], None] = Alarm(),
+        sample: int = 1,
+        rows: int = 64,
+        beside: bool = False,
+        backward: bool = True,
+        keep: int = 1000,
+        resumed: bool = False,
+    ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: {type(model).__name__}, but a torch.nn.Module is wanted")
         for name, value in (("every", every), ("sample", sample), ("rows", rows), ("keep", keep)):
@@ -176,10 +186,19 @@ class Watch:
     def _own_loss(self, output: Any) -> None:
         """Of a transformers model that was given labels, or of a dictionary."""
         try:
-            found, logits = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in ("loss", "logits"))
+            found, logits = (
+                output.get(name) if isinstance(output, dict) else getattr(output, name, None)
+                for name in ("loss", "logits")
+            )
         except Exception:  # an output that cannot say it has none
             return
-        if isinstance(found, Tensor) and found.numel() == 1 and found.is_floating_point() and plain_data(found) and not transformed(found):
+        if (
+            isinstance(found, Tensor)
+            and found.numel() == 1
+            and found.is_floating_point()
+            and plain_data(found)
+            and not transformed(found)
+        ):
             self._lost(found, logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim > 1 else None)
 
     def _lost(self, value: Union[float, Tensor], classes: Optional[int]) -> None:
@@ -242,7 +261,10 @@ class Watch:
 
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
-            self._not_seen("(outside)", f"{what} was called outside of the model's modules, or by torch.compile; rootdk.watch() without a model sees that")
+            self._not_seen(
+                "(outside)",
+                f"{what} was called outside of the model's modules, or by torch.compile; rootdk.watch() without a model sees that",
+            )
 
     def missed(self, what: str, why: str) -> None:
         miss = self.miss_here()
@@ -356,9 +378,20 @@ class Watch:
             raise KeyError(f"layer: {layer!r} is none of {self.layers}")
         return self._seen.last[layer]
 
-    def table(self, *,
-              columns: Sequence[str] = ("raw_max", "score_sigma", "sigma_ratio", "entropy", "mean_p_max", "trace_j", "d_scores"),
-              worst: Optional[int] = None) -> str:
+    def table(
+        self,
+        *,
+        columns: Sequence[str] = (
+            "raw_max",
+            "score_sigma",
+            "sigma_ratio",
+            "entropy",
+            "mean_p_max",
+            "trace_j",
+            "d_scores",
+        ),
+        worst: Optional[int] = None,
+    ) -> str:
         """The newest step as text: a line per layer and head, or only for the `worst` ones."""
         for name in columns:
             if name not in COLUMNS:
@@ -367,7 +400,9 @@ class Watch:
         return "\n".join(part for part in (text, *self._notes(), unseen_words(self._unseen)) if part)
 
     def _notes(self) -> list[str]:
-        blind = self._dog.waits_for_loss and any(np.isfinite([record["d_q"], record["d_scores"]]).any() for record in self._seen.newest())
+        blind = self._dog.waits_for_loss and any(
+            np.isfinite([record["d_q"], record["d_scores"]]).any() for record in self._seen.newest()
+        )
         return [part for part in (self.cost(), hidden_words(self._hidden), NO_LOSS if blind else "") if part]
 
     def cost(self) -> str:
@@ -376,7 +411,11 @@ class Watch:
         if not self._looked:
             never = "This watch was not opened yet: with rootdk.watch(model) as w: …"
             return "No attention was seen yet." if self._is_open or self._step >= 0 or self._unseen else never
-        share = f", {100 * self._watched_s / self._model_s:.0f} % of the model's {self._model_s:.3g} s" if self._model_s else ""
+        share = (
+            f", {100 * self._watched_s / self._model_s:.0f} % of the model's {self._model_s:.3g} s"
+            if self._model_s
+            else ""
+        )
         return f"{self._looked} attention calls were watched in {self._watched_s:.3g} s{share}."
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -389,7 +428,7 @@ class Watch:
 
         return pandas.DataFrame(self.to_dicts(), columns=["step", "layer", "head", *COLUMNS])
 
-    def report(self, path: Union[str, "os.PathLike[str]"]) -> pathlib.Path:
+    def report(self, path: Union[str, os.PathLike[str]]) -> pathlib.Path:
         """One HTML file that needs nothing else: layer × head over time, the alarms, and what was not seen."""
         from .report import page
 
@@ -405,8 +444,14 @@ class Watch:
         return prometheus(self._seen.newest(), prefix)
 
     # Doing something about it -----------------------------------------------------------------------------------------
-    def qk_clip(self, tau: float = 100.0, alpha: float = 0.5, *, projections: Optional[Mapping[str, Projections]] = None,
-                group: Any = None) -> dict[str, list[float]]:
+    def qk_clip(
+        self,
+        tau: float = 100.0,
+        alpha: float = 0.5,
+        *,
+        projections: Optional[Mapping[str, Projections]] = None,
+        group: Any = None,
+    ) -> dict[str, list[float]]:
         """QK-clip, to be called after an optimizer step: where a head's largest raw score since the last call passed tau, its
         projection weights, or the gains of its QK-norm, shrink so that the same inputs would give tau. All layers or none: what
         cannot be done exactly raises before anything is changed. Returns by how much each head's scores were multiplied, for the

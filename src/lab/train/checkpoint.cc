@@ -20,8 +20,8 @@ constexpr std::int64_t kStepColumns = 3;        // loss, accuracy, gradient norm
 constexpr std::int64_t kHeadColumns = 4;        // σ, entropy, p_max, largest score
 constexpr std::int64_t kEvaluationColumns = 3;  // step, loss, accuracy
 
-// Every option that decides the run, and the model's sizes as a LLaMA config names them. Numbers are written so that they read
-// back to the same bits.
+// Every option that decides the run, and the model's sizes as a LLaMA config names them. Numbers are written so that
+// they read back to the same bits.
 std::map<std::string, std::string> identity(const Task& task, const RunOptions& o) {
   std::map<std::string, std::string> all;
   const auto put = [&](const char* name, const auto& value) { all[name] = fmt::format("{}", value); };
@@ -84,7 +84,8 @@ const CheckpointTensor& find_rows(const Checkpoint& checkpoint, const std::strin
 Checkpoint Trainer::checkpoint(const RunResult& log) {
   Checkpoint result;
   result.metadata = identity(task_, options_);
-  result.metadata["max_position_embeddings"] = fmt::format("{}", task_.length());  // for readers; the description decides it
+  result.metadata["max_position_embeddings"] =
+      fmt::format("{}", task_.length());  // for readers; the description decides it
   for (const nn::Parameter<float>& p : parameters_)
     result.tensors.push_back({p.name, p.shape, {p.values.begin(), p.values.end()}});
   const nn::AdamWState& state = optimiser_.state();
@@ -110,7 +111,8 @@ Checkpoint Trainer::checkpoint(const RunResult& log) {
 void Trainer::restore(const Checkpoint& checkpoint, const std::string& path, RunResult& log) {
   for (const auto& [name, wanted] : identity(task_, options_)) {
     const auto found = checkpoint.metadata.find(name);
-    if (found == checkpoint.metadata.end()) refuse("{}: its metadata has no {}; not a checkpoint of rootdk's training?", path, name);
+    if (found == checkpoint.metadata.end())
+      refuse("{}: its metadata has no {}; not a checkpoint of rootdk's training?", path, name);
     if (found->second != wanted) refuse("{}: {} is {}, but this run has {}", path, name, found->second, wanted);
   }
   // All of it is looked up, and so checked, before anything is changed.
@@ -133,7 +135,8 @@ void Trainer::restore(const Checkpoint& checkpoint, const std::string& path, Run
   for (std::int64_t i = 0; i < done; ++i) {
     const float* row = steps.values.data() + i * kStepColumns;
     StepTrace trace = {i + 1, row[0], row[1], row[2], {}};
-    for (std::int64_t h = 0; h < layers * each; ++h, head += kHeadColumns) trace.heads.push_back({head[0], head[1], head[2], head[3]});
+    for (std::int64_t h = 0; h < layers * each; ++h, head += kHeadColumns)
+      trace.heads.push_back({head[0], head[1], head[2], head[3]});
     log.steps.push_back(std::move(trace));
   }
   log.evaluations.clear();

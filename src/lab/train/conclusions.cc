@@ -36,7 +36,8 @@ double at_the_end(const RunResult& run, Measure measure) {
 // Steps after which a held-out value was first as good as the goal.
 double steps_to(double goal, const RunResult& run, Measure measure) {
   for (const Evaluation& e : run.evaluations)
-    if (!better(goal, value_of(e, measure), measure) && !std::isnan(value_of(e, measure))) return static_cast<double>(e.step);
+    if (!better(goal, value_of(e, measure), measure) && !std::isnan(value_of(e, measure)))
+      return static_cast<double>(e.step);
   return kInfinity;
 }
 
@@ -48,8 +49,8 @@ double mean_sigma(const StepTrace& step) {
 
 bool finished(const RuleRuns& rule) {
   return rule.best && !rule.runs.empty() && std::all_of(rule.runs.begin(), rule.runs.end(), [](const RunResult& run) {
-    return run.outcome == Outcome::kFinished || run.outcome == Outcome::kDiverged;
-  });
+           return run.outcome == Outcome::kFinished || run.outcome == Outcome::kDiverged;
+         });
 }
 
 RuleSummary summary_of(const RuleRuns& rule, const TrainResult& result) {
@@ -87,7 +88,8 @@ Standing standing_of(const RuleSummary& rule, const RuleSummary& reference, Meas
 }
 
 // Which of the rules of one d_k the others are measured by; nothing if it did not finish.
-std::optional<std::size_t> reference_of(std::span<const RuleRuns> rules, std::span<const RuleSummary> all, Measure measure) {
+std::optional<std::size_t> reference_of(std::span<const RuleRuns> rules, std::span<const RuleSummary> all,
+                                        Measure measure) {
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < rules.size(); ++i) {
     const bool done = finished(rules[i]);
@@ -144,7 +146,8 @@ std::string sentence(const RuleSummary& s, const RuleSummary* reference, Measure
     case Standing::kReference: text += fmt::format("; {}.", speed); break;
     case Standing::kAhead: text += fmt::format(". That is ahead of {} by {}; {}.", other, gap, speed); break;
     case Standing::kLevel:
-      text += fmt::format(". {} level with {} at the end; {}.", tuned ? "With its rate tuned it is" : "That is", other, speed);
+      text += fmt::format(". {} level with {} at the end; {}.", tuned ? "With its rate tuned it is" : "That is", other,
+                          speed);
       break;
     case Standing::kUnclear:
       text += fmt::format(". Its median is {} than that of {} by {}, but seeds overlap, so that shows nothing; {}.",
@@ -155,7 +158,8 @@ std::string sentence(const RuleSummary& s, const RuleSummary* reference, Measure
       break;
   }
   if (s.rate_is_smallest || s.rate_is_largest)
-    text += fmt::format(" Its best rate is the {} tried: one beyond may do better.", s.rate_is_smallest ? "smallest" : "largest");
+    text += fmt::format(" Its best rate is the {} tried: one beyond may do better.",
+                        s.rate_is_smallest ? "smallest" : "largest");
   return text;
 }
 
@@ -163,7 +167,8 @@ std::string sentence(const RuleSummary& s, const RuleSummary* reference, Measure
 template <class Call>
 void for_each_dk(const TrainResult& result, const Call& call) {
   for (std::size_t first = 0, last; first < result.rules.size(); first = last) {
-    for (last = first; last < result.rules.size() && result.rules[last].dk == result.rules[first].dk; ++last) {}
+    for (last = first; last < result.rules.size() && result.rules[last].dk == result.rules[first].dk; ++last) {
+    }
     call(first, last);
   }
 }
@@ -189,8 +194,10 @@ std::vector<RuleSummary> summarise(const TrainResult& result) {
   });
   for_each_dk(result, [&](std::size_t first, std::size_t last) {
     const auto group = std::span(all).subspan(first, last - first);
-    const auto found = std::find_if(group.begin(), group.end(), [](const RuleSummary& s) { return s.standing == Standing::kReference; });
-    for (RuleSummary& s : group) s.conclusion = sentence(s, found == group.end() ? nullptr : &*found, result.measure, result.options);
+    const auto found = std::find_if(group.begin(), group.end(),
+                                    [](const RuleSummary& s) { return s.standing == Standing::kReference; });
+    for (RuleSummary& s : group)
+      s.conclusion = sentence(s, found == group.end() ? nullptr : &*found, result.measure, result.options);
   });
   return all;
 }

@@ -98,7 +98,8 @@ TrainOptions text_defaults() {
 std::string RunLabel::name() const {
   std::string text = fmt::format("{}-dk{}-lr{}-seed{}", rule, dk, learning_rate, seed);
   for (char& c : text) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-' || c == '_';
+    const bool plain =
+        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-' || c == '_';
     if (!plain) c = '_';
   }
   return text;
@@ -111,9 +112,8 @@ std::int64_t total_steps(const TrainOptions& options) {
 
 TrainObserver watched_by(const Watch& watch, const TrainOptions& options) {
   TrainObserver observer;
-  observer.on_step = [watch, done = 0.0, all = static_cast<double>(total_steps(options))](const RunLabel&, const StepTrace&) mutable {
-    watch.report(++done / all);
-  };
+  observer.on_step = [watch, done = 0.0, all = static_cast<double>(total_steps(options))](
+                         const RunLabel&, const StepTrace&) mutable { watch.report(++done / all); };
   observer.stop = [watch] { return watch.stopped(); };
   return observer;
 }
@@ -138,20 +138,24 @@ TrainResult train_rules(const Task& task, const TrainOptions& options, const Tra
   for (RuleRuns& rule : result.rules)
     for (std::size_t r = 0; r < rule.tuning.size(); ++r) {
       const double rate = options.learning_rates[r];
-      jobs.push_back({{rule.scale.name(), rule.dk, rate, tuning_seed, true}, options_of(options, rule, rate, tuning_seed), &rule.tuning[r]});
+      jobs.push_back({{rule.scale.name(), rule.dk, rate, tuning_seed, true},
+                      options_of(options, rule, rate, tuning_seed),
+                      &rule.tuning[r]});
     }
   run_all(task, jobs, result.options.parallel_runs, observer);
 
   jobs.clear();
   for (RuleRuns& rule : result.rules) {
     if (!std::all_of(rule.tuning.begin(), rule.tuning.end(), ended)) continue;
-    const auto best = std::min_element(rule.tuning.begin(), rule.tuning.end(),
-                                       [](const RunResult& a, const RunResult& b) { return final_loss(a) < final_loss(b); });
+    const auto best =
+        std::min_element(rule.tuning.begin(), rule.tuning.end(),
+                         [](const RunResult& a, const RunResult& b) { return final_loss(a) < final_loss(b); });
     rule.best = static_cast<std::size_t>(best - rule.tuning.begin());  // 0 if none was tried
     const double rate = options.learning_rates[*rule.best];
     for (std::size_t s = 0; s < rule.runs.size(); ++s) {
       const std::uint64_t seed = tuning_seed + 1 + s;
-      jobs.push_back({{rule.scale.name(), rule.dk, rate, seed, false}, options_of(options, rule, rate, seed), &rule.runs[s]});
+      jobs.push_back(
+          {{rule.scale.name(), rule.dk, rate, seed, false}, options_of(options, rule, rate, seed), &rule.runs[s]});
     }
   }
   run_all(task, jobs, result.options.parallel_runs, observer);

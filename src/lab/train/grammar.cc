@@ -12,24 +12,45 @@ namespace rootdk::lab {
 
 namespace {
 
-// A right-hand side is a row of words; those in capitals are symbols. Singular (S) and plural (P) are kept apart, which is how
-// verbs come to agree with their nouns. The first rule of a symbol leads to no deeper nesting.
+// A right-hand side is a row of words; those in capitals are symbols. Singular (S) and plural (P) are kept apart, which
+// is how verbs come to agree with their nouns. The first rule of a symbol leads to no deeper nesting.
 struct Rule {
   std::string_view symbol, result;
 };
 constexpr Rule kRules[] = {
-    {"SENTENCE", "the NOUNS VERBS"},   {"SENTENCE", "the NOUNP VERBP"},
-    {"NOUNS", "ANIMALS"},              {"NOUNS", "ANIMALS that the NOUNP SEEP"}, {"NOUNS", "ANIMALS that the NOUNS SEES"},
-    {"NOUNS", "SORT ANIMALS"},         {"NOUNP", "ANIMALP"},                     {"NOUNP", "ANIMALP that the NOUNS SEES"},
-    {"NOUNP", "ANIMALP that the NOUNP SEEP"}, {"NOUNP", "SORT ANIMALP"},
-    {"ANIMALS", "bird"},               {"ANIMALS", "cat"},                       {"ANIMALS", "dog"},
-    {"ANIMALS", "goat"},               {"ANIMALP", "birds"},                     {"ANIMALP", "cats"},
-    {"ANIMALP", "dogs"},               {"ANIMALP", "goats"},
-    {"VERBS", "sings"},                {"VERBS", "sleeps"},                      {"VERBS", "runs to the PLACE"},
-    {"VERBP", "sing"},                 {"VERBP", "sleep"},                       {"VERBP", "run to the PLACE"},
-    {"SEES", "sees"},                  {"SEES", "watches"},                      {"SEEP", "see"},
-    {"SEEP", "watch"},                 {"SORT", "old"},                          {"SORT", "small"},
-    {"SORT", "quick"},                 {"PLACE", "barn"},                        {"PLACE", "river"},
+    {"SENTENCE", "the NOUNS VERBS"},
+    {"SENTENCE", "the NOUNP VERBP"},
+    {"NOUNS", "ANIMALS"},
+    {"NOUNS", "ANIMALS that the NOUNP SEEP"},
+    {"NOUNS", "ANIMALS that the NOUNS SEES"},
+    {"NOUNS", "SORT ANIMALS"},
+    {"NOUNP", "ANIMALP"},
+    {"NOUNP", "ANIMALP that the NOUNS SEES"},
+    {"NOUNP", "ANIMALP that the NOUNP SEEP"},
+    {"NOUNP", "SORT ANIMALP"},
+    {"ANIMALS", "bird"},
+    {"ANIMALS", "cat"},
+    {"ANIMALS", "dog"},
+    {"ANIMALS", "goat"},
+    {"ANIMALP", "birds"},
+    {"ANIMALP", "cats"},
+    {"ANIMALP", "dogs"},
+    {"ANIMALP", "goats"},
+    {"VERBS", "sings"},
+    {"VERBS", "sleeps"},
+    {"VERBS", "runs to the PLACE"},
+    {"VERBP", "sing"},
+    {"VERBP", "sleep"},
+    {"VERBP", "run to the PLACE"},
+    {"SEES", "sees"},
+    {"SEES", "watches"},
+    {"SEEP", "see"},
+    {"SEEP", "watch"},
+    {"SORT", "old"},
+    {"SORT", "small"},
+    {"SORT", "quick"},
+    {"PLACE", "barn"},
+    {"PLACE", "river"},
     {"PLACE", "hill"},
 };
 constexpr std::string_view kNames[] = {"Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo"};
@@ -79,12 +100,23 @@ void add_story(Random& random, std::string& text) {
   std::array<Fact, 4> facts;
   for (std::size_t i = 0; i < people; ++i) {
     facts[i] = {names[i], random.pick(kColours), random.pick(kThings)};
-    text.append(facts[i].name).append(" has a ").append(facts[i].colour).append(" ").append(facts[i].thing).append(". ");
+    text.append(facts[i].name)
+        .append(" has a ")
+        .append(facts[i].colour)
+        .append(" ")
+        .append(facts[i].thing)
+        .append(". ");
   }
   for (std::uint32_t i = random.below(2) + 1; i > 0; --i) add_sentence(random, text);
   random.shuffle(std::span(facts).first(people), people);
   for (std::size_t i = 0; i < people; ++i)
-    text.append("So ").append(facts[i].name).append(" keeps the ").append(facts[i].colour).append(" ").append(facts[i].thing).append(". ");
+    text.append("So ")
+        .append(facts[i].name)
+        .append(" keeps the ")
+        .append(facts[i].colour)
+        .append(" ")
+        .append(facts[i].thing)
+        .append(". ");
   text.back() = '\n';
 }
 

@@ -38,8 +38,9 @@ class Random {
  private:
   std::uint32_t next() {
     if (used_ == words_.size()) {
-      words_ = base::philox4x32({block_++, static_cast<std::uint32_t>(index_), static_cast<std::uint32_t>(index_ >> 32), tag_},
-                                static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32));
+      words_ = base::philox4x32(
+          {block_++, static_cast<std::uint32_t>(index_), static_cast<std::uint32_t>(index_ >> 32), tag_},
+          static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32));
       used_ = 0;
     }
     return words_[used_++];

@@ -19,10 +19,12 @@ RecallTask::RecallTask(const RecallOptions& options) : options_(options) {
 }
 
 std::string RecallTask::description() const {
-  return fmt::format("recall: {} pairs, {} asked, {} keys, {} values", options_.pairs, options_.asked, options_.keys, options_.values);
+  return fmt::format("recall: {} pairs, {} asked, {} keys, {} values", options_.pairs, options_.asked, options_.keys,
+                     options_.values);
 }
 
-void RecallTask::draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences, Batch& batch) const {
+void RecallTask::draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences,
+                      Batch& batch) const {
   batch.sequences = sequences;
   batch.length = length();
   batch.tokens.clear();

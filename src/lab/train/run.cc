@@ -8,7 +8,8 @@
 namespace rootdk::lab {
 
 RunResult train(const Task& task, const RunOptions& options, const RunObserver& observer) {
-  if (observer.store && observer.checkpoint_path.empty()) base::refuse("checkpoint_path: empty, but there is a store to save to");
+  if (observer.store && observer.checkpoint_path.empty())
+    base::refuse("checkpoint_path: empty, but there is a store to save to");
   if (observer.resume && !observer.store) base::refuse("resume: wanted, but there is no store to load from");
   Trainer trainer(task, options);
   RunResult result;

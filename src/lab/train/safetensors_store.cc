@@ -21,7 +21,8 @@ std::optional<Checkpoint> SafetensorsStore::load(const std::string& path) {
   if (!std::filesystem::exists(path, error) && !error) return {};
   const checkpoint::Checkpoint file = checkpoint::Checkpoint::open(path);
   Checkpoint out;
-  for (const checkpoint::TensorInfo& t : file.tensors()) out.tensors.push_back({t.name, t.shape, file.read_f32(t.name)});
+  for (const checkpoint::TensorInfo& t : file.tensors())
+    out.tensors.push_back({t.name, t.shape, file.read_f32(t.name)});
   for (const checkpoint::MetadataEntry& entry : file.metadata())
     if (const std::string* text = entry.value.text()) out.metadata[entry.key] = *text;
   return out;

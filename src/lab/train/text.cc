@@ -22,9 +22,10 @@ TextTask::TextTask(std::string_view text, const TextOptions& options) : options_
   const auto window = static_cast<std::size_t>(options.length) + 1;  // the last place has an answer, too
   const auto held_out = static_cast<std::size_t>(options.held_out_share * static_cast<double>(text.size()));
   if (held_out < window || text.size() - held_out < window)
-    base::refuse("text: {} characters, but training on {} at a time and holding a share of {} back takes more", text.size(),
-                 options.length, options.held_out_share);
-  if (text.size() >= std::size_t{1} << 31) base::refuse("text: {} characters, but fewer than 2³¹ are wanted", text.size());
+    base::refuse("text: {} characters, but training on {} at a time and holding a share of {} back takes more",
+                 text.size(), options.length, options.held_out_share);
+  if (text.size() >= std::size_t{1} << 31)
+    base::refuse("text: {} characters, but fewer than 2³¹ are wanted", text.size());
 
   std::array<std::int32_t, 256> token_of;
   token_of.fill(-1);

@@ -57,8 +57,8 @@ StepTrace Trainer::step() {
   StepTrace trace;
   trace.step = steps_done() + 1;
   task_.draw(Task::Split::kTrain, options_.seed, static_cast<std::uint64_t>(steps_done()), options_.sequences, batch_);
-  model_.forward({.scale = options_.scale, .stats = StatsLevel::kFull, .stats_options = {.causes = false}}, batch_.length,
-                 batch_.tokens, saved_);
+  model_.forward({.scale = options_.scale, .stats = StatsLevel::kFull, .stats_options = {.causes = false}},
+                 batch_.length, batch_.tokens, saved_);
   d_logits_.resize(saved_.logits.size());
   const nn::CrossEntropy answer =
       nn::cross_entropy<float>(options_.model.vocabulary, saved_.logits, batch_.targets, d_logits_);
@@ -82,7 +82,8 @@ Evaluation Trainer::evaluate() {
   for (std::int64_t b = 0; b < options_.evaluation_batches; ++b) {
     task_.draw(Task::Split::kHeldOut, kHeldOutSeed, static_cast<std::uint64_t>(b), options_.sequences, batch_);
     model_.forward({.scale = options_.scale, .stats = StatsLevel::kNone}, batch_.length, batch_.tokens, saved_);
-    const nn::CrossEntropy answer = nn::cross_entropy<float>(options_.model.vocabulary, saved_.logits, batch_.targets, {});
+    const nn::CrossEntropy answer =
+        nn::cross_entropy<float>(options_.model.vocabulary, saved_.logits, batch_.targets, {});
     loss += answer.loss;
     accuracy += answer.accuracy;
   }

@@ -19,7 +19,8 @@ class Trainer {
   const RunOptions& options() const { return options_; }
   std::int64_t steps_done() const { return optimiser_.state().steps; }
 
-  /// The next batch forward, backward, and the weights moved; unless loss or gradient is not finite, which the trace shows.
+  /// The next batch forward, backward, and the weights moved; unless loss or gradient is not finite, which the trace
+  /// shows.
   StepTrace step();
 
   Evaluation evaluate();

@@ -1,3 +1,5 @@
 #include <rootdk/theory.h>
 
-int main() { return rootdk::theory::dot_product_variance(64) == 64 && rootdk::theory::gaussian_softmax(1, 2).entropy < 0.6 ? 0 : 1; }
+int main() {
+  return rootdk::theory::dot_product_variance(64) == 64 && rootdk::theory::gaussian_softmax(1, 2).entropy < 0.6 ? 0 : 1;
+}

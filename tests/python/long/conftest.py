@@ -1,4 +1,5 @@
 """Beside the short tests, from which these take their models and checks."""
+
 from __future__ import annotations
 
 import pathlib

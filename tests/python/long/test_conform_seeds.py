@@ -1,11 +1,11 @@
 """conform accuses no function that is right, whatever the random batches: 200 seeds in each of the narrow dtypes, where
 rounding is largest. `./run test-long`."""
+
 from __future__ import annotations
 
 import pytest
-from test_conform_right import RIGHT, SMALL
-
 import rootdk
+from test_conform_right import RIGHT, SMALL
 
 SEEDS = 200
 

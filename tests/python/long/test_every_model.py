@@ -1,5 +1,6 @@
 """watch on every architecture that transformers makes from a small config: eager, sdpa and rootdk; padded left and right; generation; training
 with and without checkpoints; compiled. `./run test-long`."""
+
 from __future__ import annotations
 
 import functools
@@ -53,5 +54,7 @@ def test_the_list_is_whole():
     print(f"\n{len(NAMES) - len(left)} architectures; {len(left)} cannot be built from a small config:")
     for name, reason in left.items():
         print(f"  {name}: {reason}")
-    assert not {name: left.get(name, "transformers does not list it") for name in KNOWN if name in left or name not in NAMES}
+    assert not {
+        name: left.get(name, "transformers does not list it") for name in KNOWN if name in left or name not in NAMES
+    }
     assert len(NAMES) - len(left) >= 300

@@ -1,4 +1,5 @@
-// Where checkpoints go and come from: named f32 tensors with a map of strings. The one place where training meets a file format.
+// Where checkpoints go and come from: named f32 tensors with a map of strings. The one place where training meets a
+// file format.
 #pragma once
 
 #include <cstdint>

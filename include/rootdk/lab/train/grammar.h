@@ -1,8 +1,10 @@
-// A text that is made up by rules, for want of one to train on: small stories in which people get things and later keep them.
+// A text that is made up by rules, for want of one to train on: small stories in which people get things and later keep
+// them.
 //
 //   Anna has a green key. Ben has a red cup. The bird that the cats watch sings. So Ben keeps the red cup. …
 //
-// Spelling can be learned by heart; that verbs agree with nouns a clause away, and who keeps what, only by looking back.
+// Spelling can be learned by heart; that verbs agree with nouns a clause away, and who keeps what, only by looking
+// back.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 //   tokens    c 4  a 7  d 1  b 7  |  d  b  a  c
 //   answers                       |  1  7  7  4
 //
-// Pairs are new in every sequence, so nothing can be learned by heart: to answer, a model has to look back to where the key
-// stood and read what came after it. That takes attention, and attention that finds one place among many.
+// Pairs are new in every sequence, so nothing can be learned by heart: to answer, a model has to look back to where the
+// key stood and read what came after it. That takes attention, and attention that finds one place among many.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One training run: a transformer, a task, a scale rule, a learning rate and a seed. Logged at every step, stopped at any, and
-// taken up again to the same bits.
+// One training run: a transformer, a task, a scale rule, a learning rate and a seed. Logged at every step, stopped at
+// any, and taken up again to the same bits.
 #pragma once
 
 #include <cmath>
@@ -19,19 +19,19 @@
 namespace rootdk::lab {
 
 struct RunOptions {
-  nn::TransformerOptions model = {};        ///< its vocabulary is the task's, whatever this says
-  Scale scale = Scale::inv_sqrt_dk();       ///< the rule; one that Scale::parse knows
-  double learning_rate = 3e-3;              ///< the largest of the run
-  double warmup_share = 0.05;               ///< of the steps: the rate rises from 0 …
-  double final_rate_share = 0.1;            ///< … and falls along a cosine to this share of itself
+  nn::TransformerOptions model = {};   ///< its vocabulary is the task's, whatever this says
+  Scale scale = Scale::inv_sqrt_dk();  ///< the rule; one that Scale::parse knows
+  double learning_rate = 3e-3;         ///< the largest of the run
+  double warmup_share = 0.05;          ///< of the steps: the rate rises from 0 …
+  double final_rate_share = 0.1;       ///< … and falls along a cosine to this share of itself
   std::int64_t steps = 600;
-  std::int64_t sequences = 64;              ///< in a batch
-  std::optional<double> clip_norm = 1.0;    ///< gradients longer than this are shortened to it; absent: never
+  std::int64_t sequences = 64;            ///< in a batch
+  std::optional<double> clip_norm = 1.0;  ///< gradients longer than this are shortened to it; absent: never
   nn::AdamWOptions optimiser = {};
-  std::uint64_t seed = 1;                   ///< of weights and batches
-  std::int64_t evaluate_every = 25;         ///< steps; and after the last
-  std::int64_t evaluation_batches = 4;      ///< held-out ones, the same for every run
-  std::int64_t checkpoint_every = 100;      ///< steps; and after the last, and where it is stopped
+  std::uint64_t seed = 1;               ///< of weights and batches
+  std::int64_t evaluate_every = 25;     ///< steps; and after the last
+  std::int64_t evaluation_batches = 4;  ///< held-out ones, the same for every run
+  std::int64_t checkpoint_every = 100;  ///< steps; and after the last, and where it is stopped
 };
 
 /// What the scores of one head did in one forward pass, over the batch.
@@ -46,10 +46,10 @@ struct HeadTrace {
 
 /// One step, before its weights moved.
 struct StepTrace {
-  std::int64_t step = 0;     ///< from 1
+  std::int64_t step = 0;  ///< from 1
   float loss = 0;
   float accuracy = 0;
-  float gradient_norm = 0;   ///< before clipping
+  float gradient_norm = 0;       ///< before clipping
   std::vector<HeadTrace> heads;  ///< [layer][head]
 
   bool finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
@@ -83,21 +83,22 @@ struct RunResult {
 struct RunObserver {
   std::function<void(const StepTrace&)> on_step = {};
   std::function<void(const Evaluation&)> on_evaluation = {};
-  std::function<bool()> stop = {};     ///< asked after every step: true ends the run
-  CheckpointStore* store = nullptr;    ///< where checkpoints go
-  std::string checkpoint_path = {};    ///< and under which name
-  bool resume = false;                 ///< go on from the checkpoint there, if there is one
+  std::function<bool()> stop = {};   ///< asked after every step: true ends the run
+  CheckpointStore* store = nullptr;  ///< where checkpoints go
+  std::string checkpoint_path = {};  ///< and under which name
+  bool resume = false;               ///< go on from the checkpoint there, if there is one
 };
 
 /// The learning rate of a step, from 1.
 ROOTDK_API double learning_rate_at(const RunOptions& options, std::int64_t step);
 
-/// Runs until all steps are done, loss or gradients are not finite, or the observer stops it. Throws if options do not fit, or
-/// if the checkpoint to resume from is of a run of other options.
+/// Runs until all steps are done, loss or gradients are not finite, or the observer stops it. Throws if options do not
+/// fit, or if the checkpoint to resume from is of a run of other options.
 ///
-/// A checkpoint holds the weights under LLaMA's names ([out, in], as `Transformer::parameters` lists them), `train.adamw.m`
-/// and `.v`, and the log so far (`train.steps`, `train.heads`, `train.evaluations`); its metadata the model's sizes under the
-/// names of a LLaMA config (hidden_size, head_dim, …), the scale rule, and every option that decides the run.
+/// A checkpoint holds the weights under LLaMA's names ([out, in], as `Transformer::parameters` lists them),
+/// `train.adamw.m` and `.v`, and the log so far (`train.steps`, `train.heads`, `train.evaluations`); its metadata the
+/// model's sizes under the names of a LLaMA config (hidden_size, head_dim, …), the scale rule, and every option that
+/// decides the run.
 ROOTDK_API RunResult train(const Task& task, const RunOptions& options, const RunObserver& observer = {});
 
 }  // namespace rootdk::lab

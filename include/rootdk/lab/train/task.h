@@ -22,8 +22,8 @@ enum class Measure : std::uint8_t {
   kLoss,      ///< nats per answer; less is better
 };
 
-/// Batches are a pure function of what is asked for, the same on every machine: nothing to store, nothing to rewind, and two
-/// runs of one seed see the same batches whatever else differs between them.
+/// Batches are a pure function of what is asked for, the same on every machine: nothing to store, nothing to rewind,
+/// and two runs of one seed see the same batches whatever else differs between them.
 class ROOTDK_API Task {
  public:
   enum class Split : std::uint8_t {
@@ -40,7 +40,8 @@ class ROOTDK_API Task {
   virtual Measure measure() const = 0;
 
   /// Batch number `index` of this seed, in place of what `batch` holds.
-  virtual void draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences, Batch& batch) const = 0;
+  virtual void draw(Split split, std::uint64_t seed, std::uint64_t index, std::int64_t sequences,
+                    Batch& batch) const = 0;
 };
 
 }  // namespace rootdk::lab

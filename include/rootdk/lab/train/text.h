@@ -13,8 +13,8 @@
 namespace rootdk::lab {
 
 struct TextOptions {
-  std::int64_t length = 128;     ///< of a sequence
-  double held_out_share = 0.1;   ///< of the text, at its end: never trained on
+  std::int64_t length = 128;    ///< of a sequence
+  double held_out_share = 0.1;  ///< of the text, at its end: never trained on
 };
 
 class ROOTDK_API TextTask final : public Task {
