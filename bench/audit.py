@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How long `rootdk audit` takes on a checkpoint of 1 GB, beside what it cannot do without: reading the file through once, from the page cache, and the
-products G_q = W_q·W_qᵀ and G_k at the rate at which BLAS does them. ./run bench-audit
+"""How long `rootdk audit` takes on a checkpoint of 1 GB, beside what it cannot do without: reading the file through
+once, from the page cache, and the products G_q = W_q·W_qᵀ and G_k at the rate at which BLAS does them. ./run
+bench-audit
 
-audit.py COMMAND FOLDER: makes the checkpoint in FOLDER once (random bf16 in the shape of a LLaMA of 24 layers, 16 heads of 64, width 1024), then times
-all three in turn, round after round, and prints medians. BLAS is numpy's, on one thread, as if it scaled perfectly to all cores; numpy calls syrk
-for W @ W.T, which computes half of it.
+audit.py COMMAND FOLDER: makes the checkpoint in FOLDER once (random bf16 in the shape of a LLaMA of 24 layers, 16 heads
+of 64, width 1024), then times all three in turn, round after round, and prints medians. BLAS is numpy's, on one thread,
+as if it scaled perfectly to all cores; numpy calls syrk for W @ W.T, which computes half of it.
 """
 
 import json
@@ -108,13 +109,17 @@ def main():
     ratios = sorted(took / (read + blas) for read, blas, took in rows)
     print(f"{path.stat().st_size / 1e9:.2f} GB, {LAYERS * HEADS} heads, {cores} cores; medians of {ROUNDS} rounds")
     print(f"  reading it through once     {1000 * read:7.1f} ms  {path.stat().st_size / read / 1e9:.1f} GB/s")
+    products = 2 * LAYERS * HEADS * DIM * DIM * WIDTH
     print(
-        f"  the products by BLAS        {1000 * blas:7.1f} ms  {2 * LAYERS * HEADS * DIM * DIM * WIDTH / blas / 1e9:.0f} G multiply-adds/s, whole products"
+        f"  the products by BLAS        {1000 * blas:7.1f} ms  {products / blas / 1e9:.0f} G multiply-adds/s, "
+        "whole products"
     )
     print(f"  both                        {1000 * (read + blas):7.1f} ms")
     middle = statistics.median(ratios)
+    aim = f"{ALLOWED} is the aim: {'met' if middle <= ALLOWED else 'MISSED'}"
     print(
-        f"  rootdk audit, all of it     {1000 * took:7.1f} ms  {middle:.2f} × both ({ratios[0]:.2f} – {ratios[-1]:.2f}); {ALLOWED} is the aim: {'met' if middle <= ALLOWED else 'MISSED'}"
+        f"  rootdk audit, all of it     {1000 * took:7.1f} ms  {middle:.2f} × both "
+        f"({ratios[0]:.2f} – {ratios[-1]:.2f}); {aim}"
     )
 
 

@@ -49,7 +49,8 @@ def against_torch(rows: list[Row], name: str, groups: tuple[str, ...], floor: fl
 
 
 def every_row(rows: list[Row]) -> list[Bar]:
-    """1.1 ×, or 1.0 × where PyTorch is at its bandwidth limit too; as one number: the smallest ratio to what is asked."""
+    """1.1 ×, or 1.0 × where PyTorch is at its bandwidth limit too; as one number: the smallest ratio to what is
+    asked."""
     rows = [row for row in rows if row.group != "statistics"]  # the shapes of other rows once more
     values = []
     for row in rows:

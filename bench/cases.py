@@ -18,9 +18,8 @@ class Case:
     causal: bool = False  # only where len_q = len_kv, so that all peers mean the same diagonal
     dtype: str = "f32"
     backward: bool = False
-    caches: int = (
-        1  # K/V pairs that calls take in turn: more than the last-level cache holds, as the layers of a model do
-    )
+    # K/V pairs that calls take in turn: more than the last-level cache holds, as the layers of a model do
+    caches: int = 1
     one_thread: bool = False  # also time rootdk on one thread
     limit: str = "fma"  # what of the machine it should exhaust: "fma" or "memory"
 
@@ -29,7 +28,8 @@ class Case:
         return self.len_q * (self.len_q + 1) // 2 if self.causal else self.len_q * self.len_kv
 
     def work(self) -> float:
-        """Of one call: floating-point operations of the products (2 forward, 5 backward), or bytes of K and V read once."""
+        """Of one call: floating-point operations of the products (2 forward, 5 backward), or bytes of K and V read
+        once."""
         if self.limit == "memory":
             return 2.0 * self.batch * self.heads_kv * self.len_kv * self.dim * BYTES[self.dtype]
         return (10.0 if self.backward else 4.0) * self.batch * self.heads_q * self.pairs() * self.dim

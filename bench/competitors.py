@@ -1,8 +1,8 @@
 """Who is timed: each a process of its own, with the threads and the settings that are best for it.
 
-One process each keeps their thread pools and allocators apart, and lets each have its own environment. Only what is to be
-compared on the very same memory shares a process: rootdk's levels of statistics, and with everyone who is bound by memory the
-reading of its K and V.
+One process each keeps their thread pools and allocators apart, and lets each have its own environment. Only what is to
+be compared on the very same memory shares a process: rootdk's levels of statistics, and with everyone who is bound by
+memory the reading of its K and V.
 """
 
 import os
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 CORES = len(os.sched_getaffinity(0))
 
-# Results of PyTorch are allocated in every call. This keeps glibc from handing the memory back and faulting it in again,
-# and puts it on huge pages, where everyone else's is.
+# Results of PyTorch are allocated in every call. This keeps glibc from handing the memory back and faulting it in
+# again, and puts it on huge pages, where everyone else's is.
 REUSE_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
@@ -28,9 +28,8 @@ class Competitor:
     threads: int = CORES
     options: dict = field(default_factory=dict)
     environment: dict = field(default_factory=dict)
-    guest_of: str = (
-        ""  # the key of the one whose process, threads and inputs it shares; takes part only where that one does
-    )
+    # the key of the one whose process, threads and inputs it shares; takes part only where that one does
+    guest_of: str = ""
 
     def home(self) -> str:
         """The key of the process it runs in."""

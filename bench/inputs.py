@@ -45,7 +45,8 @@ def numpy_type(dtype: str):
 
 
 class Inputs:
-    """q, k, v of the first cache, d_o for backward, and `caches`: all (k, v); stored as the case says, made when asked for."""
+    """q, k, v of the first cache, d_o for backward, and `caches`: all (k, v); stored as the case says, made when asked
+    for."""
 
     def __init__(self, case: Case):
         self.case = case

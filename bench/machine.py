@@ -42,7 +42,8 @@ def running() -> int:
 
 
 class Load:
-    """How much of the cores' time, while entered, went to processes that are not ours or to other guests of the same host."""
+    """How much of the cores' time, while entered, went to processes that are not ours or to other guests of the same
+    host."""
 
     def __init__(self):
         self.total = self.elsewhere = 0.0

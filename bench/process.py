@@ -43,7 +43,8 @@ class Process:
         return answer["result"]
 
     def settle(self):
-        """Thread pools spin for some milliseconds after their work; the next competitor must not share the cores with that."""
+        """Thread pools spin for some milliseconds after their work; the next competitor must not share the cores with
+        that."""
         end = monotonic() + PATIENCE
         while self.busy() and monotonic() < end:
             sleep(0.0005)

@@ -1,8 +1,9 @@
 """What the answer is, and how wrong a competitor may be before its time counts for nothing.
 
-The rule of rootdk's own tests: at most twice as wrong as the plain method in the same dtype, plus a floor of rounding that
-cannot be avoided (tests/support/tolerance.cc derives it). Exact and plain are the same lines, in f64 and in f32 with S and P
-rounded to the storage dtype. A few key/value heads are compared whole; which ones is spread over batch and heads.
+The rule of rootdk's own tests: at most twice as wrong as the plain method in the same dtype, plus a floor of rounding
+that cannot be avoided (tests/support/tolerance.cc derives it). Exact and plain are the same lines, in f64 and in f32
+with S and P rounded to the storage dtype. A few key/value heads are compared whole; which ones is spread over batch and
+heads.
 """
 
 import numpy as np
@@ -30,7 +31,8 @@ def gather(case: Case, name: str, x: np.ndarray, heads) -> np.ndarray:
 
 
 def attention(case: Case, q, k, v, d_o, number) -> dict:
-    """One key head and its group: q [group, len_q, dim], k and v [len_kv, dim]. `number` is f64 (exact) or f32 (plain)."""
+    """One key head and its group: q [group, len_q, dim], k and v [len_kv, dim]. `number` is f64 (exact) or f32
+    (plain)."""
     rounded = (
         (lambda x: x)
         if number == np.float64 or case.dtype == "f32"

@@ -78,7 +78,8 @@ def memory(rows: list[Row]) -> str:
 
 
 def looking(rows: list[Row]) -> str:
-    """What statistics cost over none, and how many times as long it takes to materialise the scores for the full ones."""
+    """What statistics cost over none, and how many times as long it takes to materialise the scores for the full
+    ones."""
     lines = [
         [
             row.name,
@@ -103,8 +104,9 @@ def looking(rows: list[Row]) -> str:
 def text(result: dict) -> str:
     rows = [Row(record) for record in result["rows"]]
     machine = result["machine"]
+    has = f"{machine['cores']} cores, {machine['memory_gib']} GiB; {' '.join(machine['instruction_sets'])}"
     head = [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {' '.join(machine['instruction_sets'])}",
+        f"{machine['cpu']}, {has}",
         f"{100 * result['elsewhere']:.0f} % of the cores' time in timed rounds went elsewhere"
         + (": DISTURBED, run it again" if result["elsewhere"] > DISTURBED else ""),
         f"rootdk {machine['commit']}, {machine['date']}; "
@@ -132,11 +134,13 @@ def text(result: dict) -> str:
         left=(0, 4, 5),
     )
     notes = (
-        "rate: multiply and add of visible pairs (4·d forward, 10·d backward), or bytes of K and V read once. of limit: of the multiply-add peak,\n"
-        "or of the bandwidth of reading the same bytes, measured in the same rounds. × peer: the peer's seconds over rootdk's, median of the rounds\n"
-        "[10 %–90 %]. stats: seconds with statistics (basic is rootdk's default, and what is compared) over seconds without. wrong: failed the check,\n"
-        "not timed. of reading the same bytes: by a loop that does nothing else, in the process of each, from its own K and V. A wide spread means\n"
-        "that the machine's bandwidth changed during the row, and with it what there was to reach."
+        "rate: multiply and add of visible pairs (4·d forward, 10·d backward), or bytes of K and V read once.\n"
+        "of limit: of the multiply-add peak, or of the bandwidth of reading the same bytes, measured in the\n"
+        "same rounds. × peer: the peer's seconds over rootdk's, median of the rounds [10 %–90 %]. stats:\n"
+        "seconds with statistics (basic is rootdk's default, and what is compared) over seconds without.\n"
+        "wrong: failed the check, not timed. of reading the same bytes: by a loop that does nothing else, in\n"
+        "the process of each, from its own K and V. A wide spread means that the machine's bandwidth changed\n"
+        "during the row, and with it what there was to reach."
     )
     complaints = [
         f"{row.name}: {key}: {entry['complaint']}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """rootdk against what a user would take instead, on this machine: ./run bench.
 
-Every competitor is a process of its own, or a guest in one (competitors.py). For each row (cases.py) all of them are checked
-against an f64 reference (reference.py), then timed in rounds: in each round every competitor, in random order, makes one batch
-of calls while the others sleep. Ratios are taken within a round (paired.py). The result is kept as JSON, printed as a table
-(report.py) and held against the bars (bars.py).
+Every competitor is a process of its own, or a guest in one (competitors.py). For each row (cases.py) all of them are
+checked against an f64 reference (reference.py), then timed in rounds: in each round every competitor, in random order,
+makes one batch of calls while the others sleep. Ratios are taken within a round (paired.py). The result is kept as
+JSON, printed as a table (report.py) and held against the bars (bars.py).
 """
 
 import argparse
@@ -86,7 +86,8 @@ class Bench:
         return {name: version for answer in answers for name, version in answer.items()}
 
     def prepare(self, case: Case) -> dict:
-        """{key: entry} of those who can and are right, with how they will do it; a complaint for those who are wrong."""
+        """{key: entry} of those who can and are right, with how they will do it; a complaint for those who are
+        wrong."""
         for process in self.processes.values():
             process.ask("take", case=case.as_dict())
         reference, entries = Reference(case), {}

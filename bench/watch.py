@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What rootdk.watch costs: forward passes (and training steps) of a 6-layer BERT at length 512 on the CPU, unwatched and watched
-in turn. ./run bench-watch
+"""What rootdk.watch costs: forward passes (and training steps) of a 6-layer BERT at length 512 on the CPU, unwatched
+and watched in turn. ./run bench-watch
 
-Unwatched is transformers' own `sdpa`, PyTorch's fused kernel. Beside it, what one does today to see the probabilities: `eager`
-with output_attentions. A round times every way once, in an order that rotates; ratios are within rounds. Outputs are compared
-before anything is timed. ./run lets threads wait passively (OMP_WAIT_POLICY): on virtual cores, those that spin hold up PyTorch
-itself.
+Unwatched is transformers' own `sdpa`, PyTorch's fused kernel. Beside it, what one does today to see the probabilities:
+`eager` with output_attentions. A round times every way once, in an order that rotates; ratios are within rounds.
+Outputs are compared before anything is timed. ./run lets threads wait passively (OMP_WAIT_POLICY): on virtual cores,
+those that spin hold up PyTorch itself.
 """
 
 import statistics

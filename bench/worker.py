@@ -1,4 +1,5 @@
-"""A competitor's process, and its guests': obeys run.py over a pipe, one message a line, and sleeps between messages."""
+"""A competitor's process, and its guests': obeys run.py over a pipe, one message a line, and sleeps between
+messages."""
 
 import importlib
 import json
@@ -20,8 +21,8 @@ def peer(module: str):
 
 
 class Worker:
-    """Tasks by competitor, all on the same inputs. Whichever it is, every call takes the next of the case's K/V caches: the
-    one that was read longest ago, so that nobody finds in the CPU's caches what another task has read."""
+    """Tasks by competitor, all on the same inputs. Whichever it is, every call takes the next of the case's K/V caches:
+    the one that was read longest ago, so that nobody finds in the CPU's caches what another task has read."""
 
     def versions(self, module: str) -> dict:
         return peer(module).versions()

@@ -1,4 +1,5 @@
-# The CUDA kernels: a library of their own that rootdk loads when a GPU is first asked for. Without nvcc rootdk says so instead.
+# The CUDA kernels: a library of their own that rootdk loads when a GPU is first asked for. Without nvcc rootdk says so
+# instead.
 find_package(CUDAToolkit 12.8 QUIET)
 set(rootdk_nvcc_found OFF)
 if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND NOT ROOTDK_SANITIZE)
@@ -14,18 +15,21 @@ if(ROOTDK_CUDA AND NOT rootdk_nvcc_found)
 endif()
 
 function(rootdk_cuda_library)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
   set(compile ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh)
   set(objects)
   foreach(source IN LISTS sources)
-    cmake_path(GET source STEM name)
-    set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.o)
+    cmake_path(REPLACE_EXTENSION source LAST_ONLY o OUTPUT_VARIABLE object)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${object})
+    set(path ${PROJECT_SOURCE_DIR}/src/${source})
+    cmake_path(GET object PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${folder})
     add_custom_command(OUTPUT ${object}
-      COMMAND ${compile} ${CUDAToolkit_NVCC_EXECUTABLE} ${source} ${object} -MD -MF ${object}.d -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
-      DEPENDS ${source} ${compile} DEPFILE ${object}.d COMMENT "Compiling cuda/${name}.cu" VERBATIM)
+      COMMAND ${compile} ${CUDAToolkit_NVCC_EXECUTABLE} ${path} ${object} -MD -MF ${object}.d
+              -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
+      DEPENDS ${path} ${compile} DEPFILE ${object}.d COMMENT "Compiling ${source}" VERBATIM)
     list(APPEND objects ${object})
   endforeach()
-  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   add_library(rootdk_cuda MODULE ${objects})
   set_target_properties(rootdk_cuda PROPERTIES LINKER_LANGUAGE CXX INSTALL_RPATH "\$ORIGIN")
   target_link_libraries(rootdk_cuda PRIVATE rootdk CUDA::cudart_static)

@@ -1,7 +1,36 @@
 # What the libraries stand on; nothing is downloaded.
-find_package(hwy CONFIG REQUIRED)
-find_package(fmt CONFIG REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+include(${PROJECT_SOURCE_DIR}/cmake/report_page.cmake)  # finds D3, for reports as HTML
+find_package(hwy QUIET CONFIG)
+find_package(fmt QUIET CONFIG)
+find_package(OpenMP QUIET COMPONENTS CXX)
+find_package(Eigen3 3.4 QUIET CONFIG)
+find_package(nlohmann_json 3.11 QUIET CONFIG)
+find_package(ZLIB QUIET)  # for deflated .npz; without it those are refused
+find_package(CLI11 QUIET CONFIG)
+
+# What is missing is said at once and with the line that mends it, not one by one. (packaging/backend.py reads the
+# Debian names, too.)
+set(rootdk_debian_names hwy=libhwy-dev fmt=libfmt-dev OpenMP_CXX=g++ Eigen3=libeigen3-dev
+  nlohmann_json=nlohmann-json3-dev ZLIB=zlib1g-dev CLI11=libcli11-dev ROOTDK_D3=node-d3)
+function(rootdk_refuse_to_build why)
+  set(lacks)
+  foreach(pair IN LISTS rootdk_debian_names)
+    string(REGEX MATCH "^([^=]+)=(.+)$" pair ${pair})
+    set(name ${CMAKE_MATCH_1})
+    set(package ${CMAKE_MATCH_2})
+    if(NOT ${name}_FOUND AND NOT (name STREQUAL "ROOTDK_D3" AND ROOTDK_D3))
+      list(APPEND lacks ${package})
+    endif()
+  endforeach()
+  list(JOIN lacks " " lacks)
+  if(DEFINED ENV{ROOTDK_LACKS_FILE})
+    file(WRITE $ENV{ROOTDK_LACKS_FILE} "${lacks}")
+  endif()
+  message(FATAL_ERROR "${why}. On Debian: apt-get install ${lacks}")
+endfunction()
+if(NOT (hwy_FOUND AND fmt_FOUND AND OpenMP_CXX_FOUND))
+  rootdk_refuse_to_build("rootdk needs Highway, fmt and OpenMP")
+endif()
 
 # A component is there where what it needs is, and where it has sources.
 set(rootdk_components nn theory checkpoint audit lab report)  # each after those it stands on
@@ -23,23 +52,18 @@ function(rootdk_component name needs)  # CONDITION...
   endif()
 endfunction()
 
-find_package(Eigen3 3.4 QUIET CONFIG)
-find_package(nlohmann_json 3.11 QUIET CONFIG)
 rootdk_component(nn "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(theory "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(checkpoint "nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" nlohmann_json_FOUND)
-rootdk_component(audit "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
+rootdk_component(audit "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT"
+  ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
 rootdk_component(lab "ROOTDK_NN, ROOTDK_THEORY and ROOTDK_CHECKPOINT" ROOTDK_NN AND ROOTDK_THEORY AND ROOTDK_CHECKPOINT)
-rootdk_component(report "ROOTDK_LAB, ROOTDK_AUDIT and nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" ROOTDK_LAB AND ROOTDK_AUDIT AND nlohmann_json_FOUND)
-include(${PROJECT_SOURCE_DIR}/cmake/report_page.cmake)  # reports as HTML need D3 as well
-if(ROOTDK_CHECKPOINT)
-  find_package(ZLIB QUIET)  # for deflated .npz; without it those are refused
-endif()
+rootdk_component(report "ROOTDK_LAB, ROOTDK_AUDIT and nlohmann-json 3.11 (Debian: nlohmann-json3-dev)"
+  ROOTDK_LAB AND ROOTDK_AUDIT AND nlohmann_json_FOUND)
 
 # The command says what the laboratory found, in tables and in JSON.
 set(rootdk_command_wants)
 if(ROOTDK_APPS)
-  find_package(CLI11 QUIET CONFIG)
   if(NOT ROOTDK_REPORT)
     list(APPEND rootdk_command_wants rootdk::report)
   endif()

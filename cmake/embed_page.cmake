@@ -1,5 +1,6 @@
-# A script, for cmake -P: writes `out`, a C++ source with the page around the results. `d3` may be empty: then there is no page.
-# The parts go into raw string literals as they are; @NAME@ in the page is where each goes. `name` is the page's, `symbol` what it is called in C++.
+# A script, for cmake -P: writes `out`, a C++ source with the page around the results. `d3` may be empty: then there is
+# no page. The parts go into raw string literals as they are; @NAME@ in the page is where each goes. `name` is the
+# page's, `symbol` what it is called in C++.
 
 set(before "")
 set(after "")
@@ -37,6 +38,7 @@ if(d3)
   set(after "${start}${library}${end}${script}${tail}")
 endif()
 
-file(WRITE ${out} "// Made from web/ by cmake/embed_page.cmake.\n#include \"report/page.h\"\n\nnamespace rootdk::report {\n\n"
+file(WRITE ${out}
+  "// Made from web/ by cmake/embed_page.cmake.\n#include \"report/page.h\"\n\nnamespace rootdk::report {\n\n"
   "const std::string_view ${symbol}Before = R\"__page__(" "${before}" ")__page__\";\n"
   "const std::string_view ${symbol}After = R\"__page__(" "${after}" ")__page__\";\n\n}  // namespace rootdk::report\n")

@@ -19,16 +19,16 @@ function(rootdk_no_restrict_warnings target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 endfunction()
 
-# The checks for undefined behaviour double what GCC takes to compile. They stay out of what is mostly text, and out of the tests' own lines; what
-# those call has them.
+# The checks for undefined behaviour double what GCC takes to compile. They stay out of what is mostly text, and out of
+# the tests' own lines; what those call has them.
 function(rootdk_few_checks target)
   if(ROOTDK_SANITIZE MATCHES "undefined")
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()
 endfunction()
 
-# For the libraries. Kernels ask for FMA where they want it, through Highway; that the compiler adds none of its own keeps
-# scalar code at the same bits under every compiler and instruction set.
+# For the libraries. Kernels ask for FMA where they want it, through Highway; that the compiler adds none of its own
+# keeps scalar code at the same bits under every compiler and instruction set.
 function(rootdk_library_flags target)
   rootdk_warnings(${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -40,7 +40,8 @@ function(rootdk_library_flags target)
 endfunction()
 
 # A shared library exports its API and nothing else: hidden visibility keeps our own symbols in, the version script the
-# weak ones of std:: templates. Sanitizer runtimes are resolved in the executable, so only plain builds forbid undefined symbols.
+# weak ones of std:: templates. Sanitizer runtimes are resolved in the executable, so only plain builds forbid undefined
+# symbols.
 function(rootdk_seal target)
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
     set(script ${PROJECT_SOURCE_DIR}/cmake/exports.map)

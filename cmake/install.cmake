@@ -21,7 +21,8 @@ set(theirs)  # headers that come with their component
 foreach(component IN LISTS rootdk_components)
   list(APPEND theirs PATTERN include/rootdk/${component} EXCLUDE PATTERN include/rootdk/${component}.h EXCLUDE)
 endforeach()
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${theirs})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" ${theirs})
 install(FILES ${PROJECT_BINARY_DIR}/include/rootdk/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
 install(TARGETS rootdk EXPORT rootdk-targets)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package})
@@ -43,6 +44,8 @@ foreach(component IN LISTS rootdk_components)
 endforeach()
 if(TARGET rootdk_command)
   install(TARGETS rootdk_command)
+  # With the engine in it, if ./run site has made it: `rootdk tour` puts its results there.
+  install(FILES ${PROJECT_SOURCE_DIR}/build/site/rootdk.html DESTINATION ${CMAKE_INSTALL_DATADIR}/rootdk OPTIONAL)
 endif()
 
 # All that `cmake --install` wants, and no tests.

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # usage: nvcc.sh NVCC SOURCE OBJECT [NVCC-ARGUMENT...]
-# Compiles one CUDA source for the architectures it is meant for, and fails where ptxas spills registers or puts wgmma products in series
-# (C75xx): both cost more than any tuning brings, and neither is an error to nvcc.
+# Compiles one CUDA source for the architectures it is meant for, and fails where ptxas spills registers or puts wgmma
+# products in series (C75xx): both cost more than any tuning brings, and neither is an error to nvcc.
 set -euo pipefail
 nvcc=$1 source=$2 object=$3
 shift 3
-case $(basename "$source") in
-  hopper_*) arch=(-gencode=arch=compute_90a,code=sm_90a) ;;
-  *) arch=(-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90) ;;
+case $source in
+  */cuda/hopper/*) arch=(-gencode=arch=compute_90a,code=sm_90a) ;;
+  *) arch=(-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90
+           -gencode=arch=compute_90,code=compute_90) ;;
 esac
 log=$object.log
 # 554: a conversion of a tensor view to itself, which is never called.
-if ! "$nvcc" -std=c++20 -O3 -diag-suppress 554 -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v "${arch[@]}" "$@" -c "$source" -o "$object" >"$log" 2>&1; then
+if ! "$nvcc" -std=c++20 -O3 -diag-suppress 554 -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v "${arch[@]}" "$@" \
+     -c "$source" -o "$object" >"$log" 2>&1; then
   cat "$log" >&2
   exit 1
 fi

@@ -6,8 +6,8 @@
 
 enum { kHeads = 2, kLength = 32, kDim = 16 };
 
-static float q[kHeads * kLength * kDim], k[kHeads * kLength * kDim], v[kHeads * kLength * kDim],
-    o[kHeads * kLength * kDim];
+static float q[kHeads * kLength * kDim], k[kHeads * kLength * kDim], v[kHeads * kLength * kDim];
+static float o[kHeads * kLength * kDim];
 
 int main(void) {
   rootdk_problem problem;

@@ -1,3 +1,4 @@
+// Any bytes as a GGUF file.
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,3 +1,4 @@
+// Any bytes as model.safetensors.index.json; no name of a shard may lead out of its directory.
 #include "checkpoint/index.h"
 #include "target.h"
 

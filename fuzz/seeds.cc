@@ -120,17 +120,18 @@ int main(int count, char** arguments) {
   if (count != 2) return 2;
   Seeds seeds(arguments[1]);
   seeds.add("safetensors", safetensors("{}"));
-  seeds.add(
-      "safetensors",
-      safetensors(
-          R"({"__metadata__":{"format":"pt","é":"\u00e9\n"},"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
-          R"("v":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},"s":{"dtype":"F16","shape":[],"data_offsets":[14,16]},)"
-          R"("e":{"dtype":"BOOL","shape":[0,4],"data_offsets":[16,16]},"i":{"dtype":"I64","shape":[1],"data_offsets":[16,24]}} )",
-          std::string(24, '\x11')));
+  seeds.add("safetensors", safetensors(R"({"__metadata__":{"format":"pt","é":"\u00e9\n"},)"
+                                       R"("w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                                       R"("v":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
+                                       R"("s":{"dtype":"F16","shape":[],"data_offsets":[14,16]},)"
+                                       R"("e":{"dtype":"BOOL","shape":[0,4],"data_offsets":[16,16]},)"
+                                       R"("i":{"dtype":"I64","shape":[1],"data_offsets":[16,24]}} )",
+                                       std::string(24, '\x11')));
   seeds.add("gguf", GgufWriter().bytes());
   seeds.add("gguf", gguf_of_everything());
   seeds.add("index", R"({"metadata":{"total_size":1e3,"x":[{},null,true,-1]},)"
-                     R"("weight_map":{"a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors"}})");
+                     R"("weight_map":{"a":"m-00001-of-00002.safetensors",)"
+                     R"("b":"m-00002-of-00002.safetensors"}})");
   add_arrays(seeds);
   for (const auto& attacks : {safetensors_attacks(), gguf_attacks(), npy_attacks(), directory_attacks()})
     seeds.add(attacks);

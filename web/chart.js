@@ -1,8 +1,9 @@
 // What all charts share: rule toggles, a choice of what to show, redrawing to the width there is, values on hover and by arrow
 // keys.
 //
-// A chart's draw(stage) adds its marks to stage.svg and calls stage.spot(x, y, title, rows) for each thing that can be pointed
-// at.
+// A chart's draw(stage) adds its marks to stage.svg and calls stage.spot(x, y, title, rows, more) for each thing that can be
+// pointed at. Of more, `pick` is what a click or Enter does there; in a map `half` is half the width and height of its cell, and
+// `line` the line it stands in, so that up and down go there.
 
 /// By data.experiment: data → {figure, below: [nodes], formula: a name if not the experiment's, wide: the chart wants all the
 /// width}.
@@ -25,8 +26,26 @@ function key_of(style) {
   return svg.node();
 }
 
+let charts_made = 0;
+const kMostDescribed = 60;  // values that are read out with a figure; the rest is in its table
+
+const words_of = ({title}, rows) => `${title}: ${
+    rows.map(([name, v]) => `${name} ${v instanceof Node ? v.textContent : isRef(v) ? number(v.value) : v}`).join(", ")}`;
+/// The values of a chart as text: of each thing in it the first.
+function described(spots) {
+  const first = spots.slice(0, kMostDescribed).map((s) => words_of(s, s.rows.slice(0, 1)));
+  const more = spots.length - first.length;
+  return `${first.join("; ")}${more > 0 ? `; and ${grouped(String(more))} more` : ""}.`;
+}
+
+/// How much larger than a browser's 16 pixels text is set: charts are drawn for 16, and scaled.
+const zoom_of = (node) => parseFloat(getComputedStyle(node.ownerDocument.documentElement).fontSize) / 16 || 1;
+
 /// label: what it shows, for those who cannot see it. series: [{id, label, style}] that can be switched off. choices: {name:
-/// [{id, label}]}, each a menu that begins with the one that is `first`. caption: nodes or text.
+/// [{id, label}]}, each a menu that begins with the one that is `first`. caption: nodes or text. Label and caption may be
+/// functions, asked whenever it is drawn; the figure's redraw() draws it again, for what it shows may have changed.
+///
+/// Who cannot see it hears the label, then the values in it, and reads them one by one with the arrow keys.
 function chart({label, series = [], choices = {}, caption, draw}) {
   const hidden = new Set();
   const chosen = {};
@@ -45,7 +64,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   }
   for (const [name, options] of Object.entries(choices)) {
     chosen[name] = (options.find((o) => o.first) || options[0]).id;
-    const select = el("select", {}, options.map((o) => el("option", {value: o.id}, o.label)));
+    const select = el("select", {}, options.map((o) => Object.assign(el("option", {value: o.id}), {textContent: o.label})));
     select.value = chosen[name];
     select.addEventListener("change", () => {
       chosen[name] = select.value;
@@ -59,34 +78,48 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     tabindex: 0,
     role: "group",
     "aria-roledescription": "chart",
-    "aria-label": `${label} Left and right arrow keys read out its values; they are in the tables below as well.`
   });
+  const said_of = (what) => (typeof what === "function" ? what() : what);
+  const words = caption ? el("figcaption", {}) : null;
   const tip = el("div", {class: "tip", hidden: ""});
   const said = el("div", {class: "unseen", "aria-live": "polite"});
+  const numbers = el("div", {class: "unseen", id: `chart-numbers-${++charts_made}`});
+  canvas.setAttribute("aria-describedby", numbers.id);
   let spots = [], at = -1, width = 0;
 
   function redraw() {
-    width = Math.max(240, canvas.clientWidth);
+    const kept = document.activeElement === canvas && at >= 0 ? {at, title: spots[at].title} : null;
+    width = Math.max(240, canvas.clientWidth / zoom_of(canvas));
     hide();
     canvas.querySelectorAll("svg").forEach((old) => old.remove());
     spots = [];
-    const svg = d3.create("svg").attr("role", "img").attr("aria-label", label);
+    const spoken = said_of(label);
+    canvas.setAttribute("aria-label", `${spoken} Arrow keys read out its values.`);
+    if (words) words.replaceChildren(...el("p", {}, said_of(caption)).childNodes);
+    const svg = d3.create("svg").attr("role", "img").attr("aria-label", spoken);
     const height = draw({
       svg,
       width,
       chosen,
       narrow: width < 400,
       visible: series.filter((one) => !hidden.has(one.id)),
-      spot: (x, y, title, rows) => spots.push({x, y, title, rows}),
+      spot: (x, y, title, rows, more = {}) => spots.push({x, y, title, rows, ...more}),
     });
+    numbers.textContent = described(spots);
     svg.attr("viewBox", `0 0 ${width} ${height}`).attr("width", width).attr("height", height);
-    svg.append("circle").attr("class", "ring").attr("r", 9).attr("visibility", "hidden");
+    svg.append("path").attr("class", "ring").attr("visibility", "hidden");
     canvas.prepend(svg.node());
+    // What was read out stays so, although others may have come before it.
+    const same = (i) => i < spots.length && spots[i].title === kept.title;
+    if (kept && spots.length) {
+      const found = same(kept.at) ? kept.at : spots.findIndex((_, i) => same(i));
+      show(found >= 0 ? found : Math.min(kept.at, spots.length - 1));
+    }
   }
 
   function show(index) {
     at = index;
-    const {x, y, title, rows} = spots[index];
+    const {x, y, title, rows, half} = spots[index];
     const scale = canvas.clientWidth / width;
     tip.replaceChildren(
         el("strong", {}, title), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
@@ -96,8 +129,10 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     const above = y * scale - box.height - 14;
     tip.style.left = `${left}px`;
     tip.style.top = `${above > -40 ? above : y * scale + 16}px`;
-    canvas.querySelector(".ring").setAttribute("transform", `translate(${x},${y})`);
-    canvas.querySelector(".ring").setAttribute("visibility", "visible");
+    const ring = canvas.querySelector(".ring");
+    ring.setAttribute("d", half ? `M${-half[0]},${-half[1]}h${2 * half[0]}v${2 * half[1]}h${-2 * half[0]}z` : "M9,0A9,9 0 1 1 9,-.01z");
+    ring.setAttribute("transform", `translate(${x},${y})`);
+    ring.setAttribute("visibility", "visible");
   }
   function hide() {
     at = -1;
@@ -111,13 +146,23 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
     let best = -1, least = 48 * 48;
     spots.forEach((s, i) => {
-      const distance = (s.x - x) ** 2 + (s.y - y) ** 2;
+      const inside = s.half && Math.abs(s.x - x) <= s.half[0] && Math.abs(s.y - y) <= s.half[1];
+      const distance = inside ? 0 : (s.x - x) ** 2 + (s.y - y) ** 2;
       if (distance < least) [best, least] = [i, distance];
     });
     if (best < 0)
       hide();
     else if (best !== at)
       show(best);
+  }
+  /// Up and down in a map: the nearest in the next line; else the next or the one before.
+  function next(step, across) {
+    const here = spots[at];
+    if (at < 0) return step > 0 ? 0 : spots.length - 1;
+    if (across || here.line === undefined) return (at + step + spots.length) % spots.length;
+    const lines = spots.filter((s) => s.line === here.line + step);
+    const near = lines.reduce((a, b) => (!a || Math.abs(b.x - here.x) < Math.abs(a.x - here.x) ? b : a), null);
+    return near ? spots.indexOf(near) : at;
   }
   canvas.addEventListener("pointermove", point);
   canvas.addEventListener("pointerdown", point);
@@ -126,28 +171,46 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   canvas.addEventListener("keydown", (event) => {
     const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1}[event.key];
     if (event.key === "Escape") hide();
+    if (event.key === "Enter" && at >= 0 && spots[at].pick) spots[at].pick();
     if (!step || !spots.length) return;
     event.preventDefault();
-    show(at < 0 ? (step > 0 ? 0 : spots.length - 1) : (at + step + spots.length) % spots.length);
-    said.textContent = `${spots[at].title}: ${
-        spots[at]
-            .rows.map(
-                     ([name, v]) => `${name} ${
-                         v instanceof Node ? v.textContent :
-                             isRef(v)      ? number(v.value) :
-                                             v}`)
-            .join(", ")}`;
+    show(next(step, event.key === "ArrowRight" || event.key === "ArrowLeft"));
+    said.textContent = words_of(spots[at], spots[at].rows);
+  });
+
+  canvas.addEventListener("click", (event) => {
+    point(event);
+    if (at >= 0 && spots[at].pick) spots[at].pick();
   });
 
   canvas.append(tip);
   const figure =
-      el("figure", {class: "chart"}, controls.childElementCount ? controls : null, canvas, said,
-         caption ? el("figcaption", {}, caption) : null);
-  new ResizeObserver(() => {
-    if (Math.abs(canvas.clientWidth - width) > 1 && canvas.clientWidth > 0) redraw();
-  }).observe(canvas);
+      el("figure", {class: "chart"}, controls.childElementCount ? controls : null, canvas, numbers, said, words);
+  let seen = 0;  // the width it was drawn for, in pixels
+  figure.fit = () => {
+    if (Math.abs(canvas.clientWidth - seen) <= 1 || canvas.clientWidth === 0) return;
+    seen = canvas.clientWidth;
+    redraw();
+  };
+  new ResizeObserver(figure.fit).observe(canvas);
+  figure.redraw = () => {
+    if (seen) redraw();
+  };
+  /// Everything in it that can be pointed at, with all digits: for who wants its numbers, and there is no table of them.
+  const all_digits = (v) => {
+    if (!(v instanceof Node)) return isRef(v) ? v.value : v;
+    const held = v.dataset.value === undefined ? v.querySelector("[data-value]") : v;
+    return held ? held.dataset.value : v.textContent;
+  };
+  figure.values = () => ({
+    columns: ["what", "quantity", "value"],
+    rows: spots.flatMap((s) => s.rows.map(([name, value]) => [s.title, name, all_digits(value)]))
+  });
   return figure;
 }
+
+/// Draws what has come into the document now, and not in the next frame, in which it would push away what is below.
+const fit_charts = (root = document) => root.querySelectorAll("figure.chart").forEach((figure) => figure.fit());
 
 /// The three rules (or those there are) as series.
 const rule_series = (names) => unique(names).map((id) => ({id, label: style_of(id).label, style: style_of(id)}));
@@ -166,34 +229,57 @@ function scaled(group, scale) {
   return group.attr("data-scale", JSON.stringify({type: scale.base ? "log" : "linear", domain: [a, b], range: scale.range()}));
 }
 
-/// SVG text with the k of d_k set low.
+/// SVG text, with indices set low.
 function label_text(selection, text) {
-  text.split("d_k").forEach((part, i) => {
-    if (i) {
-      selection.append("tspan").attr("font-style", "italic").text("d");
-      selection.append("tspan").attr("dy", "0.25em").attr("font-size", "0.75em").text("k");
+  let back = false;  // to the line from which an index went down
+  for (const piece of pieces_of(text)) {
+    const span = (words) => {
+      const node = selection.append("tspan").text(words);
+      if (back) node.attr("dy", "-0.19em");
+      back = false;
+      return node;
+    };
+    if (!piece.name) {
+      span(piece.text || piece.number || piece.share);
+      continue;
     }
-    if (part) selection.append("tspan").attr("dy", i ? "-0.19em" : null).text(part);
-  });
+    if (piece.before) span(piece.before);
+    span(piece.name).attr("font-style", "italic");
+    selection.append("tspan").attr("dy", "0.25em").attr("font-size", "0.75em").text(piece.index);
+    back = true;
+  }
   return selection;
 }
 
-const tick = (x) => {
-  if (x === 0) return "0";
-  const power = Math.log10(Math.abs(x));
-  if (Math.abs(power - Math.round(power)) < 1e-9 && (power < -2.5 || power > 4.5)) return `10${superscript(Math.round(power))}`;
-  return grouped(String(Number(x.toPrecision(6))));
+/// Numbers on one axis are written in one way: as decimals where all of them are short, else as powers of ten where they are.
+function tick_format(ticks) {
+  const power = (x) => Math.log10(Math.abs(x));
+  const plain = ticks.every((x) => x === 0 || (power(x) > -4.5 && power(x) < 5.5));
+  return (x) => {
+    if (plain || x === 0 || x === 1) return exact(Number(x.toPrecision(6)));
+    return Math.abs(power(x) - Math.round(power(x))) < 1e-9 ? `${x < 0 ? "−" : ""}10${superscript(Math.round(power(x)))}` :
+                                                              powered(Number(x.toPrecision(3)).toExponential());
+  };
+}
+/// How much room the numbers of an axis need at its left.
+const room_for = (scale, most) => {
+  const ticks = ticks_of(scale, most);
+  return 14 + 6.6 * (d3.max(ticks.map(tick_format(ticks)), (text) => text.length) || 1);
 };
-/// Powers of ten inside a logarithmic domain, few enough to read; more steps where there are hardly any.
+const tick = (x) => tick_format([x])(x);
+/// Powers of ten inside a logarithmic domain, few enough to read; more steps where there are hardly any, and never fewer than
+/// two numbers.
 function log_ticks(scale, most = 7) {
-  const [a, b] = d3.extent(scale.domain()).map(Math.log10);
-  const powers = d3.range(Math.ceil(a - 1e-9), Math.floor(b + 1e-9) + 1);
-  if (powers.length < 3) return scale.ticks(4).filter((t) => [1, 2, 5].includes(Number(t.toExponential()[0])));
-  return powers.filter((p, i) => i % Math.ceil(powers.length / most) === 0).map((p) => 10 ** p);
+  const [a, b] = d3.extent(scale.domain()), low = Math.log10(a), high = Math.log10(b);
+  const powers = d3.range(Math.ceil(low - 1e-9), Math.floor(high + 1e-9) + 1);
+  if (powers.length >= 3) return powers.filter((p, i) => i % Math.ceil(powers.length / most) === 0).map((p) => 10 ** p);
+  const steps = d3.range(Math.floor(low), Math.ceil(high) + 1).flatMap((p) => [1, 2, 5].map((m) => Number(`${m}e${p}`)));
+  const inside = steps.filter((x) => x >= a * (1 - 1e-9) && x <= b * (1 + 1e-9));
+  return inside.length > 1 ? inside : d3.ticks(a, b, Math.min(4, most));
 }
 const ticks_of = (scale, most) => (scale.base ? log_ticks(scale, most) : scale.ticks(most || 5));
 
-function y_axis(g, scale, width, name, most) {
+function y_axis(g, scale, width, name, most, format) {
   const ticks = ticks_of(scale, most);
   g.append("g")
       .attr("class", "grid")
@@ -205,7 +291,7 @@ function y_axis(g, scale, width, name, most) {
       .attr("y2", scale);
   g.append("g")
       .attr("class", "axis")
-      .call(d3.axisLeft(scale).tickValues(ticks).tickFormat(tick).tickSize(0).tickPadding(6))
+      .call(d3.axisLeft(scale).tickValues(ticks).tickFormat(format || tick_format(ticks)).tickSize(0).tickPadding(6))
       .select(".domain")
       .remove();
   if (name)
@@ -214,10 +300,28 @@ function y_axis(g, scale, width, name, most) {
         name)
         .attr("transform", "translate(-34,0)");
 }
-function x_axis(g, scale, height, name, {values, width, format = tick} = {}) {
+/// A share on an axis whose marks are labelled in per cent.
+const percent_tick = (x) => `${exact(Number((100 * x).toPrecision(6)))} %`;
+/// Takes away numbers that would run into the one before; the last stays, and what is before it goes instead.
+function thinned(axis, at, format) {
+  const ticks = axis.selectAll(".tick").nodes().map((node) => {
+    const x = at(node.__data__), wide = 6.8 * format(node.__data__).length + 6;
+    return {text: node.querySelector("text"), from: x - wide / 2, to: x + wide / 2};
+  });
+  ticks.sort((a, b) => a.from - b.from);
+  const last = ticks[ticks.length - 1];
+  let free = -Infinity;
+  for (const one of ticks) {
+    if (one !== last && (one.from < free || one.to > last.from)) one.text.remove();
+    else free = one.to;
+  }
+}
+function x_axis(g, scale, height, name, {values, width, format} = {}) {
+  format = format || tick_format((values || scale.domain()).filter(isNumber));
   const axis = d3.axisBottom(scale).tickSize(4).tickPadding(5).tickFormat(format);
   if (values) axis.tickValues(values);
-  g.append("g").attr("class", "axis").attr("transform", `translate(0,${height})`).call(axis);
+  const drawn = g.append("g").attr("class", "axis").attr("transform", `translate(0,${height})`).call(axis);
+  thinned(drawn, (x) => scale(x) + (scale.bandwidth ? scale.bandwidth() / 2 : 0), format);
   if (name)
     label_text(
         g.append("text").attr("class", "axis-name").attr("x", width).attr("y", height + 34).attr("text-anchor", "end"), name);
@@ -236,3 +340,19 @@ function panels(count, {width, least = 230, gap = 28}) {
   return {columns, rows: Math.ceil(count / columns), each, at: (i) => [(i % columns) * (each + gap), Math.floor(i / columns)]};
 }
 const extent = (values) => d3.extent(values.filter(isNumber));
+
+/// Heights at which labels stand at least so far from each other, each as near as it can be to where it belongs.
+function apart(wanted, least, low, high) {
+  const order = wanted.map((y, i) => [y, i]).sort((a, b) => a[0] - b[0]), out = [];
+  let free = low;
+  for (const [y, i] of order) {
+    out[i] = Math.max(y, free);
+    free = out[i] + least;
+  }
+  let most = high;
+  for (const [, i] of order.reverse()) {
+    out[i] = Math.min(out[i], most);
+    most = out[i] - least;
+  }
+  return out;
+}

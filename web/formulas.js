@@ -67,7 +67,7 @@ const formulas = (() => {
         "unscaled, sigma is the root of d k, so it freezes beyond d k equals two log n",
         row(i("σ"), o("="), root(dk), o(">"), low(i("σ"), i("c")), "<mspace width='.5em'/>", o("⇔"), "<mspace width='.5em'/>", dk,
             o(">"), two, i("ln"), "<mspace width='.17em'/>", i("n")),
-        "Unscaled attention: the white line. With 1/√d_k the spread is 1 at any size."
+        "Unscaled attention. With 1/√d_k the spread is 1 at any size."
       ]
     ],
     gradient: [
@@ -112,19 +112,68 @@ const formulas = (() => {
       row(i("H"), o("="), o("−"), o("∑"), i("p"), i("ln"), "<mspace width='.17em'/>", i("p")),
       "Beneath the curves: how widely attention looks. 0 is a single key."
     ]],
+    dot_product: [[
+      "q dot k is q one k one plus q two k two and so on, d k terms",
+      row(i("q"), o("·"), i("k"), o("="), low(i("q"), n(1)), low(i("k"), n(1)), o("+"), low(i("q"), n(2)), low(i("k"), n(2)), o("+"), o("⋯"), o("+"),
+          low(i("q"), dk), low(i("k"), dk)),
+      ""
+    ]],
+    square: [[
+      "the mean of q dot k squared is the sum of d k ones and of d k squared minus d k zeros, which is d k",
+      row(up("E"), squared(row(o("("), i("q"), o("·"), i("k"), o(")"))), o("="), dk, o("·"), n(1), o("+"),
+          o("("), squared(dk), o("−"), dk, o(")"), o("·"), n(0), o("="), dk),
+      ""
+    ]],
+    softmax: [[
+      "p i is e to the score s i over the sum of e to the s j",
+      row(low(i("p"), i("i")), o("="), over(high(i("e"), low(i("s"), i("i"))), row(sum(i("j")), high(i("e"), low(i("s"), i("j")))))),
+      ""
+    ]],
+    effective_keys: [[
+      "effective keys are e to the entropy H, H is minus the sum of p log p",
+      row(up("effective keys"), o("="), high(i("e"), i("H")), o(","), "<mspace width='.6em'/>", i("H"), o("="), o("−"), sum(i("i")), low(i("p"), i("i")), i("ln"),
+          "<mspace width='.17em'/>", low(i("p"), i("i"))),
+      ""
+    ]],
+    critical: [[
+      "the critical spread sigma c is the root of two log n",
+      row(low(i("σ"), i("c")), o("="), root(row(two, i("ln"), "<mspace width='.17em'/>", i("n")))),
+      ""
+    ]],
+    jacobian: [[
+      "the derivative of p i by s j is p i times delta i j minus p j; trace J is one minus the sum of p squared",
+      row(low(i("J"), i("ij")), o("="), over(row(o("∂"), low(i("p"), i("i"))), row(o("∂"), low(i("s"), i("j")))), o("="), low(i("p"), i("i")), o("("), low(i("δ"), i("ij")),
+          o("−"), low(i("p"), i("j")), o(")"), o(","), "<mspace width='.6em'/>", up("tr"), "<mspace width='.17em'/>", i("J"), o("="), n(1), o("−"), sum(i("i")),
+          both(i("p"), i("i"), two)),
+      ""
+    ]],
+    divided: [[
+      "the variance of q dot k over c is d k over c squared, which is one only for c the root of d k",
+      row(up("Var"), around(over(row(i("q"), o("·"), i("k")), i("c"))), o("="), over(dk, squared(i("c"))), o("="), n(1), "<mspace width='.5em'/>", o("⇔"),
+          "<mspace width='.5em'/>", i("c"), o("="), root(dk)),
+      ""
+    ]],
     histograms: [
       ["score is c times q dot k", row(i("s"), o("="), i("c"), o("·"), i("q"), o("·"), i("k")), "The same q and k, three scales."]
     ],
   };
 })();
 
+/// The first formula of a name alone, for a line of its own in a text.
+function formula_line(name) {
+  const [spoken, math] = formulas[name][0];
+  const holder = el("div", {class: "formula-line"});
+  holder.innerHTML = `<math display="block" aria-label="${spoken}">${math}</math>`;
+  return holder;
+}
+
 function formula_box(name) {
   const box = el("div", {class: "formula", tabindex: 0, role: "group", "aria-label": "Formula"});
   for (const [spoken, math, meaning] of formulas[name] || []) {
     const holder = el("div", {});
     holder.innerHTML = `<math display="block" aria-label="${spoken}">${math}</math>`;
+    if (meaning) holder.append(el("p", {}, meaning));
     box.append(holder);
-    if (meaning) box.append(el("p", {}, meaning));
   }
   return box;
 }

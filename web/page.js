@@ -1,91 +1,11 @@
-// The page: a section for every chapter of the results, and the contents beside them.
+// The report's page: the results inside it, and the contents beside them.
 
-/// An experiment that was stopped before anything was finished has nothing to draw; one that cannot be drawn must not take the
-/// others along.
-function part_of(data) {
-  if (!Object.hasOwn(experiments, data.experiment)) return {below: []};
-  if (["rows", "points", "rules"].some((list) => Array.isArray(data[list]) && !data[list].length)) return {below: []};
-  try {
-    return experiments[data.experiment](data);
-  } catch (error) {
-    reportError(error);
-    return {below: []};
-  }
-}
-
-function section_of(chapter, place) {
-  const data = chapter.data;
-  const part = part_of(data);
-  const more = Array.isArray(data.histograms) && data.histograms.length ? histograms(data) : null;
-  const formula = part.formula || (Object.hasOwn(formulas, data.experiment) ? data.experiment : null);
-  const id = `experiment-${place}`;
-  const node =
-      el("section",
-         {id, "aria-labelledby": `${id}-title`, class: part.wide ? "wide" : undefined, "data-experiment": data.experiment});
-  node.append(
-      el("h2", {id: `${id}-title`}, el("span", {class: "place"}, `${place}. `), ref(chapter, "title")),
-      el("p", {class: "question"}, ref(chapter, "lead")));
-  const charts =
-      el("div", {class: "charts"}, more ? more.figure : null,
-         part.figure ||
-             el("p", {class: "note"},
-                "There is nothing to draw here; what there is of this experiment is in the JSON inside this file."));
-  const conclusion =
-      el("div", {class: "conclusion"}, el("h3", {}, "What to conclude"), el("p", {}, ref(chapter, "conclusion")),
-         chapter.complete === false ? el("p", {class: "unfinished"}, "Interrupted: this is what was finished.") : null);
-  node.append(
-      el("div", {class: "body"}, charts, el("div", {class: "aside"}, formula ? formula_box(formula) : null, conclusion)),
-      ...part.below.filter(Boolean), ...(more ? more.below : []));
-  return node;
-}
-
-function rules_section(rules) {
-  const node = el("section", {id: "rules", "aria-labelledby": "rules-title"});
-  node.append(
-      el("h2", {id: "rules-title"}, "The rules there are"),
-      el("p", {class: "question"}, "What sets or bounds the scores, and who proposed it?"),
-      table(
-          "Rules, formulas and sources",
-          [{title: "rule", left: true}, {title: "formula", left: true, free: true}, {title: "source", left: true, free: true}],
-          rules.map((r) => [el("span", {}, ref(r, "name"), ref(r, "parameters")), ref(r, "formula"), ref(r, "source")])));
-  return node;
-}
-
-function contents_of(sections) {
-  const links = sections.map((s) => el("a", {href: `#${s.id}`}, s.querySelector("h2").textContent));
-  const watch = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const link = links[sections.indexOf(entry.target)];
-      if (entry.isIntersecting)
-        link.setAttribute("aria-current", "true");
-      else
-        link.removeAttribute("aria-current");
-    }
-  }, {rootMargin: "-30% 0px -60% 0px"});
-  sections.forEach((s) => watch.observe(s));
-  return el("ol", {}, links.map((link) => el("li", {}, link)));
-}
-
-const sections = results.chapters.map((chapter, k) => section_of(chapter, k + 1));
-if (Array.isArray(results.rules) && results.rules.length) sections.push(rules_section(results.rules));
+const sections = sections_of(results);
 document.getElementById("experiments").append(...sections);
 document.getElementById("contents").append(contents_of(sections));
-
-const machine = results.machine || {};
-const facts =
-    [
-      ["rootdk ", ref(results, "rootdk")], ["seed ", put(exact, results, "seed")], ["", ref(machine, "processor")],
-      ["threads ", put(exact, results, "threads")], ["", ref(machine, "compiler")]
-    ]
-        .filter(
-            ([, fact]) => (fact instanceof Node ? fact.textContent : fact.value) !== undefined &&
-                (fact instanceof Node ? fact.textContent !== "" : true));
-add(document.getElementById("made"), el("span", {}, facts.flatMap(([name, fact], k) => [k ? " · " : "", name, fact])));
-if (results.complete === false)
-  document.getElementById("made").append(el("span", {class: "unfinished"}, " · interrupted: not all experiments are here"));
-if (results.quick === true) document.getElementById("made").append(el("span", {}, " · quick: small sizes, wide intervals"));
+document.getElementById("made").append(...made_with(results));
 document.getElementById("closing").append(
-    ...[machine.conclusion ? el("p", {}, ref(machine, "conclusion")) : null,
-        el("p", {},
-           "Charts by D3 (BSD-3-Clause, Mike Bostock). Colours after Okabe and Ito. Nothing was loaded from anywhere to show this page.")]
+    ...[results.machine && results.machine.conclusion ? el("p", {}, ref(results.machine, "conclusion")) : null,
+        el("p", {}, kThanks)]
         .filter(Boolean));
+fit_charts();

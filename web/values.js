@@ -1,19 +1,24 @@
-// Values and where they come from. Nothing on the page is a number of its own: whatever is shown is a reference into the JSON,
-// and its element carries the JSON pointer (data-path) and the exact value (data-value).
+// Values and where they come from. Nothing on the page is a number of its own: whatever is shown is a reference into the JSON
+// inside the page or into a result that was computed in it, and its element carries the JSON pointer (data-path) and the exact
+// value (data-value).
 
-const results = JSON.parse(document.getElementById("results").textContent);
+const embedded = document.getElementById("results");
+const results = embedded ? JSON.parse(embedded.textContent) : {};
 
-const pointers = new Map();  // object or array → its JSON pointer
+const pointers = new WeakMap();  // object or array → its JSON pointer
 const escaped = (key) => String(key).replace(/~/g, "~0").replace(/\//g, "~1");
-(function note(root) {
-  const todo = [[root, ""]];
+/// What has been noted can be shown: its numbers know where they come from.
+function note(root, at = "") {
+  const todo = [[root, at]];
   while (todo.length) {
     const [node, pointer] = todo.pop();
     pointers.set(node, pointer);
     for (const [key, child] of Object.entries(node))
       if (child !== null && typeof child === "object") todo.push([child, `${pointer}/${escaped(key)}`]);
   }
-})(results);
+  return root;
+}
+note(results);
 
 /// The value at node[key][key]…, with its pointer. An absent one has the value undefined.
 function ref(node, ...keys) {
@@ -34,13 +39,16 @@ function number(x, digits = 3) {
   if (!isNumber(x)) return "–";
   if (x === 0) return "0";
   const size = Math.abs(x);
-  if (size >= 1e9 || size < 1e-4) {
-    const [mantissa, exponent] = x.toExponential(digits - 1).split("e");
-    return `${mantissa.replace("-", "−")}×10${superscript(Number(exponent))}`;
-  }
-  return grouped(x.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size)))));
+  if (size >= 1e9 || size < 1e-4) return powered(x.toExponential(digits - 1));
+  const rounded = Number(size.toPrecision(digits));  // 0.09996 becomes 0.100, which has a digit less behind the point
+  return grouped(x.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(rounded)))));
 }
-const exact = (x) => (isNumber(x) ? grouped(String(x)) : "–");
+/// "8.6e-18" as it is shown: 8.6×10⁻¹⁸.
+function powered(text) {
+  const [mantissa, exponent] = text.split("e");
+  return `${mantissa.replace("-", "−")}×10${superscript(Number(exponent))}`;
+}
+const exact = (x) => (!isNumber(x) ? "–" : String(x).includes("e") ? powered(String(x)) : grouped(String(x)));
 function percent(x) {
   if (!isNumber(x)) return "–";
   const y = 100 * x;
@@ -74,20 +82,46 @@ const visible = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\
                                        (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 /// "1 head", "12 heads".
-const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+const counted = (n, what) => `${grouped(String(n))} ${what}${n === 1 ? "" : "s"}`;
 
-/// "d_k" with its k set low; the text itself stays as it is.
+/// What in a text is set otherwise than it is written: names with an index, numbers with a power of ten, and shares, which are
+/// not broken before their %. A rule's own number, constant(1e-05), is what one types, and stays.
+const kIndexed = ["d_k", "σ_c", "σ_q", "σ_k", "σ_h", "W_q", "W_k", "c_h", "p_max", "p_i", "s_j"];
+const kSpecial = new RegExp(
+    `(?<![A-Za-z\\d_])(?:1/)?√?(?:${kIndexed.join("|")})(?![A-Za-z\\d_])` +
+        "|(?<![\\w.])(?<!\\w\\()-?\\d+(?:\\.\\d+)?e[-+]?\\d+(?!\\w)|[<>]?\\d[\\d.,]* %",
+    "g");
+/// text → [{text} | {before: "1/√", name, index} | {number} | {share}], in order.
+function pieces_of(text) {
+  const out = [];
+  let from = 0;
+  for (const found of text.matchAll(kSpecial)) {
+    if (found.index > from) out.push({text: text.slice(from, found.index)});
+    const special = found[0], indexed = kIndexed.find((name) => special.endsWith(name));
+    if (indexed) {
+      const [name, index] = indexed.split("_");
+      out.push({before: special.slice(0, -indexed.length), name, index});
+    } else out.push(special.endsWith(" %") ? {share: special} : {number: powered(special)});
+    from = found.index + special.length;
+  }
+  if (from < text.length) out.push({text: text.slice(from)});
+  return out;
+}
+
+/// Text as it is shown, with indices set low; read or copied, "d_k" is still "d_k".
 function typeset(node, text) {
-  visible(text).split("d_k").forEach((part, i) => {
-    if (i) {
-      const dk = document.createElement("d-k");
-      dk.append(Object.assign(document.createElement("i"), {textContent: "d"}));
-      dk.append(Object.assign(document.createElement("span"), {textContent: "_", className: "unseen"}));
-      dk.append(Object.assign(document.createElement("sub"), {textContent: "k"}));
-      node.append(dk);
+  const small = (tag, textContent, className = "") => Object.assign(document.createElement(tag), {textContent, className});
+  for (const piece of pieces_of(visible(text))) {
+    if (piece.name) {
+      const symbol = small("span", "", "symbol");
+      symbol.append(piece.before, small("i", piece.name), small("span", "_", "unseen"), small("sub", piece.index));
+      node.append(symbol);
+    } else if (piece.share) {
+      node.append(small("span", piece.share, "whole"));
+    } else {
+      node.append(piece.text || piece.number);
     }
-    if (part) node.append(part);
-  });
+  }
 }
 
 /// A value of the JSON on the page.
@@ -114,14 +148,16 @@ const interval = (node, key, format = number) => el("span", {}, put(format, node
 function table(caption, columns, rows) {
   const of = (c) => (typeof c === "string" ? {title: c} : c);
   const cls = (c) => [c.left ? "left" : "", c.free ? "free" : "", c.kind || ""].join(" ").trim() || undefined;
-  const head = el("tr", {}, columns.map(of).map((c) => el("th", {scope: "col", class: c.left ? "left" : undefined}, c.title)));
+  const head = el("tr", {}, columns.map(of).map(
+      (c) => c.title ? el("th", {scope: "col", class: c.left ? "left" : undefined}, c.title) : el("td")));  // no name: no header
   const body = rows.map(
       (row) => el(
           "tr", {},
           row.map(
               (cell, i) => el(i === 0 ? "th" : "td", {scope: i === 0 ? "row" : undefined, class: cls(of(columns[i]))}, cell))));
-  return el(
-      "div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption},
-      el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)));
+  return scrolled(caption, el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)));
 }
+/// What is wider than the page scrolls by itself, and shows that it does.
+const scrolled = (name, node) => el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": name}, node);
+const kThanks = "Charts by D3 (BSD-3-Clause, Mike Bostock). Colours after Okabe and Ito. Nothing was loaded from anywhere to show this page.";
 const all_numbers = (summary, ...content) => el("details", {}, el("summary", {}, summary), ...content);

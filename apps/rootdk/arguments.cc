@@ -1,8 +1,12 @@
+// Splitting at commas outside of parentheses, and reading each part as a number, a word of a list or a scale.
 #include "arguments.h"
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "base/nearest.h"
+#include "base/read_number.h"
 #include "base/refuse.h"
 
 namespace rootdk::app {
@@ -20,11 +24,9 @@ template <class Number>
 std::vector<Number> parse_all(std::string_view option, std::string_view text, std::string_view wanted) {
   std::vector<Number> out;
   for (const std::string& part : split_list(option, text)) {
-    Number value{};
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc{} || end != part.data() + part.size() || !std::isfinite(static_cast<double>(value)))
-      refuse("{}: \"{}\" is not {}", option, part, wanted);
-    out.push_back(value);
+    const std::optional<Number> value = base::read_number<Number>(part);
+    if (!value || !std::isfinite(static_cast<double>(*value))) refuse("{}: \"{}\" is not {}", option, part, wanted);
+    out.push_back(*value);
   }
   return out;
 }
@@ -37,6 +39,12 @@ std::string join(const std::vector<Value>& values, const ToText& to_text) {
 }
 
 }  // namespace
+
+std::size_t choice(std::string_view option, std::string_view text, const std::vector<std::string>& words) {
+  const auto found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  refuse("{}: \"{}\", but {} is wanted{}", option, text, base::either(words), base::did_you_mean(text, words));
+}
 
 std::string joined(const std::vector<std::int64_t>& values) {
   return join(values, [](std::int64_t x) { return fmt::format("{}", x); });

@@ -18,6 +18,9 @@ std::vector<std::int64_t> whole_numbers(std::string_view option, std::string_vie
 std::vector<double> numbers(std::string_view option, std::string_view text);
 std::vector<Scale> scales(std::string_view option, std::string_view text);
 
+/// The place of `text` among `words`; refuses what is none of them, and says which was probably meant.
+std::size_t choice(std::string_view option, std::string_view text, const std::vector<std::string>& words);
+
 /// The way back, for defaults.
 std::string joined(const std::vector<std::int64_t>& values);
 std::string joined(const std::vector<double>& values);

@@ -1,3 +1,4 @@
+// .npy through checkpoint's reader into memory of f32 or f64, and headers written for what goes out.
 #include "arrays.h"
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <system_error>
 
 #include "base/refuse.h"
-#include "rootdk/checkpoint/checkpoint.h"
 
 namespace rootdk::app {
 
@@ -19,6 +19,23 @@ static_assert(std::endian::native == std::endian::little, "arrays are written as
 template <class T>
 std::span<T> numbers_of(Array& array) {
   return {reinterpret_cast<T*>(array.bytes.data()), array.bytes.size() / sizeof(T)};
+}
+
+checkpoint::Checkpoint open_npy(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) refuse("{}: is a folder, but a .npy file is wanted", path.string());
+  checkpoint::Checkpoint file = checkpoint::Checkpoint::open(path);
+  if (file.format() != checkpoint::Format::kNpy) refuse("{}: is not a .npy file", path.string());
+  return file;
+}
+
+ConstTensor view_of(const std::string& name, const void* data, DType dtype, const std::vector<std::int64_t>& shape) {
+  if (shape.size() < 2 || shape.size() > 4)
+    refuse("{}: {} ax{}s, but 2 to 4 are wanted: [[[batch,] heads,] length, dim]", name, shape.size(),
+           shape.size() == 1 ? "i" : "e");
+  Extents extents = {1, 1, 1, 1};
+  std::copy(shape.rbegin(), shape.rend(), extents.rbegin());
+  return {data, dtype, Device::kCpu, extents, row_major(extents)};
 }
 
 }  // namespace
@@ -34,13 +51,7 @@ double Array::at(std::int64_t i) const {
   return static_cast<double>(reinterpret_cast<const float*>(bytes.data())[i]);
 }
 
-ConstTensor Array::view(const std::string& name) const {
-  if (shape.size() < 2 || shape.size() > 4)
-    refuse("{}: {} axes, but 2 to 4 are wanted: [[[batch,] heads,] length, dim]", name, shape.size());
-  Extents extents = {1, 1, 1, 1};
-  std::copy(shape.rbegin(), shape.rend(), extents.rbegin());
-  return {bytes.data(), dtype, Device::kCpu, extents, row_major(extents)};
-}
+ConstTensor Array::view(const std::string& name) const { return view_of(name, bytes.data(), dtype, shape); }
 
 Array make_array(DType dtype, std::vector<std::int64_t> shape) {
   Array out{dtype, std::move(shape), {}};
@@ -48,17 +59,25 @@ Array make_array(DType dtype, std::vector<std::int64_t> shape) {
   return out;
 }
 
-Array read_array(const std::filesystem::path& path, Precision precision) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) refuse("{}: is a folder, but a .npy file is wanted", path.string());
-  const checkpoint::Checkpoint file = checkpoint::Checkpoint::open(path);
-  if (file.format() != checkpoint::Format::kNpy) refuse("{}: is not a .npy file", path.string());
-  const checkpoint::TensorInfo& info = file.tensors().front();
-  const bool wide = precision == Precision::kAsStored && info.encoding == checkpoint::Encoding::kF64;
-  Array out = make_array(wide ? DType::kF64 : DType::kF32, info.shape);
-  if (wide) file.read_f64(info.name, 0, info.rows(), numbers_of<double>(out));
-  else file.read_f32(info.name, 0, info.rows(), numbers_of<float>(out));
+ArrayFile::ArrayFile(const std::filesystem::path& path, Precision precision) : file_(open_npy(path)) {
+  if (precision == Precision::kAsStored && info().encoding == checkpoint::Encoding::kF64) dtype_ = DType::kF64;
+}
+
+double ArrayFile::bytes() const {
+  return static_cast<double>(info().rows()) * static_cast<double>(info().width()) *
+         static_cast<double>(size_of(dtype_));
+}
+
+Array ArrayFile::read() const {
+  Array out = make_array(dtype_, info().shape);
+  if (dtype_ == DType::kF64) file_.read_f64(info().name, 0, info().rows(), numbers_of<double>(out));
+  else file_.read_f32(info().name, 0, info().rows(), numbers_of<float>(out));
   return out;
+}
+
+ConstTensor ArrayFile::view(const std::string& name) const {
+  static constexpr std::byte kNowhere = {};
+  return view_of(name, &kNowhere, dtype_, info().shape);
 }
 
 // checkpoint::write_npy makes new files; here the name may also be a link, a pipe or a device, which write_file knows

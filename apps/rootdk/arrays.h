@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "rootdk/checkpoint/checkpoint.h"
 #include "rootdk/tensor.h"
 
 namespace rootdk::app {
@@ -30,7 +31,27 @@ enum class Precision : std::uint8_t {
   kAsStored,  ///< f64 stays f64; all else (halves, whole numbers) becomes f32
   kF32,
 };
-Array read_array(const std::filesystem::path& path, Precision precision = Precision::kAsStored);
+
+/// An .npy of which only the header was read.
+class ArrayFile {
+ public:
+  explicit ArrayFile(const std::filesystem::path& path, Precision precision = Precision::kAsStored);
+
+  const std::vector<std::int64_t>& shape() const { return info().shape; }
+  DType dtype() const { return dtype_; }
+  double bytes() const;  ///< that read() takes
+  Array read() const;
+
+  /// What Array::view will be, for those who look at shapes: its numbers are not there.
+  ConstTensor view(const std::string& name) const;
+
+ private:
+  const checkpoint::TensorInfo& info() const { return file_.tensors().front(); }
+
+  checkpoint::Checkpoint file_;
+  DType dtype_ = DType::kF32;
+};
+
 std::string npy_bytes(const Array& array);
 
 }  // namespace rootdk::app

@@ -1,6 +1,13 @@
 // rootdk attend: attention on the user's own arrays.
+#include <fmt/format.h>
+
+#include <span>
+
+#include "arguments.h"
 #include "arrays.h"
+#include "base/free_memory.h"
 #include "destinations.h"
+#include "engine/call_bytes.h"
 #include "report/json.h"
 #include "results.h"
 #include "rootdk/attention.h"
@@ -10,6 +17,8 @@ namespace rootdk::app {
 
 namespace {
 
+constexpr double kBasicNumbersOfAHead = 11, kNumbersOfAHead = 58;  // as report::json_of(Attended) has them
+
 struct Options : Common {
   std::string q, k, v, rule = "sqrt_dk", stats = "full", out, diagonal = "bottom-right";
   bool causal = false;
@@ -18,16 +27,13 @@ struct Options : Common {
 };
 
 StatsLevel level_of(const std::string& text) {
-  if (text == "none") return StatsLevel::kNone;
-  if (text == "basic") return StatsLevel::kBasic;
-  if (text == "full") return StatsLevel::kFull;
-  base::refuse("--stats: \"{}\", but none, basic or full is wanted", text);
+  constexpr StatsLevel kLevels[] = {StatsLevel::kNone, StatsLevel::kBasic, StatsLevel::kFull};
+  return kLevels[choice("--stats", text, {"none", "basic", "full"})];
 }
 
 Diagonal diagonal_of(const std::string& text) {
-  if (text == "bottom-right") return Diagonal::bottom_right();
-  if (text == "top-left") return Diagonal::top_left();
-  base::refuse("--diagonal: \"{}\", but bottom-right or top-left is wanted", text);
+  return choice("--diagonal", text, {"bottom-right", "top-left"}) == 0 ? Diagonal::bottom_right()
+                                                                       : Diagonal::top_left();
 }
 
 Problem problem_of(const Options& o) {
@@ -40,6 +46,22 @@ Problem problem_of(const Options& o) {
   return problem;
 }
 
+// q, k, v and the output, once more as it is written; a call; the JSON that is always made.
+void want_memory_for(const Options& o, const Problem& problem, std::span<const ArrayFile, 3> files) {
+  const Inputs inputs{files[0].view(o.q), files[1].view(o.k), files[2].view(o.v)};
+  const Shape s = rootdk::shape_of(inputs, problem);
+  const double heads = static_cast<double>(s.batch) * static_cast<double>(s.heads_q);
+  const double output =
+      heads * static_cast<double>(s.len_q) * static_cast<double>(s.dim_v) * static_cast<double>(size_of(s.dtype));
+  double bytes = (o.out.empty() ? 1 : 2) * output + engine::bytes_of_call(problem, s);
+  for (const ArrayFile& file : files) bytes += file.bytes();
+  const Telling telling = {true, o.json, !o.page.path.empty()};
+  if (problem.stats != StatsLevel::kNone)
+    bytes += telling.bytes({0, heads * (problem.stats == StatsLevel::kFull ? kNumbersOfAHead : kBasicNumbersOfAHead)});
+  want_memory({base::saturated(bytes), Machine::here().threads, "q, k, v",
+               fmt::format("{} heads of {} queries and {} keys", heads, s.len_q, s.len_kv)});
+}
+
 int run(const Options& o) {
   o.begin();
   const Problem problem = problem_of(o);
@@ -47,7 +69,9 @@ int run(const Options& o) {
   for (const std::string& read : {o.q, o.k, o.v}) destinations.reads(read);
   destinations.writes("--out", o.out);
   o.page.check(destinations);
-  const Array q = read_array(o.q), k = read_array(o.k), v = read_array(o.v);
+  const ArrayFile files[] = {ArrayFile(o.q), ArrayFile(o.k), ArrayFile(o.v)};
+  want_memory_for(o, problem, files);
+  const Array q = files[0].read(), k = files[1].read(), v = files[2].read();
   const Inputs inputs{q.view(o.q), k.view(o.k), v.view(o.v)};
   const Plan plan = make_plan(problem, rootdk::shape_of(inputs, problem));
   std::vector<std::int64_t> shape = q.shape;
@@ -66,8 +90,9 @@ int run(const Options& o) {
   if (o.json) {
     print(report::dumped(told.data));
   } else {
-    print(told.text + (o.out.empty() ? "The output was not kept; --out o.npy would have.\n"
-                                     : "The output is in " + base::visible(o.out) + ".\n"));
+    print(told.text + output_layout().wrap(o.out.empty()
+                                               ? "The output was not kept; --out o.npy would have."
+                                               : "The output is in " + report::unbroken(base::visible(o.out)) + "."));
   }
   return 0;
 }

@@ -2,16 +2,16 @@
 #include "rootdk/audit.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 
 #include "arguments.h"
+#include "base/free_memory.h"
+#include "base/read_number.h"
 #include "destinations.h"
 #include "report/audit.h"
 #include "report/json.h"
@@ -53,10 +53,8 @@ std::optional<double> real(const char* option, const std::string& text) {
 /// A number, or a rule.
 void set_scale(const std::string& text, audit::Hints& hints) {
   if (text.empty()) return;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc{} && end == text.data() + text.size()) {
-    hints.scale = value;
+  if (const auto value = base::read_number<double>(text)) {
+    hints.scale = *value;
     return;
   }
   const std::vector<Scale> rules = scales("--scale", text);
@@ -67,16 +65,10 @@ void set_scale(const std::string& text, audit::Hints& hints) {
 std::vector<theory::Verdict> verdicts_of(const char* option, const std::string& text) {
   std::vector<theory::Verdict> out;
   if (text.empty()) return out;
-  for (const std::string& name : split_list(option, text)) {
-    const auto found = std::find_if(theory::kVerdicts.begin(), theory::kVerdicts.end(),
-                                    [&](theory::Verdict v) { return name == theory::name_of(v); });
-    if (found == theory::kVerdicts.end()) {
-      std::vector<std::string> known;
-      for (const theory::Verdict v : theory::kVerdicts) known.emplace_back(theory::name_of(v));
-      base::refuse("{}: \"{}\" is no verdict; there are {}", option, name, fmt::join(known, ", "));
-    }
-    out.push_back(*found);
-  }
+  std::vector<std::string> known;
+  for (const theory::Verdict v : theory::kVerdicts) known.emplace_back(theory::name_of(v));
+  for (const std::string& name : split_list(option, text))
+    out.push_back(theory::kVerdicts[choice(option, name, known)]);
   return out;
 }
 
@@ -88,19 +80,16 @@ audit::Hints hints_of(const Options& o) {
   hints.context = whole("--context", o.context);
   set_scale(o.scale, hints);
   hints.rotary_base = real("--rotary-base", o.rotary_base);
-  if (o.norm == "rms") hints.norm = theory::Norm::Kind::kRms;
-  else if (o.norm == "layer") hints.norm = theory::Norm::Kind::kLayer;
-  else if (o.norm == "none") hints.norm = theory::Norm::Kind::kNone;
-  else if (!o.norm.empty()) base::refuse("--norm: \"{}\", but rms, layer or none is wanted", o.norm);
+  constexpr theory::Norm::Kind kNorms[] = {theory::Norm::Kind::kRms, theory::Norm::Kind::kLayer,
+                                           theory::Norm::Kind::kNone};
+  if (!o.norm.empty()) hints.norm = kNorms[choice("--norm", o.norm, {"rms", "layer", "none"})];
   hints.family = o.family;
   if (!o.family_file.empty()) hints.family_json = read_text_file(o.family_file);
   return hints;
 }
 
 bool wants_colour(const Options& o) {
-  if (o.colour == "always") return true;
-  if (o.colour == "never") return false;
-  if (o.colour != "auto") base::refuse("--colour: \"{}\", but auto, always or never is wanted", o.colour);
+  if (const std::size_t when = choice("--colour", o.colour, {"auto", "always", "never"}); when != 0) return when == 1;
   const char *no = std::getenv("NO_COLOR"), *terminal = std::getenv("TERM");
   return isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') && terminal != nullptr &&
          std::string(terminal) != "dumb";
@@ -123,7 +112,7 @@ audit::RunInput random_tokens(const Options& o, audit::Model& model) {
     const std::vector<std::int64_t> numbers = whole_numbers("--tokens", size);
     sequences = numbers[0], length = numbers[1];
   }
-  const audit::RunInput input = audit::random_tokens(model, sequences, length);
+  audit::RunInput input = audit::random_tokens(model, sequences, length);
   model.notes.push_back(fmt::format("measured on random tokens, {} x {}: near what a text would do, but not that",
                                     input.sequences, input.length));
   return input;
@@ -137,18 +126,10 @@ void check(const Options& o) {
   if (!o.html.empty() && !report::has_html())
     base::refuse("--html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
   if (o.worst < 0) base::refuse("--worst: {}, but at least 0 is wanted", o.worst);
-  Destinations destinations(o.force);
-  for (const std::string& read :
-       {o.path, o.inputs, is_random(o) ? "" : o.tokens, o.embeddings, o.against, o.max_scores, o.family_file})
-    destinations.reads(read);
-  destinations.writes("--csv", o.csv);
-  destinations.writes("--html", o.html);
-  destinations.writes("--hidden-out", o.hidden_out);
   const bool runs = !o.tokens.empty() || !o.embeddings.empty();
   if (!o.inputs.empty() + !o.tokens.empty() + !o.embeddings.empty() > 1)
     base::refuse("--inputs, --tokens, --embeddings: one of them is wanted");
   if (!o.hidden_out.empty() && !runs) base::refuse("--hidden-out: goes with --tokens or --embeddings");
-  if (!o.dry_run) destinations.writes("--out", o.out);
   if (o.clip.empty()) {
     for (const auto& [option, given] :
          {std::pair{"--max-scores", !o.max_scores.empty()}, {"--out", !o.out.empty()}, {"--dry-run", o.dry_run}})
@@ -166,6 +147,26 @@ void check(const Options& o) {
     base::refuse("--apply-qk-clip: goes without --against, --csv, --html, --hidden-out and --fail-on");
 }
 
+/// All that it consists of is read, though only one of its files was named.
+void reads(Destinations& destinations, const std::string& path, const checkpoint::Checkpoint& checkpoint) {
+  destinations.reads(path);
+  destinations.reads(std::filesystem::path(path).parent_path() / "config.json");
+  for (const std::filesystem::path& file : checkpoint.files()) destinations.reads(file);
+}
+
+void check_destinations(const Options& o, const checkpoint::Checkpoint& file,
+                        const std::optional<checkpoint::Checkpoint>& earlier) {
+  Destinations destinations(o.force);
+  reads(destinations, o.path, file);
+  if (earlier) reads(destinations, o.against, *earlier);
+  if (!is_random(o)) destinations.reads(o.tokens);
+  for (const std::string& read : {o.inputs, o.embeddings, o.max_scores, o.family_file}) destinations.reads(read);
+  destinations.writes("--csv", o.csv);
+  destinations.writes("--html", o.html);
+  destinations.writes("--hidden-out", o.hidden_out);
+  if (!o.dry_run) destinations.writes("--out", o.out);
+}
+
 audit::Options options_of(const Options& o) {
   audit::Options options;
   if (!o.contexts.empty()) options.contexts = whole_numbers("--contexts", o.contexts);
@@ -178,13 +179,26 @@ audit::Options options_of(const Options& o) {
   return options;
 }
 
-audit::Audit audited(const checkpoint::Checkpoint& file, const audit::Model& model, audit::Options options,
-                     const std::string& title) {
+// Of the audit, and of the JSON where one is wanted.
+void want_memory_for(const checkpoint::Checkpoint& file, const audit::Model& model, const audit::Options& options,
+                     const Telling& telling) {
+  MemoryNeed need = audit::memory_of(file, model, options);
+  need.bytes = base::saturated(static_cast<double>(need.bytes) + telling.bytes(report::json_size(model, options)));
+  want_memory_for_options(need);
+}
+
+// Not by value: options may hold gigabytes of embeddings.
+audit::Audit audited(const checkpoint::Checkpoint& file, const audit::Model& model, audit::Options& options,
+                     const std::string& title, const Telling& telling = {false, false, false}) {
+  want_memory_for(file, model, options, telling);
   Progress progress(title);
   const lab::Watch watch = progress.watch();
-  options.progress = [&](double done) { watch.report(done); };
+  options.progress = [&](double done, std::string_view what) { watch.report(done, what); };
   options.stop = [&] { return watch.stopped(); };
-  return audit::audit(file, model, options);
+  audit::Audit found = audit::audit(file, model, options);
+  options.progress = {};
+  options.stop = {};
+  return found;
 }
 
 int clip(const Options& o, const checkpoint::Checkpoint& file, const audit::Model& model) {
@@ -193,12 +207,14 @@ int clip(const Options& o, const checkpoint::Checkpoint& file, const audit::Mode
   if (!o.max_scores.empty()) {
     observed = audit::observed_from_json(read_text_file(o.max_scores), model);
   } else {
-    const audit::Audit found = audited(file, model, options_of(o), "audit");
+    audit::Options options = options_of(o);
+    const audit::Audit found = audited(file, model, options, "audit");
     if (!found.complete) return kInterruptedStatus;
     observed = audit::observed_in(found);
   }
   const audit::Clipped clipped = audit::clip_checkpoint(file, model, observed, clip, o.out);
-  print(o.json ? report::dumped(report::json_of(clipped, clip, o.out)) : report::text_of(clipped, clip, o.out));
+  print(o.json ? report::dumped(report::json_of(clipped, clip, o.out))
+               : report::text_of(clipped, clip, o.out, output_layout()));
   return 0;
 }
 
@@ -221,22 +237,24 @@ int run(const Options& o) {
   check(o);
   const std::vector<theory::Verdict> fail_on = verdicts_of("--fail-on", o.fail_on);
   const bool colour = wants_colour(o);
-  if (o.threads > 0) omp_set_num_threads(o.threads);
+  if (o.threads > 0) base::set_threads(o.threads);
   const auto file = checkpoint::Checkpoint::open(o.path);
+  std::optional<checkpoint::Checkpoint> earlier;
+  if (!o.against.empty()) earlier = checkpoint::Checkpoint::open(o.against);
+  check_destinations(o, file, earlier);
   const audit::Hints hints = hints_of(o);
   audit::Model model = audit::recognise(file, hints);
   if (!o.clip.empty()) return clip(o, file, model);
 
   audit::Options options = options_of(o);
   if (is_random(o)) options.run = random_tokens(o, model);
-  const audit::Audit found = audited(file, model, options, "audit");
+  const audit::Audit found = audited(file, model, options, "audit", {false, o.json, !o.html.empty()});
   std::optional<std::vector<audit::HeadDrift>> drift;
-  if (!o.against.empty() && found.complete) {
-    const auto earlier = checkpoint::Checkpoint::open(o.against);
+  if (earlier && found.complete) {
     options.inputs.clear();
     options.run.reset();
     options.spectra = false;
-    const audit::Audit before = audited(earlier, audit::recognise(earlier, hints), options, "earlier");
+    const audit::Audit before = audited(*earlier, audit::recognise(*earlier, hints), options, "earlier");
     if (before.complete) drift = audit::drift(before, found);
   }
   if (!o.hidden_out.empty() && found.complete) {
@@ -250,8 +268,9 @@ int run(const Options& o) {
     print(json());
   } else {
     const auto worst = static_cast<std::size_t>(o.worst);
-    print(report::text_of(found, {colour, worst}) +
-          (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1)) : ""));
+    const report::Layout layout = output_layout();
+    print(report::text_of(found, {colour, worst, layout}) +
+          (drift ? "\n" + report::text_of(*drift, std::max<std::size_t>(worst, 1), layout) : ""));
   }
   return status_of(found, fail_on);
 }
@@ -308,7 +327,7 @@ Verb audit_verb() {
             list.option("--csv", o->csv, "Write a line for every head there");
             list.option("--html", o->html, "Write a page there that needs nothing else");
             list.option("--fail-on", o->fail_on,
-                        "Exit with 3 if any head is one of these: not_finite,exploding,frozen,uniform,sharp,…");
+                        "Exit with 3 if any head is one of these: not_finite, exploding, frozen, uniform, sharp, …");
             list.flag("--force", o->force, kForceHelp);
             list.option("--worst", o->worst, "Heads in the table; words and fix for each of them that is not soft");
             list.option("--colour", o->colour, "auto, always or never");

@@ -21,10 +21,7 @@ Verb bench_verb() {
             list.option("--rounds", o->experiment.rounds, "Times every shape is timed; medians are shown");
             o->declare(list);
           },
-          [o] {
-            return run_experiment(*o, "bench",
-                                  [&](const lab::Watch& watch) { return lab::time_forward(o->experiment, watch); });
-          }};
+          [o] { return run_experiment(*o, "bench", o->experiment, lab::time_forward); }};
 }
 
 }  // namespace rootdk::app

@@ -1,3 +1,4 @@
+// CLI11's side of it: verbs become subcommands, and its complaints one line with "did you mean".
 #include "command_line.h"
 
 #include <fmt/format.h>
@@ -5,15 +6,20 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <sstream>
 
+#include "base/nearest.h"
+#include "base/visible.h"
+#include "help.h"
+#include "memory.h"
 #include "output.h"
 #include "progress.h"
+#include "rootdk/error.h"
 #include "rootdk/version.h"
+#include "terminal.h"
 
 namespace rootdk::app {
 
@@ -21,25 +27,36 @@ namespace {
 
 constexpr int kBadInput = 2;
 
-CLI::App& app_of(void* parser) { return *static_cast<CLI::App*>(parser); }
+class CommandOptions final : public OptionList {
+ public:
+  explicit CommandOptions(CLI::App& parser) : parser_(parser) {}
 
-// Numbers are read here, so that what is wrong with one is said as everywhere else.
-template <class T>
-void add(void* parser, const char* name, T& value, const char* kind, const char* wanted, const char* help) {
-  const auto read = [&value, name, wanted](const std::string& text) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size())
-      throw CLI::ValidationError(name, fmt::format("\"{}\" is not {}", text, wanted));
-  };
-  app_of(parser)
-      .add_option_function<std::string>(name, read, help)
-      ->type_name(kind)
-      ->default_str(fmt::format("{}", value));
-}
+  void add(Option option) override {
+    if (option.is == Option::Is::kFlag) {
+      parser_.add_flag_callback(
+          option.name, [take = option.take] { take(""); }, option.help);
+      return;
+    }
+    const auto read = [take = option.take](const std::vector<std::string>& texts) {
+      try {
+        for (const std::string& text : texts) take(text);
+      } catch (const Error& error) {
+        throw CLI::ValidationError(error.what());
+      }
+    };
+    CLI::Option* const added = parser_.add_option_function<std::vector<std::string>>(option.name, read, option.help);
+    added->type_name(option.kind)->default_str(option.initial)->expected(1)->allow_extra_args(false);
+    if (option.is == Option::Is::kList) added->take_all();
+    if (option.is == Option::Is::kArgument) added->required();
+  }
+
+ private:
+  CLI::App& parser_;
+};
 
 int complain(const std::string& who, std::string what) {
   std::replace(what.begin(), what.end(), '\n', ' ');
-  fmt::print(stderr, "{}: {}\n", who, what);
+  fmt::print(stderr, "{}: {}\n", who, base::visible(what));
   return kBadInput;
 }
 
@@ -49,6 +66,31 @@ std::string first_unknown(const CLI::App& root) {
   const auto option =
       std::find_if(left.begin(), left.end(), [](const std::string& word) { return word.starts_with('-'); });
   return option != left.end() ? *option : left.empty() ? "" : left.front();
+}
+
+// "--seed", "--threads", …
+std::vector<std::string> options_of(const CLI::App& parser) {
+  std::vector<std::string> out;
+  for (const CLI::Option* option : parser.get_options())
+    for (const std::string& name : option->get_lnames()) out.push_back("--" + name);
+  return out;
+}
+
+std::string about_verb(const CLI::App& root, const std::vector<Verb>& verbs, const std::string& word) {
+  std::vector<std::string> known = options_of(root);
+  for (const Verb& verb : verbs) known.push_back(verb.name);
+  return fmt::format("unknown verb: {}{}", word, base::did_you_mean(word, known, "; try rootdk --help"));
+}
+
+// An option that was given, or a word where none is expected.
+std::string about_word(const CLI::App& parser, const std::string& who, const std::string& word) {
+  const std::string help = fmt::format("; try {} --help", who);
+  if (!word.starts_with('-')) return fmt::format("'{}' is not expected{}", word, help);
+  const std::vector<std::string> known = options_of(parser);
+  const std::string name = word.substr(0, word.find('='));
+  if (std::find(known.begin(), known.end(), name) != known.end())
+    return fmt::format("{} goes behind the verb: {} {}", name, who, word);
+  return fmt::format("unknown option: {}{}", name, base::did_you_mean(name, known, help));
 }
 
 // Help and version are "errors" of the parser that end well.
@@ -67,11 +109,10 @@ int parse_and_run(CLI::App& root, const std::vector<CLI::App*>& parsers, const s
     return say(root, request);
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> chosen = root.get_subcommands();
-    if (chosen.empty() && argc > 1 && argv[1][0] != '-')
-      return complain(who, fmt::format("no subcommand '{}'; try rootdk --help", argv[1]));
+    if (chosen.empty() && argc > 1 && argv[1][0] != '-') return complain(who, about_verb(root, verbs, argv[1]));
     if (!chosen.empty()) who += " " + chosen.front()->get_name();
     if (const std::string unknown = first_unknown(root); !unknown.empty())
-      return complain(who, fmt::format("'{}' is not expected; try {} --help", unknown, who));
+      return complain(who, about_word(chosen.empty() ? root : *chosen.front(), who, unknown));
     return complain(who, error.what());
   }
   for (std::size_t i = 0; i < verbs.size(); ++i)
@@ -86,44 +127,20 @@ int parse_and_run(CLI::App& root, const std::vector<CLI::App*>& parsers, const s
 
 }  // namespace
 
-void OptionList::option(const char* name, std::string& value, const char* help) {
-  app_of(parser_).add_option(name, value, help)->capture_default_str();
-}
-void OptionList::option(const char* name, std::int64_t& value, const char* help) {
-  add(parser_, name, value, "INT", "a whole number", help);
-}
-void OptionList::option(const char* name, std::uint64_t& value, const char* help) {
-  add(parser_, name, value, "INT", "a whole number of at least 0", help);
-}
-void OptionList::option(const char* name, int& value, const char* help) {
-  add(parser_, name, value, "INT", "a whole number", help);
-}
-void OptionList::option(const char* name, double& value, const char* help) {
-  add(parser_, name, value, "NUMBER", "a number", help);
-}
-void OptionList::option(const char* name, std::vector<std::string>& values, const char* help) {
-  app_of(parser_).add_option(name, values, help)->expected(1)->take_all();
-}
-void OptionList::flag(const char* name, bool& value, const char* help) { app_of(parser_).add_flag(name, value, help); }
-void OptionList::argument(const char* name, std::string& value, const char* help) {
-  app_of(parser_).add_option(name, value, help)->required();
-}
-void OptionList::optional_argument(const char* name, std::string& value, const char* help) {
-  app_of(parser_).add_option(name, value, help);
-}
-
 int run_command(const std::vector<Verb>& verbs, int argc, char** argv) {
   std::string who = "rootdk";
+  share_one_arena();
   try {
     CLI::App root("Scaled dot-product attention that can be seen into, and why it is scaled by 1/√d_k", "rootdk");
+    root.formatter(help_formatter(output_layout()));
     root.set_version_flag("--version", "rootdk " ROOTDK_VERSION);
     root.require_subcommand(0, 1);
-    root.footer("rootdk VERB --help has the options of a verb, and examples. Start with: rootdk tour");
+    root.footer("rootdk VERB --help has its options and examples. Start with: rootdk tour");
     std::vector<CLI::App*> parsers;
     for (const Verb& verb : verbs) {
       CLI::App* parser = root.add_subcommand(verb.name, verb.summary);
       parser->footer("Examples:\n" + verb.examples);
-      OptionList options(parser);
+      CommandOptions options(*parser);
       verb.declare(options);
       parsers.push_back(parser);
     }

@@ -11,6 +11,7 @@ Verb doctor_verb() {
           [o](OptionList& list) { o->declare(list); },
           [o] {
             o->begin();
+            want_memory(lab::memory_to_examine());
             const lab::Health health = lab::examine();
             emit(*o, health);
             return health.healthy() ? 0 : 1;

@@ -1,6 +1,7 @@
 // rootdk explain: one row of scores, step by step.
 #include "arguments.h"
 #include "arrays.h"
+#include "base/free_memory.h"
 #include "results.h"
 #include "verbs.h"
 
@@ -11,30 +12,43 @@ namespace {
 struct Options : Common {
   std::string scores, q, rules = joined(lab::ExplainOptions().rules), gradient;
   std::vector<std::string> keys;
-  std::int64_t dk = 0;
+  std::optional<std::int64_t> dk;
   PageOption page;
 };
 
-std::vector<double> scores_of(const std::string& text) {
-  if (!text.ends_with(".npy")) return numbers("--scores", text);
-  const Array array = read_array(text);
-  if (array.shape.size() != 1)
-    base::refuse("--scores: {} has {} axes, but a row of scores has 1", text, array.shape.size());
-  if (array.count() == 0) base::refuse("--scores: {} is empty", text);
-  std::vector<double> out;
-  for (std::int64_t i = 0; i < array.count(); ++i) out.push_back(array.at(i));
+// Of the explanation, of its JSON (two rows, and five under each rule) and of the scores as they are read.
+void want_memory_for(const Options& o, std::int64_t scores, std::size_t rules) {
+  const auto count = static_cast<double>(scores);
+  MemoryNeed need = lab::memory_to_explain(static_cast<std::size_t>(scores), rules);
+  const Telling telling = {true, o.json, !o.page.path.empty()};
+  const double more = telling.bytes({(2 + 5 * static_cast<double>(rules)) * count, 0}) + 2 * sizeof(double) * count;
+  need.bytes = base::saturated(static_cast<double>(need.bytes) + more);
+  want_memory_for_options(need);
+}
+
+std::vector<double> scores_of(const Options& o, std::size_t rules) {
+  if (!o.scores.ends_with(".npy")) return numbers("--scores", o.scores);
+  const ArrayFile file(o.scores);
+  if (file.shape().size() != 1)
+    base::refuse("--scores: {} has {} axes, but a row of scores has 1", o.scores, file.shape().size());
+  if (file.shape()[0] == 0) base::refuse("--scores: {} is empty", o.scores);
+  want_memory_for(o, file.shape()[0], rules);
+  const Array array = file.read();
+  std::vector<double> out(static_cast<std::size_t>(array.count()));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = array.at(static_cast<std::int64_t>(i));
   return out;
 }
 
 int run(const Options& o) {
   o.begin();
   lab::ExplainOptions options;
-  if (!o.scores.empty()) options.scores = scores_of(o.scores);
-  if (!o.scores.empty() && o.dk == 0) base::refuse("--dk: missing; scores alone do not say what d_k was");
-  options.dk = o.dk;
+  options.rules = scales("--rules", o.rules);
+  if (!o.scores.empty()) options.scores = scores_of(o, options.rules.size());
+  if (!o.scores.empty() && !o.dk) base::refuse("--dk: missing; scores alone do not say what d_k was");
+  if (o.dk && *o.dk < 1) base::refuse("--dk: {}, but a whole number of at least 1 is wanted", *o.dk);
+  options.dk = o.dk.value_or(0);
   if (!o.q.empty()) options.q = numbers("--q", o.q);
   for (const std::string& k : o.keys) options.keys.push_back(numbers("--k", k));
-  options.rules = scales("--rules", o.rules);
   if (!o.gradient.empty()) options.upstream = numbers("--gradient", o.gradient);
   Destinations destinations(o.page.force);
   if (o.scores.ends_with(".npy")) destinations.reads(o.scores);

@@ -16,7 +16,7 @@ int run(const Options& o) {
   options.dk = whole_numbers("--dk", o.dk);
   options.rules = scales("--rules", o.rules);
   options.seed = o.seed;
-  return run_experiment(o, "gradient", [&](const lab::Watch& watch) { return lab::measure_gradient(options, watch); });
+  return run_experiment(o, "gradient", options, lab::measure_gradient);
 }
 
 }  // namespace

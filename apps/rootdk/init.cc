@@ -16,8 +16,7 @@ int run(const Options& o) {
   options.widths = whole_numbers("--widths", o.widths);
   options.dk = whole_numbers("--dk", o.dk);
   options.seed = o.seed;
-  return run_experiment(o, "init",
-                        [&](const lab::Watch& watch) { return lab::measure_initialisation(options, watch); });
+  return run_experiment(o, "init", options, lab::measure_initialisation);
 }
 
 }  // namespace

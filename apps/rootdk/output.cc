@@ -1,3 +1,4 @@
+// A temporary file beside the target, synced and renamed; pipes and devices are written to directly.
 #include "output.h"
 
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/real_path.h"
 #include "rootdk/error.h"
 
 namespace rootdk::app {
@@ -62,17 +64,18 @@ mode_t usual_mode() {
   return 0666 & ~mask;
 }
 
-void write_directly(const fs::path& path, std::string_view bytes) {
+// `path` is where the file is, `name` what it was called.
+void write_directly(const fs::path& name, const fs::path& path, std::string_view bytes) {
   File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file.is_open()) fail(path.string(), errno);
-  if (const int error = file.write_all(bytes)) fail(path.string(), error);
-  if (const int error = file.close()) fail(path.string(), error);
+  if (!file.is_open()) fail(name.string(), errno);
+  if (const int error = file.write_all(bytes)) fail(name.string(), error);
+  if (const int error = file.close()) fail(name.string(), error);
 }
 
-void write_beside(const fs::path& path, std::string_view bytes) {
+void write_beside(const fs::path& name, const fs::path& path, std::string_view bytes) {
   std::string temporary = (path.parent_path() / fmt::format(".{}.XXXXXX", path.filename().string())).string();
   File file(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!file.is_open()) fail(path.string(), errno);
+  if (!file.is_open()) fail(name.string(), errno);
   int error = ::fchmod(file.get(), usual_mode()) == 0 ? 0 : errno;
   if (!error) error = file.write_all(bytes);
   if (!error && ::fsync(file.get()) != 0 && errno != EINVAL) error = errno;
@@ -80,25 +83,18 @@ void write_beside(const fs::path& path, std::string_view bytes) {
   if (!error && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (!error) return;
   ::unlink(temporary.c_str());
-  fail(path.string(), error);
+  fail(name.string(), error);
 }
 
 }  // namespace
 
-void print(std::string_view text) {
-  errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail("standard output", errno != 0 ? errno : EIO);
-}
-
 void write_file(const fs::path& path, std::string_view bytes) {
+  const fs::path target = base::real_path(path);  // a link stays a link
   std::error_code error;
-  fs::path target = fs::weakly_canonical(path, error);  // a link stays a link
-  if (error || target.empty()) target = path;
   const fs::file_status status = fs::status(target, error);
   if (fs::is_directory(status)) fail(path.string(), EISDIR);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return write_directly(target, bytes);
-  write_beside(target, bytes);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return write_directly(path, target, bytes);
+  write_beside(path, target, bytes);
 }
 
 Folder::Folder(const fs::path& path) {

@@ -9,7 +9,7 @@
 
 namespace rootdk::app {
 
-/// Writes all of it to standard output, or throws Error.
+/// Writes all of it to standard output (a page: into the answer), or throws Error.
 void print(std::string_view text);
 
 /// A temporary file beside the final name, then a rename. What is there already stays as it was if anything fails. A

@@ -17,7 +17,7 @@ int run(const Options& o) {
   options.keys = whole_numbers("--keys", o.keys);
   options.rules = scales("--rules", o.rules);
   options.seed = o.seed;
-  return run_experiment(o, "phase", [&](const lab::Watch& watch) { return lab::measure_phase(options, watch); });
+  return run_experiment(o, "phase", options, lab::measure_phase);
 }
 
 }  // namespace

@@ -17,8 +17,7 @@ int run(const Options& o) {
   options.rules = scales("--rules", o.rules);
   options.gains = numbers("--gains", o.gains);
   options.seed = o.seed;
-  return run_experiment(o, "precision",
-                        [&](const lab::Watch& watch) { return lab::measure_precision(options, watch); });
+  return run_experiment(o, "precision", options, lab::measure_precision);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// A bar on the terminal while something takes more than a second, and Ctrl-C as a request to stop.
+// How far something is, told while it takes long, and how it is asked to stop: a line on the terminal after a second,
+// and Ctrl-C. A page has its own (apps/web/progress.cc).
 #pragma once
 
-#include <chrono>
+#include <memory>
 #include <string>
 
 #include "rootdk/lab/watch.h"
@@ -12,7 +13,7 @@ namespace rootdk::app {
 void catch_interrupts();
 bool interrupted();
 
-/// On standard error, only if that is a terminal; gone when this is.
+/// What is shown is gone when this is.
 class Progress {
  public:
   explicit Progress(std::string title);
@@ -24,13 +25,8 @@ class Progress {
   lab::Watch watch();
 
  private:
-  void draw(double done);
-  void clear();
-
-  std::string title_;
-  bool on_terminal_, shown_ = false;
-  int last_ = -1;
-  std::chrono::steady_clock::time_point start_;
+  class Shown;
+  std::unique_ptr<Shown> shown_;
 };
 
 }  // namespace rootdk::app

@@ -1,7 +1,7 @@
+// Chapters gathered into one JSON, and the files that are written from it.
 #include "results.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include "rootdk/report/html.h"
 #include "rootdk/version.h"
@@ -9,9 +9,8 @@
 namespace rootdk::app {
 
 Results::Results(const Common& common)
-    : json_{
-          {"format", "rootdk-results"},       {"format_version", 1}, {"rootdk", ROOTDK_VERSION}, {"seed", common.seed},
-          {"threads", omp_get_max_threads()}, {"quick", false},      {"complete", false}} {
+    : json_{{"format", "rootdk-results"},      {"format_version", 1}, {"rootdk", ROOTDK_VERSION}, {"seed", common.seed},
+            {"threads", base::free_threads()}, {"quick", false},      {"complete", false}} {
   json_["machine"] = report::json_of(lab::examine());
   json_["rules"] = report::json_of(lab::all_rules())["rules"];
   json_["chapters"] = report::Json::array();
@@ -27,18 +26,21 @@ void Results::add(const Heading& heading, const Told& told, double seconds) {
                                {"data", told.data}});
 }
 
-void Results::keep(const std::filesystem::path& folder) const {
+void Results::keep(const std::filesystem::path& folder, std::string_view laboratory) const {
   const std::string json = report::dumped(json_);
   write_file(folder / kData, json);
-  if (report::has_html()) write_file(folder / kPage, report::html(json));
+  if (!laboratory.empty()) write_file(folder / kPage, report::laboratory_html(laboratory, json));
+  else if (report::has_html()) write_file(folder / kPage, report::html(json));
 }
 
 std::string Results::page() const { return report::html(report::dumped(json_)); }
 
 std::string Results::where(const std::filesystem::path& folder) {
-  const std::string data = (folder / kData).string(), page = (folder / kPage).string();
-  if (report::has_html()) return fmt::format("The report is {}, its data {}.\n", page, data);
-  return fmt::format("The data is in {}; for {} rootdk must be built with D3 (Debian: node-d3).\n", data, kPage);
+  const auto shown = [&](const char* name) { return report::unbroken(base::visible((folder / name).string())); };
+  return output_layout().wrap(
+      report::has_html() ? fmt::format("The report is {}, its data {}.", shown(kPage), shown(kData))
+                         : fmt::format("The data is in {}; for {} rootdk must be built with D3 (Debian: node-d3).",
+                                       shown(kData), kPage));
 }
 
 void PageOption::declare(OptionList& list) {

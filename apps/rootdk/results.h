@@ -21,10 +21,8 @@ struct Told {
 
 template <class Result>
 Told tell(const Result& result) {
-  Told told{report::json_of(result), {}, report::conclusion_of(result)};
-  if constexpr (requires { report::text_of(result, report::Detail::kShort); })
-    told.text = report::text_of(result, report::Detail::kShort);
-  else told.text = report::text_of(result);
+  Told told{report::json_of(result), report::text_of(result, output_layout(report::Detail::kShort)),
+            report::conclusion_of(result)};
   if constexpr (requires { result.complete; }) told.complete = result.complete;
   return told;
 }
@@ -47,9 +45,9 @@ class Results {
 
   const report::Json& json() const { return json_; }
 
-  /// Replaces both files, each whole.
-  void keep(const std::filesystem::path& folder) const;
-  /// A sentence that says where they are.
+  /// Replaces both files, each whole. `laboratory` is the page with the engine in it; empty: the report alone.
+  void keep(const std::filesystem::path& folder, std::string_view laboratory = {}) const;
+  /// A sentence that says where they are, laid out.
   static std::string where(const std::filesystem::path& folder);
 
   /// The page, with the results inside it.

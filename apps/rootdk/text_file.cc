@@ -1,3 +1,4 @@
+// Reads in pieces, so that a file which is larger than it may be is refused before it is all in memory.
 #include "text_file.h"
 
 #include <cerrno>

@@ -1,6 +1,4 @@
 // rootdk variance: the law Var(q·k) = d_k, measured.
-#include <algorithm>
-
 #include "arguments.h"
 #include "verbs.h"
 
@@ -22,10 +20,10 @@ struct Options : Common {
 std::vector<lab::Component> components_of(const std::string& text) {
   const std::vector<lab::Component> all = lab::VarianceOptions().components;
   std::vector<lab::Component> out;
+  std::vector<std::string> names;
+  for (const lab::Component c : all) names.emplace_back(lab::name_of(c));
   for (const std::string& name : split_list("--components", text)) {
-    const auto found = std::find_if(all.begin(), all.end(), [&](lab::Component c) { return lab::name_of(c) == name; });
-    if (found == all.end()) base::refuse("--components: \"{}\" is not known; known are {}", name, names_of(all));
-    out.push_back(*found);
+    out.push_back(all[choice("--components", name, names)]);
   }
   return out;
 }
@@ -35,7 +33,7 @@ int run(const Options& o) {
   options.dk = whole_numbers("--dk", o.dk);
   options.components = components_of(o.components);
   options.seed = o.seed;
-  return run_experiment(o, "variance", [&](const lab::Watch& watch) { return lab::measure_variance(options, watch); });
+  return run_experiment(o, "variance", options, lab::measure_variance);
 }
 
 }  // namespace
@@ -54,7 +52,10 @@ Verb variance_verb() {
             list.option("--sigma-q", o->experiment.sigma_q, "Standard deviation of the components of q");
             list.option("--sigma-k", o->experiment.sigma_k, "Standard deviation of the components of k");
             list.option("--mean", o->experiment.mean, "Mean of every component");
-            list.option("--corr", o->experiment.correlation, "Correlation of any two components of a vector, 0 to 1");
+            list.option("--corr,--correlation", o->experiment.correlation,
+                        "Correlation of any two components of a vector, 0 to 1");
+            list.option("--walks", o->experiment.walks,
+                        "Pairs of which --json lists how q·k grows term by term, at most 256");
             o->declare(list);
           },
           [o] { return run(*o); }};

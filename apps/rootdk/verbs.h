@@ -13,6 +13,7 @@ Verb gradient_verb();
 Verb precision_verb();
 Verb init_verb();
 Verb train_verb();
+Verb playground_verb();
 Verb whatif_verb();
 Verb attend_verb();
 Verb audit_verb();

@@ -30,8 +30,8 @@ def replay(found: dict[str, Any], every: int = 1, *, losses: bool = True) -> lis
 
 
 def closes_at(found: dict[str, Any]) -> int:
-    """The step from which delay counts: that of the blow-up; where the rate makes the scores grow, the first look at which every
-    head of a layer is below 0.1; else the first one."""
+    """The step from which delay counts: that of the blow-up; where the rate makes the scores grow, the first look at
+    which every head of a layer is below 0.1; else the first one."""
     if found["begin"] or found["run"]["rate"] == found["run"]["qk_rate"] == 1:
         return int(found["begin"])
     closed = [i for trace in found["trace"].values() for i, heads in enumerate(trace["trace_j"]) if max(heads) < 0.1]
@@ -79,13 +79,14 @@ def outcome(found: dict[str, Any], every: int = 1, *, losses: bool = True) -> Ou
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
-    yield "| condition | runs | stalled | of these reported, after steps | learned, in times T | of these reported, after steps |"
+    titles = ("condition", "runs", "stalled", "of these reported, after steps", "learned, in times T")
+    yield f"| {' | '.join(titles)} | of these reported, after steps |"
     yield "|---|---|---|---|---|---|"
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for one in outcomes:
         size = f", d_k {one.dim}" if one.condition in ("healthy", "unscaled") else ""
         groups.setdefault((one.kind, one.condition + size), []).append(one)
-    for (kind, condition), group in sorted(
+    for (_, condition), group in sorted(
         groups.items(), key=lambda item: ("control", "other", "saturation").index(item[0][0])
     ):
         stalled, others = [one for one in group if one.stalled], [one for one in group if not one.stalled]

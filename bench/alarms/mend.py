@@ -1,4 +1,5 @@
-"""Does what an alarm advises help? The words are read, what they say is done, and the run is counted against the healthy one."""
+"""Does what an alarm advises help? The words are read, what they say is done, and the run is counted against the
+healthy one."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def layer_number(label: str) -> int:
 
 
 def mended(found: dict[str, Any]) -> dict[str, Any]:
-    """A mended start is counted from the start, a mended blow-up from when it is mended; a lower rate from a new start."""
+    """A mended start is counted from the start, a mended blow-up from when it is mended; a lower rate from a new
+    start."""
     run = Run(**{**found["run"], "layers": tuple(found["run"]["layers"])})
     events = [event for event in replay(found, 5) if event.what == "trace_j"]
     if not events:

@@ -1,5 +1,5 @@
-"""Two architectures of two layers and width 64: a decoder written here, and transformers' Llama (Qwen3 where QK-norm is wanted).
-Queries and keys begin with unit variance in both, the assumption under which 1/√d_k is right."""
+"""Two architectures of two layers and width 64: a decoder written here, and transformers' Llama (Qwen3 where QK-norm is
+wanted). Queries and keys begin with unit variance in both, the assumption under which 1/√d_k is right."""
 
 from __future__ import annotations
 

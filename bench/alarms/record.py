@@ -1,4 +1,5 @@
-"""Trains one run under rootdk.watch and writes what every step showed, so that rules can be judged without training again."""
+"""Trains one run under rootdk.watch and writes what every step showed, so that rules can be judged without training
+again."""
 
 from __future__ import annotations
 
@@ -80,8 +81,9 @@ def train(
     mend: Mend | None = None,
     mend_at: int = 0,
 ) -> dict[str, Any]:
-    """`healthy` is T, the steps a healthy run of this kind takes; a run may take three times as long (None: T is being measured).
-    `prepare` changes the model before the first step; `mend` is called before every step from `mend_at` on."""
+    """`healthy` is T, the steps a healthy run of this kind takes; a run may take three times as long (None: T is being
+    measured). `prepare` changes the model before the first step; `mend` is called before every step from `mend_at`
+    on."""
     torch.manual_seed(run.seed)
     task = TASKS[run.task](run.seed)
     model = set_up(run, task.vocabulary)

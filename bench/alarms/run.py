@@ -1,9 +1,10 @@
-"""Do alarms tell health from failure? Trains a hundred small models, well and ill, and holds what rootdk.watch says against
-what became of them.
+"""Do alarms tell health from failure? Trains a hundred small models, well and ill, and holds what rootdk.watch says
+against what became of them.
 
     python bench/alarms/run.py [--jobs N] [--folder build/alarms] [--tuning]
 
-Recordings are kept: a second call only judges. Prints the tables of docs/python/watch.md; results go to the folder's alarms.json.
+Recordings are kept: a second call only judges. Prints the tables of docs/python/watch.md; results go to the folder's
+alarms.json.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the small models learn: a task with an exact answer, and a made-up language. Each gives tokens [BATCH, LENGTH] and
-labels of the same shape, already shifted: the label at i is what should follow token i, or -100."""
+"""What the small models learn: a task with an exact answer, and a made-up language. Each gives tokens [BATCH, LENGTH]
+and labels of the same shape, already shifted: the label at i is what should follow token i, or -100."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Copy:
 
 
 class Language:
-    """Little stories: who has which colour and thing, a sentence whose verb agrees with a noun before a clause, then the same
-    people again with what they have. The loss is that of every next word, as in language modelling; most of it falls without
-    any attention, and it never comes near nought."""
+    """Little stories: who has which colour and thing, a sentence whose verb agrees with a noun before a clause, then
+    the same people again with what they have. The loss is that of every next word, as in language modelling; most of it
+    falls without any attention, and it never comes near nought."""
 
     NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix"]
     COLOURS = ["red", "blue", "green", "white", "black", "grey"]

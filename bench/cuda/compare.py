@@ -26,9 +26,8 @@ def rows():
 
     for name, *shape in run.FORWARD + run.DECODE:
         yield name, forward, shape, {}
-    for name, *shape in (
-        run.FORWARD[:2] + run.FORWARD[4:6] + run.DECODE
-    ):  # a cache that is not full: the last block holds keys of no item
+    # a cache that is not full: the last block holds keys of no item
+    for name, *shape in run.FORWARD[:2] + run.FORWARD[4:6] + run.DECODE:
         yield f"{name}, by lengths", forward, shape, {"key_length": shape[4] - 100}
     for name, *shape in run.BACKWARD:
         yield name, backward, shape, {}

@@ -1,6 +1,8 @@
-"""Times rootdk's CUDA kernels against PyTorch's flash, cuDNN and FlexAttention: one process, interleaved, CUDA events, medians.
+"""Times rootdk's CUDA kernels against PyTorch's flash, cuDNN and FlexAttention: one process, interleaved, CUDA events,
+medians.
 
-Every contestant's output is first held against f32 attention on the same numbers; what is wrong is not timed. Rows that lose stay in.
+Every contestant's output is first held against f32 attention on the same numbers; what is wrong is not timed. Rows that
+lose stay in.
 usage: run.py LIBRARY OUT.json [ROW-PATTERN]
 """
 
@@ -35,7 +37,8 @@ class Call(ctypes.Structure):
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
-# name, batch, query heads, key heads, queries, keys, dim, causal: 16 k tokens a head batch, as the published tables have it
+# name, batch, query heads, key heads, queries, keys, dim, causal: 16 k tokens a head batch, as the published tables
+# have it
 FORWARD = [
     (f"forward d{d} {n} {'causal' if c else 'full'}", max(1, 16384 // n), 2048 // d, 2048 // d, n, n, d, c)
     for d, n in ((128, 4096), (128, 16384), (64, 4096), (64, 16384), (256, 4096))
@@ -148,9 +151,8 @@ def right_gradients(run, exact, group):
     got = run()
     got = [got[0][0, :group], got[1][0, 0], got[2][0, 0]]
     errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(got, exact)]
-    return max(errors), max(
-        errors
-    ) < 2e-2  # bf16 probabilities and dS under sums of thousands: a few 1e-3, of either sign
+    # bf16 probabilities and dS under sums of thousands: a few 1e-3, of either sign
+    return max(errors), max(errors) < 2e-2
 
 
 def sdpa(backend, q, k, v, causal):
@@ -214,10 +216,11 @@ def captured(run):
 def timed(contestants, repeats=31, warm=0.5, capture=True):
     """Times in ms of each, interleaved; inputs larger than the cache sweep it themselves, smaller ones do not.
 
-    A card at its power limit slows down after some tenths of a second, and what runs after a hungry kernel runs slower: all are warmed for
-    `warm` seconds first, and each round has an order of its own.
+    A card at its power limit slows down after some tenths of a second, and what runs after a hungry kernel runs slower:
+    all are warmed for `warm` seconds first, and each round has an order of its own.
 
-    Without capture (autograd runs where forward ran, which a graph does not allow) the queue stays full instead: nothing waits in between."""
+    Without capture (autograd runs where forward ran, which a graph does not allow) the queue stays full instead:
+    nothing waits in between."""
     events = {name: [] for name in contestants}
     if capture:
         contestants = {name: captured(run) for name, run in contestants.items()}
@@ -363,7 +366,8 @@ def main():
             "full, causes": ours.forward(q, k, v, causal, stats=2, causes=True),
             "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
         }
-        # What statistics may cost is a matter of hundredths, and a round scatters by two: the median of 401 by a tenth of one.
+        # What statistics may cost is a matter of hundredths, and a round scatters by two: the median of 401 by a tenth
+        # of one.
         report(
             "statistics " + name,
             contestants,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/arena.h"
-#include "cuda/cuda.h"
+#include "cuda/api/backend.h"
 #include "engine/records.h"
 
 namespace {
@@ -55,7 +55,8 @@ static void make(Made& made, const Call& c, Pass pass) {
   plan.problem.stats_options.sample = c.sample;
   plan.problem.stats_options.causes = c.causes != 0;
   if (c.soft_cap > 0) plan.problem.soft_cap = c.soft_cap;
-  plan.kernel = gpu::choose(plan.problem, plan.shape, pass, gpu::current_card()).kernel;
+  plan.kernel =
+      rootdk_cuda_backend()->choose(plan.problem, plan.shape, pass, rootdk_cuda_backend()->current_card()).kernel;
 }
 
 // A plan, which lasts as long as the process; null on an error.
@@ -65,8 +66,9 @@ const void* bench_plan(const Call* c, int backward, std::int64_t* bytes, char* k
     make(made, *c, backward ? Pass::kBackward : Pass::kForward);
     const Plan& plan = made.plan;
     std::strncpy(kernel, plan.kernel.c_str(), static_cast<std::size_t>(capacity - 1));
-    *bytes = static_cast<std::int64_t>(engine::records_bytes(plan) +
-                                       (backward ? gpu::backward_bytes(plan) : gpu::forward_bytes(plan)));
+    *bytes = static_cast<std::int64_t>(
+        engine::records_bytes(plan) +
+        (backward ? rootdk_cuda_backend()->backward_bytes(plan) : rootdk_cuda_backend()->forward_bytes(plan)));
     return &plan;
   } catch (const std::exception& e) {
     last_error = e.what();
@@ -85,9 +87,9 @@ int bench_forward(const void* made, void* q, void* k, void* v, void* o, void* ls
     Outputs out;
     out.o = on_device(o, s.dtype, queries);
     out.lse = on_device(lse, DType::kF32, {s.batch, s.heads_q, s.len_q, 1});
-    gpu::forward({plan, in, out, records.rows, records.full, records.causes, records.gaps,
-                  static_cast<std::byte*>(workspace) + arena.used()},
-                 stream);
+    rootdk_cuda_backend()->forward({plan, in, out, records.rows, records.full, records.causes, records.gaps,
+                                    static_cast<std::byte*>(workspace) + arena.used()},
+                                   stream);
     return 0;
   } catch (const std::exception& e) {
     last_error = e.what();
@@ -110,7 +112,7 @@ int bench_backward(const void* made, void* q, void* k, void* v, void* o, void* l
     Gradients out;
     out.d_q = on_device(d_q, s.dtype, queries), out.d_k = on_device(d_k, s.dtype, keys),
     out.d_v = on_device(d_v, s.dtype, keys);
-    gpu::backward({plan, in, out, nullptr, static_cast<std::byte*>(workspace)}, stream);
+    rootdk_cuda_backend()->backward({plan, in, out, nullptr, static_cast<std::byte*>(workspace)}, stream);
     return 0;
   } catch (const std::exception& e) {
     last_error = e.what();

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What rootdk.watch costs on a GPU, and a single call: steps of decoders in bf16, unwatched and watched in turn.
 
-usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (without ROOTDK_LIBRARY, with the package installed)
+usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (without ROOTDK_LIBRARY: the installed package)
 
-A round runs every way for STEPS steps, in an order that rotates, and waits for the device at its end, so what the watch still has to read
-is in its time. Ratios are within rounds.
+A round runs every way for STEPS steps, in an order that rotates, and waits for the device at its end, so what the watch
+still has to read is in its time. Ratios are within rounds.
 """
 
 import os
@@ -24,10 +24,8 @@ else:
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 STEPS = 5
-SIZES = {
-    "small": (12, 1024, 16, 4, 2048),
-    "layers of a 7 B model": (4, 4096, 32, 2, 4096),
-}  # layers, width, heads, batch, length
+# layers, width, heads, batch, length
+SIZES = {"small": (12, 1024, 16, 4, 2048), "layers of a 7 B model": (4, 4096, 32, 2, 4096)}
 F = torch.nn.functional
 
 
@@ -101,7 +99,8 @@ def compare(name, layers, width, heads, batch, length):
 
 def main():
     print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; medians of {ROUNDS} rounds of {STEPS} steps, and the range"
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16; "
+        f"medians of {ROUNDS} rounds of {STEPS} steps, and the range"
     )
     for name, size in SIZES.items():
         compare(name, *size)

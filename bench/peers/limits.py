@@ -1,8 +1,9 @@
 """The machine's own limits, timed in the same rounds as everything else: drives limits.cc.
 
-Bandwidth is not a property of the machine alone. The host of a virtual one may move its cores to one last-level cache and back,
-which makes 36 GB/s out of 64 for seconds or minutes (AMD EPYC, two cores), and small pages cost as much. So the limit of a row
-bound by memory is to read the same bytes: the K and V of a competitor, by a guest in its process, in the same round.
+Bandwidth is not a property of the machine alone. The host of a virtual one may move its cores to one last-level cache
+and back, which makes 36 GB/s out of 64 for seconds or minutes (AMD EPYC, two cores), and small pages cost as much. So
+the limit of a row bound by memory is to read the same bytes: the K and V of a competitor, by a guest in its process, in
+the same round.
 """
 
 import ctypes as ct

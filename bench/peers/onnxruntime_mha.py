@@ -1,7 +1,7 @@
 """ONNX Runtime: a graph of one attention node, inputs and outputs bound to memory once.
 
-It has three such nodes, MultiHeadAttention and GroupQueryAttention of its own and ONNX's Attention; none is best for every
-shape, so those that can express a case are tried and the fastest is timed. Inputs lie as each node wants them
+It has three such nodes, MultiHeadAttention and GroupQueryAttention of its own and ONNX's Attention; none is best for
+every shape, so those that can express a case are tried and the fastest is timed. Inputs lie as each node wants them
 ([batch, length, heads·dim] or [batch, heads, length, dim]).
 """
 

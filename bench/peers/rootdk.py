@@ -1,4 +1,5 @@
-"""rootdk through its C ABI: plan, validation and statistics in every call; the workspace is the caller's and is reused."""
+"""rootdk through its C ABI: plan, validation and statistics in every call; the workspace is the caller's and is
+reused."""
 
 import ctypes as ct
 import os

@@ -1,5 +1,6 @@
-"""What one does today to see the scores: switch the fused kernel off, materialise QKᵀ and the probabilities, reduce them. PyTorch, with
-as few passes over the scores as it lets one write; the same numbers as rootdk's full statistics, less quantiles and places."""
+"""What one does today to see the scores: switch the fused kernel off, materialise QKᵀ and the probabilities, reduce
+them. PyTorch, with as few passes over the scores as it lets one write; the same numbers as rootdk's full statistics,
+less quantiles and places."""
 
 import math
 import os

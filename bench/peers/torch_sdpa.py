@@ -47,7 +47,8 @@ def forward_tasks(case: Case, inputs: Inputs):
         lambda k, v: sdpa(q, k, v, is_causal=case.causal, enable_gqa=grouped),
     )
     if grouped and case.len_q == 1:
-        # A single query sees every key, so a group's heads can pose as queries of one head, which then reads K and V once.
+        # A single query sees every key, so a group's heads can pose as queries of one head, which then reads K and V
+        # once.
         rows = q.reshape(case.batch, case.heads_kv, -1, case.dim)
         yield task("scaled_dot_product_attention, the group as queries", lambda k, v: sdpa(rows, k, v))
 

@@ -1,8 +1,9 @@
 """A training run whose attention explodes, start to finish.
 
-A small transformer learns to copy: token i + 16 repeats token i. Its learning rate is too high for the query and key projections,
-so the scores grow, softmax freezes, and the loss stops falling. `rootdk.watch` says when, in which layer and why. With QK-clip
-from step 100 on (`--clip`) the same run recovers; with QK-norm in the model (`--norm`) it never explodes.
+A small transformer learns to copy: token i + 16 repeats token i. Its learning rate is too high for the query and key
+projections, so the scores grow, softmax freezes, and the loss stops falling. `rootdk.watch` says when, in which layer
+and why. With QK-clip from step 100 on (`--clip`) the same run recovers; with QK-norm in the model (`--norm`) it never
+explodes.
 
     python exploding_run.py                 # explodes
     python exploding_run.py --clip          # the same, and then mended
@@ -63,8 +64,8 @@ class Run:
 def train(
     *, steps: int = 300, rate: float = 0.1, clip_from: int | None = None, norm: bool = False, seed: int = 0
 ) -> Run:
-    """`rate` is that of the query and key projections; everything else learns at 0.003. `clip_from`: QK-clip from this step
-    on."""
+    """`rate` is that of the query and key projections; everything else learns at 0.003. `clip_from`: QK-clip from this
+    step on."""
     torch.manual_seed(seed)
     model = Model(norm)
     fast = [p for a in model.attention for p in (a.q_proj.weight, a.k_proj.weight)]
@@ -95,7 +96,8 @@ def svg(runs: dict[str, Run]) -> str:
     colours = ["#d55e00", "#0072b2", "#008f68"]
     tall = 2 * height + gap
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {tall}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {tall}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{tall}" fill="#fff"/>',
     ]
     for panel, (title, pick) in enumerate((("loss", lambda r: r.losses), ("largest score c·q·k", lambda r: r.largest))):

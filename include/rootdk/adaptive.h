@@ -15,8 +15,8 @@ namespace rootdk {
 
 /// How much the scores q·k vary within a row, per query head, and the factor that makes that variance 1.
 struct UnitVariance {
-  std::vector<double>
-      variance;  ///< mean over rows and batch of the variance of q·k over the keys, which are a population
+  /// Mean over rows and batch of the variance of q·k over the keys, which are a population
+  std::vector<double> variance;
   std::vector<float> factors;  ///< 1/√variance; 1/√d_k for a head whose scores do not vary. For Scale::per_head
   bool exact = true;           ///< false: masks leave pairs out that were counted here
   std::string why;             ///< which masks; empty if exact

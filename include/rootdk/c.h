@@ -48,7 +48,7 @@ typedef int32_t rootdk_diagonal;
 enum {
   ROOTDK_BOTTOM_RIGHT = 0, /* the last query stands on the last key */
   ROOTDK_TOP_LEFT = 1,     /* the first query stands on the first key */
-  ROOTDK_LAST_KEY = 2,     /* the last query stands on the last of key_lengths[batch] keys */
+  ROOTDK_LAST_KEY = 2,     /* the last query (of query_lengths[batch]) stands on the last of key_lengths[batch] keys */
   ROOTDK_AT = 3            /* query i stands on key i + diagonal_offset */
 };
 
@@ -143,12 +143,17 @@ typedef struct rootdk_problem {
   int64_t stats_sample,
       stats_sample_offset; /* full statistics from every so many blocks of 64 queries; 0 and 1: from all */
   int64_t stats_first_query;
-  int32_t stats_flags, unused; /* 0 */
+  int32_t stats_flags;    /* 0 */
+  int32_t document_items; /* 0; batch: document_q_starts and document_kv_starts are [batch, documents + 1] */
 
   const uint64_t* dropout_device_seed; /* rootdk_cuda_* only: device memory that holds the seed when the kernels run, in
                                           place of dropout_seed */
 
-  uint64_t reserved[22];
+  rootdk_int64s key_starts;    /* one per batch item: keys before it are hidden */
+  rootdk_int64s query_lengths; /* one per batch item: rows from there on are padding: they see nothing, statistics leave
+                                  them out */
+
+  uint64_t reserved[18];
 } rootdk_problem;
 
 typedef struct rootdk_inputs {

@@ -11,7 +11,7 @@ namespace rootdk {
 
 enum class ErrorCode : int {
   kInvalidArgument = 1,  ///< an argument is wrong on its own or does not fit the others
-  kOutOfMemory = 2,      ///< a workspace could not be allocated
+  kOutOfMemory = 2,      ///< memory could not be had, or would not suffice for what was asked
   kInternal = 3,         ///< a bug in rootdk; please report it
 };
 

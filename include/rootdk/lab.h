@@ -12,6 +12,7 @@
 #include "rootdk/lab/precision.h"       // IWYU pragma: export
 #include "rootdk/lab/initialisation.h"  // IWYU pragma: export
 #include "rootdk/lab/whatif.h"          // IWYU pragma: export
+#include "rootdk/lab/playground.h"      // IWYU pragma: export
 // Beside the story: what there is to choose from, and what it runs on.
 #include "rootdk/lab/rules.h"   // IWYU pragma: export
 #include "rootdk/lab/health.h"  // IWYU pragma: export

@@ -16,7 +16,8 @@ struct Diagonal {
   enum class Kind : std::uint8_t {
     kBottomRight,  ///< offset = len_kv − len_q: the last query stands on the last key (the default)
     kTopLeft,      ///< offset = 0: what PyTorch's is_causal means
-    kLastKey,      ///< offset = key_lengths[batch] − len_q: the last query stands on the last valid key of a cache
+    kLastKey,      ///< offset = key_lengths[batch] − queries: the last query stands on the last valid key of a cache;
+                   ///< queries are query_lengths[batch], or len_q
     kAt,           ///< offset as given
   };
   Kind kind = Kind::kBottomRight;
@@ -40,16 +41,23 @@ struct Window {
 struct Documents {
   std::span<const std::int64_t> q_starts = {};   ///< documents + 1 entries, ascending
   std::span<const std::int64_t> kv_starts = {};  ///< as many
+  /// 0: the same for every batch item. Else of so many items, batch of them: both are [items, documents + 1], and items
+  /// that have fewer documents end with empty ones.
+  std::int64_t items = 0;
 };
 
 /// Plain data; the arrays are not owned.
 struct Mask {
-  bool causal = false;                             ///< keys after the query's position are hidden
-  Diagonal diagonal = {};                          ///< what "the query's position" is
-  std::optional<Window> window = {};               ///< keys far from the query's position are hidden
+  bool causal = false;                ///< keys after the query's position are hidden
+  Diagonal diagonal = {};             ///< what "the query's position" is
+  std::optional<Window> window = {};  ///< keys far from the query's position are hidden
+  std::span<const std::int64_t> key_starts =
+      {};  ///< one per batch item: keys before it are hidden (padding on the left)
   std::span<const std::int64_t> key_lengths = {};  ///< one per batch item: keys from there on are hidden
-  std::optional<Documents> documents = {};         ///< no looking across documents
-  ConstTensor allowed = {};                        ///< kBool [batch|1, heads_q|1, len_q|1, len_kv|1]: false hides
+  /// One per batch item: rows from there on are padding. They see nothing, and statistics leave them out.
+  std::span<const std::int64_t> query_lengths = {};
+  std::optional<Documents> documents = {};  ///< no looking across documents
+  ConstTensor allowed = {};                 ///< kBool [batch|1, heads_q|1, len_q|1, len_kv|1]: false hides
   ConstTensor bias = {};  ///< added to the score (f32 or the storage dtype), same broadcast; −inf hides
   std::span<const float> alibi_slopes = {};  ///< one per query head: adds −slope·|position − key|
 

@@ -99,7 +99,7 @@ struct Scale {
   };
   ROOTDK_API Slopes slopes(std::int64_t head, std::int64_t dim_qk, const ScaleRow& row) const;
 
-  /// "1/sqrt(d_k)", "constant 0.125", "one per head": for people.
+  /// "1/√d_k", "constant 0.125", "one per head": for people.
   ROOTDK_API std::string describe() const;
 
   /// "sqrt_dk", "dk(8)", "sqrt_dk*ssmax(0.43)": parts joined by *; without a rule among them it is sqrt_dk. Throws

@@ -265,7 +265,7 @@ struct RowTensors {
   Tensor p_max = {};
 
   // kFull only, and NaN in rows that were not sampled:
-  Tensor visible = {};  ///< number of keys
+  Tensor visible = {};  ///< number of keys; −1 where the row is padding (Mask::query_lengths)
   Tensor entropy = {};
   Tensor sum_p2 = {}, sum_p3 = {};
   Tensor sink_mass = {};

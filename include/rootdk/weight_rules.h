@@ -14,7 +14,7 @@
 
 namespace rootdk {
 
-// QK-clip (Kimi K2) ---------------------------------------------------------------------------------------------------
+// QK-clip (Kimi K2) --------------------------------------------------------------------------------------------------
 
 /// A head whose largest raw score S_h passed τ has its weights shrunk by γ_h = τ/S_h, so that the same inputs would
 /// give τ.
@@ -39,7 +39,7 @@ ROOTDK_API std::vector<double> qk_clip(const QkClip& clip, std::span<const float
 /// S_h, the largest raw score of each query head over the batch: what qk_clip takes.
 ROOTDK_API std::vector<float> max_raw_of(const Stats& stats);
 
-// σ-reparametrisation (arXiv 2303.06296) ------------------------------------------------------------------------------
+// σ-reparametrisation (arXiv 2303.06296) -----------------------------------------------------------------------------
 
 struct PowerIteration {
   double tolerance = 1e-9;  ///< on ‖WᵀW·v − σ²·v‖/σ²: σ² is so close to σ² of a true singular value, relatively

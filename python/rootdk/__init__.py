@@ -25,7 +25,7 @@ from ._stats import GradientStats, Judgement, Stats
 from ._watch.alarm import Alarm, Event
 
 if _t.TYPE_CHECKING:
-    from . import torch
+    from . import torch as torch
     from ._watch.clip import Projections
     from ._watch.watch import Watch
 

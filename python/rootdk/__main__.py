@@ -11,7 +11,8 @@ def main() -> None:
     command = pathlib.Path(__file__).parent / "bin" / "rootdk"
     if not command.exists():
         sys.exit(
-            "rootdk: this package was built without the command (it needs CLI11, Eigen and nlohmann-json when it is built)"
+            "rootdk: this package was built without the command "
+            "(it needs CLI11, Eigen and nlohmann-json when it is built)"
         )
     sys.stdout.flush()
     os.execv(command, ["rootdk", *sys.argv[1:]])

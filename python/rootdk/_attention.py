@@ -17,8 +17,6 @@ from ._problem import (
     StatsOptions,
     Window,
     apply_options,
-    diagonal_of,
-    documents_of,
     flag,
     options_of,
     real,
@@ -27,10 +25,9 @@ from ._problem import (
     refuse_tracers,
     row_names,
     whole,
-    wholes,
-    window_of,
 )
 from ._stats import Rows, Stats
+from ._structure import Structure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,7 +58,9 @@ def attention(
     causal: bool = False,
     diagonal: str | int = "bottom_right",
     window: Window = None,
+    key_starts: Any = None,
     key_lengths: Any = None,
+    query_lengths: Any = None,
     documents: Any = None,
     mask: Any = None,
     bias: Any = None,
@@ -76,25 +75,30 @@ def attention(
 ) -> Any:
     """softmax(c·QKᵀ)V, and what the scores did on the way.
 
-    q is [batch, heads_q, len_q, dim_qk]; k and v are [batch, heads_kv, len_kv, dim], heads_kv divides heads_q. Any strides,
-    float32, float16, bfloat16 or float64, from numpy, torch, jax or anything with ``__dlpack__``; nothing is copied, and the
-    output comes back as what q was. On the CPU, or on the CUDA device where q, k, v, mask and bias lie (not in float64): there a
-    call only enqueues, and statistics wait when they are read.
+    q is [batch, heads_q, len_q, dim_qk]; k and v are [batch, heads_kv, len_kv, dim], heads_kv divides heads_q. Any
+    strides, float32, float16, bfloat16 or float64, from numpy, torch, jax or anything with ``__dlpack__``; nothing is
+    copied, and the output comes back as what q was. On the CPU, or on the CUDA device where q, k, v, mask and bias lie
+    (not in float64): there a call only enqueues, and statistics wait when they are read.
 
-    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query head;
-                 None is "sqrt_dk"
-    causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query stands on
-                 the last key), "top_left" (what PyTorch's is_causal means), "last_key" (of key_lengths), or query 0's position
+    scale        a name ("sqrt_dk", "none", "dk", "sqrt_dk*ssmax(0.43)"; ``rootdk.rules()``), a number, or one per query
+                 head; None is "sqrt_dk"
+    causal       hides keys after the query's position. Where that is says ``diagonal``: "bottom_right" (the last query
+                 stands on the last key), "top_left" (what PyTorch's is_causal means), "last_key" (of key_lengths), or
+                 query 0's position
     window       (left, right), None or -1 for unbounded; a number is both
-    key_lengths  one per batch item: keys from there on are hidden
-    documents    starts of documents packed end to end, and their end; a pair (q, kv) where they differ
+    key_starts, key_lengths one per batch item: keys before the one, and from the other on, are hidden (padding on
+    either side) query_lengths one per batch item: rows from there on are padding; they see nothing, and statistics
+    leave them out documents starts of documents packed end to end, and their end; a list for each batch item where
+    those differ, a pair
+                 (q, kv) where queries and keys do
     mask         bool, broadcast to [batch, heads_q, len_q, len_kv]: False hides
     bias         added to the scores, broadcast alike; -inf hides
     alibi        one slope per query head
     softcap      cap·tanh(score/cap)
     sink         per query head, or one for all: one more key of that score and value 0
     qk_norm      "rms", "layer", "l2" or a QkNorm
-    dropout      on the probabilities; ``seed`` says which. Without a seed one is drawn; torch's generator of q's device draws it for torch
+    dropout      on the probabilities; ``seed`` says which. Without a seed one is drawn; torch's generator of q's device
+                 draws it for torch
     stats        None, "basic", "full" or StatsOptions: returns (output, Stats)
 
     Raises ValueError or TypeError with one line that names the argument, what came and what was wanted.
@@ -106,7 +110,9 @@ def attention(
         causal=causal,
         diagonal=diagonal,
         window=window,
+        key_starts=key_starts,
         key_lengths=key_lengths,
+        query_lengths=query_lengths,
         documents=documents,
         mask=mask,
         bias=bias,
@@ -136,7 +142,8 @@ ARGUMENTS = (*Arguments.__annotations__, "stats")
 
 
 def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments: Any) -> str:
-    """Which kernel will run with these arguments of :func:`attention`, with which tiles and threads, and why nothing faster."""
+    """Which kernel will run with these arguments of :func:`attention`, with which tiles and threads, and why nothing
+    faster."""
     refuse_names("explain_plan", (name for name in arguments if name not in ARGUMENTS), ARGUMENTS)
     refuse_tracers({"q": q, "k": k, "v": v, **arguments})
     options = options_of(arguments.pop("stats", "basic"))
@@ -196,11 +203,6 @@ def build(
     heads: int,
     *,
     scale: Any = "sqrt_dk",
-    causal: bool = False,
-    diagonal: str | int = "bottom_right",
-    window: Window = None,
-    key_lengths: Any = None,
-    documents: Any = None,
     mask: Any = None,
     bias: Any = None,
     alibi: Any = None,
@@ -211,8 +213,11 @@ def build(
     options: StatsOptions | None = None,
     into: _cuda.Spec | None = None,
     view: Callable[[str, Any], Any] = lambda name, array: array,
+    structure: Structure | None = None,
+    **structural: Any,
 ) -> Any:
-    """The compiled module's Spec; or `into`, where `view` says how a mask or bias becomes a view."""
+    """The compiled module's Spec; or `into`, where `view` says how a mask or bias becomes a view. What masks say in
+    numbers is a `structure`, or the arguments that make one."""
     spec: Any = _core.Spec() if into is None else into
     if scale is None or isinstance(scale, str):
         spec.scale = "sqrt_dk" if scale is None else scale
@@ -220,14 +225,7 @@ def build(
         spec.scale_heads = reals("scale", scale, heads)
     else:
         spec.scale_value = real("scale", scale)
-    spec.causal = flag("causal", causal)
-    spec.diagonal, spec.diagonal_offset = diagonal_of(diagonal)
-    if (sides := window_of(window)) is not None:
-        spec.set_window(*sides)
-    if key_lengths is not None:
-        spec.set_key_lengths(wholes("key_lengths", key_lengths))
-    if (starts := documents_of(documents)) is not None:
-        spec.set_documents(*starts)
+    (Structure.of(**structural) if structure is None else structure).into(spec)
     if mask is not None:
         spec.set_allowed(view("mask", four_axes("mask", mask)))
     if bias is not None:

@@ -27,9 +27,9 @@ _DIRECTION = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\x00-\x
 
 
 class Audit:
-    """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head, `found["entropy"]` one
-    [heads, contexts], `found["ground"]` what each verdict stands on ("measured", "embeddings" or "weights");
-    `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
+    """What the heads of a checkpoint will do. `found["sigma"]` is an array with a number for every head,
+    `found["entropy"]` one [heads, contexts], `found["ground"]` what each verdict stands on ("measured", "embeddings" or
+    "weights"); `found.heads` has a dictionary for each head, and `str()` is what `rootdk audit` prints."""
 
     def __init__(self, text: str, words: str, conclusion: str, csv: str, hidden: Array | None = None):
         self._json, self._words, self._csv, self._hidden = text, words, csv, hidden
@@ -129,8 +129,8 @@ class Audit:
         return pandas.read_csv(io.StringIO(self._csv))
 
     def report(self, path: Path) -> pathlib.Path:
-        """One HTML file that needs nothing else, the same as `rootdk audit --html`: a map, each head in detail, a table to
-        sort."""
+        """One HTML file that needs nothing else, the same as `rootdk audit --html`: a map, each head in detail, a table
+        to sort."""
         return write_whole(path, _core.audit_html(self._json))
 
     def __str__(self) -> str:

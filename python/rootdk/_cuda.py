@@ -72,9 +72,11 @@ class CProblem(ctypes.Structure):
         ("stats_sample_offset", c_int64),
         ("stats_first_query", c_int64),
         ("stats_flags", c_int32),
-        ("unused", c_int32),
+        ("document_items", c_int32),
         ("dropout_device_seed", c_void_p),
-        ("reserved", c_uint64 * 22),
+        ("key_starts", CArray),
+        ("query_lengths", CArray),
+        ("reserved", c_uint64 * 18),
     ]
 
 
@@ -197,8 +199,8 @@ _missing: dict[int, str] = {}
 
 
 def missing(device: Optional[int] = None, guard: Callable[[], Any] = contextlib.nullcontext) -> str:
-    """Why a device cannot be used, or nothing; `guard` makes it the current one. Without a number, the current one. What a process has found
-    once of a device stays so."""
+    """Why a device cannot be used, or nothing; `guard` makes it the current one. Without a number, the current one.
+    What a process has found once of a device stays so."""
     if device is not None and device in _missing:
         return _missing[device]
     with guard():
@@ -243,7 +245,8 @@ def _put(to: ctypes.Structure, field: Any, view: Optional[View]) -> None:
 
 
 class Spec:
-    """A problem, filled in field by field, with the names of the compiled module's Spec; `problem` is rootdk_problem."""
+    """A problem, filled in field by field, with the names of the compiled module's Spec; `problem` is
+    rootdk_problem."""
 
     def __init__(self) -> None:
         self.scale = "sqrt_dk"
@@ -253,8 +256,11 @@ class Spec:
         self.causal = False
         self.diagonal, self.diagonal_offset = "bottom_right", 0
         self.window: tuple[Optional[int], Optional[int]] = (None, None)
+        self.key_starts: Optional[Sequence[int]] = None
         self.key_lengths: Optional[Sequence[int]] = None
+        self.query_lengths: Optional[Sequence[int]] = None
         self.documents: Optional[tuple[Sequence[int], Sequence[int]]] = None
+        self.document_items = 0
         self.allowed: Optional[View] = None
         self.bias: Optional[View] = None
         self.sink: Sequence[float] = ()
@@ -269,11 +275,17 @@ class Spec:
     def set_window(self, left: Optional[int], right: Optional[int]) -> None:
         self.window = (left, right)
 
+    def set_key_starts(self, starts: Sequence[int]) -> None:
+        self.key_starts = starts
+
     def set_key_lengths(self, lengths: Sequence[int]) -> None:
         self.key_lengths = lengths
 
-    def set_documents(self, q: Sequence[int], kv: Sequence[int]) -> None:
-        self.documents = (q, kv)
+    def set_query_lengths(self, lengths: Sequence[int]) -> None:
+        self.query_lengths = lengths
+
+    def set_documents(self, q: Sequence[int], kv: Sequence[int], items: int) -> None:
+        self.documents, self.document_items = (q, kv), items
 
     def set_allowed(self, view: View) -> None:
         self.allowed = view
@@ -282,7 +294,8 @@ class Spec:
         self.bias = view
 
     def kind(self) -> tuple[Any, ...]:
-        """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more than it does."""
+        """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more
+        than it does."""
         heads, one = self.scale_heads, self.scale_value
         factor = (min(heads) >= _LEAST, len(set(heads)) > 1) if heads else one is None or one >= _LEAST
         return (
@@ -328,10 +341,15 @@ class Spec:
             p.window_left = left
         if right is not None:
             p.window_right = right
+        if self.key_starts is not None:
+            p.key_starts = array(self.key_starts, c_int64)
         if self.key_lengths is not None:
             p.key_lengths = array(self.key_lengths, c_int64)
+        if self.query_lengths is not None:
+            p.query_lengths = array(self.query_lengths, c_int64)
         if self.documents is not None:
             p.document_q_starts, p.document_kv_starts = (array(starts, c_int64) for starts in self.documents)
+            p.document_items = self.document_items
         _put(p, CProblem.allowed, self.allowed)
         _put(p, CProblem.bias, self.bias)
         if len(self.alibi):
@@ -349,8 +367,8 @@ class Spec:
 
 # Calls ----------------------------------------------------------------------------------------------------------------
 class Place:
-    """Where a call runs: workspace of so many bytes, as an object that owns it and its address, a cudaStream_t, and the device's number,
-    with what makes it the current one."""
+    """Where a call runs: workspace of so many bytes, as an object that owns it and its address, a cudaStream_t, and the
+    device's number, with what makes it the current one."""
 
     def __init__(
         self,
@@ -487,8 +505,8 @@ def backward(
     per_head: Mapping[str, Optional[int]],
     place: Place,
 ) -> Callable[..., Any]:
-    """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of d_scale and
-    d_sink. Returns what reads the statistics of the gradients, at level "full"."""
+    """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of
+    d_scale and d_sink. Returns what reads the statistics of the gradients, at level "full"."""
     lib, problem = library(), spec.problem()
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
     assert q is not None and k is not None and v is not None

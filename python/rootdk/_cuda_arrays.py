@@ -1,7 +1,8 @@
-"""rootdk.attention for arrays on a GPU that are not torch's: cupy, jax, and whatever has __dlpack__ and can make new arrays.
+"""rootdk.attention for arrays on a GPU that are not torch's: cupy, jax, and whatever has __dlpack__ and can make new
+arrays.
 
-cupy has a current stream, and calls run there. Nobody can tell jax to wait for a stream, so after its arrays have been written the
-call waits for the device.
+cupy has a current stream, and calls run there. Nobody can tell jax to wait for a stream, so after its arrays have been
+written the call waits for the device.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def _view(name: str, array: Any, stream: int, device: int) -> _cuda.View:
         raise ValueError(f"{name}: {len(x.shape)} axes, but the 4 of [batch, heads, length, dim] are wanted")
     if x.dtype is None or x.dtype == "u8":
         raise ValueError(
-            f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 (or bool for masks) "
-            "is wanted"
+            f"{name}: dtype is {getattr(array, 'dtype', 'unknown')}, but float32, float16 or bfloat16 "
+            "(or bool for masks) is wanted"
         )
     return _cuda.View(x.address, x.dtype, x.shape, x.strides, owner=x)
 
@@ -96,7 +97,8 @@ class Maker:
         self.xp = namespace() if namespace is not None else importlib.import_module(type(like).__module__.split(".")[0])
         if not hasattr(self.xp, "empty"):
             raise TypeError(
-                f"q: {type(like).__name__}, but an array of a framework that makes others on a GPU (torch, cupy, jax) is wanted"
+                f"q: {type(like).__name__}, but an array of a framework that makes others on a GPU "
+                "(torch, cupy, jax) is wanted"
             )
         cupy = sys.modules.get("cupy")
         self.is_cupy = cupy is not None and isinstance(like, cupy.ndarray)

@@ -1,6 +1,6 @@
-"""The attention operator written out in plain torch operations, for what fused kernels cannot do: tangents, and derivatives
-of any order under torch.func. It means the same, argument by argument, and takes memory for scores [batch, heads, len_q,
-len_kv].
+"""The attention operator written out in plain torch operations, for what fused kernels cannot do: tangents, and
+derivatives of any order under torch.func. It means the same, argument by argument, and takes memory for scores [batch,
+heads, len_q, len_kv].
 
 What is hidden leaves no trace: numbers that are not finite are taken out before the products (0 · NaN would be NaN) and
 given back to the rows that see them, as NaN in all of the row.
@@ -19,8 +19,8 @@ from torch import Tensor
 from . import _core
 from ._attention import build
 from ._problem import StatsOptions
+from ._structure import Structure
 
-_UNBOUNDED = -1  # a side of a window, in the operator's arguments
 _STAND_INS = {
     torch.float32: np.float32,
     torch.float64: np.float64,
@@ -42,13 +42,7 @@ def decomposed(
     rule: str = "sqrt_dk",
     factor: Optional[float] = None,
     softcap: Optional[float] = None,
-    causal: bool = False,
-    diagonal: str = "bottom_right",
-    offset: int = 0,
-    window: Optional[Sequence[int]] = None,
-    key_lengths: Optional[Sequence[int]] = None,
-    q_starts: Optional[Sequence[int]] = None,
-    kv_starts: Optional[Sequence[int]] = None,
+    structure: Optional[Sequence[int]] = None,
     alibi: Optional[Sequence[float]] = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -56,15 +50,8 @@ def decomposed(
     seed_tensor: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """(output, lse) of the operator's arguments; nobody hears of statistics."""
-    documents = None if q_starts is None or kv_starts is None else (list(q_starts), list(kv_starts))
-    structure: dict[str, Any] = dict(
-        causal=causal,
-        diagonal=offset if diagonal == "at" else diagonal,
-        documents=documents,
-        window=None if window is None else tuple(None if side == _UNBOUNDED else side for side in window),
-        key_lengths=None if key_lengths is None else list(key_lengths),
-    )
-    _check(q, k, v, scale, mask, bias, sink, rule, factor, softcap, alibi, dropout, structure)
+    places = Structure.unpacked(structure)
+    _check(q, k, v, scale, mask, bias, sink, rule, factor, softcap, alibi, dropout, places)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     heads, len_q, len_kv, group = q.shape[1], q.shape[2], k.shape[2], q.shape[1] // max(k.shape[1], 1)
 
@@ -72,7 +59,7 @@ def decomposed(
         """As the engine reads them: in f32."""
         return values.float().to(device=q.device, dtype=wide).reshape(1, heads, 1, 1)
 
-    begin, end, position = _ranges(len_q, len_kv, q.device, **structure)
+    begin, end, position = _ranges(places, len_q, len_kv, q.device)
     j = torch.arange(len_kv, device=q.device)
     visible = ((j >= begin.unsqueeze(-1)) & (j < end.unsqueeze(-1))).unsqueeze(1)
     if bias is not None:
@@ -88,7 +75,7 @@ def decomposed(
     elif factor is not None:
         c = factor
     else:
-        c = _factors(rule, q.shape[3], len_q, len_kv, structure)
+        c = _factors(rule, q.shape[3], len_q, len_kv, places)
         c = torch.as_tensor(c, device=q.device, dtype=wide).unsqueeze(-1) if isinstance(c, np.ndarray) else c
     s = (q @ k.transpose(-1, -2)) * c
     nan = torch.full((), math.nan, dtype=wide, device=q.device)
@@ -140,48 +127,49 @@ def _softmax(s: Tensor, visible: Tensor, sink: Optional[Tensor]) -> tuple[Tensor
     return p, (shift + torch.log(total)).masked_fill(nothing, -math.inf).squeeze(-1)
 
 
-def _ranges(
-    len_q: int,
-    len_kv: int,
-    device: torch.device,
-    causal: bool,
-    diagonal: Any,
-    documents: Any,
-    window: Any,
-    key_lengths: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q] where all
-    items are alike."""
+def _ranges(places: Structure, len_q: int, len_kv: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q]
+    where all items are alike."""
 
     def numbers(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
+
+    def by_item(values: Optional[Sequence[int]]) -> Optional[Tensor]:
+        return None if values is None else numbers(values).unsqueeze(-1)
 
     query = torch.arange(len_q, device=device).unsqueeze(0)
     nothing = torch.zeros_like(query)
     first_q, next_q, begin, end = nothing, nothing + len_q, nothing, nothing + len_kv
     inside = nothing == 0
-    if documents is not None:
-        q_starts, kv_starts = numbers(documents[0]), numbers(documents[1])
-        after = torch.searchsorted(q_starts, query, right=True)
-        inside = (after > 0) & (after < len(documents[0]))
-        after = torch.where(inside, after, torch.ones_like(after)) if len(documents[0]) > 1 else torch.zeros_like(after)
+    if places.q_starts is not None and places.kv_starts is not None:
+        rows = max(places.items, 1)
+        q_starts, kv_starts = numbers(places.q_starts).view(rows, -1), numbers(places.kv_starts).view(rows, -1)
+        count, last = q_starts.shape[1], max(q_starts.shape[1] - 1, 0)
+        after = torch.searchsorted(q_starts, query.expand(rows, -1).contiguous(), right=True)
+        inside = (after > 0) & (after < count)
+        after = after.clamp(1, last) if last else torch.zeros_like(after)
         before = (after - 1).clamp(min=0)
-        first_q, next_q, begin, end = q_starts[before], q_starts[after], kv_starts[before], kv_starts[after]
-    lengths = numbers(key_lengths).unsqueeze(-1) if key_lengths else None
+        first_q, next_q = q_starts.gather(1, before), q_starts.gather(1, after)
+        begin, end = kv_starts.gather(1, before), kv_starts.gather(1, after)
+    starts, lengths, queries = (by_item(x) for x in (places.key_starts, places.key_lengths, places.query_lengths))
     step: Any = 0
-    if diagonal == "bottom_right":
+    if places.diagonal == "bottom_right":
         step = (end - begin) - (next_q - first_q)
-    elif diagonal == "last_key" and lengths is not None:
-        step = lengths - len_q
-    elif not isinstance(diagonal, str):
-        step = diagonal
+    elif places.diagonal == "last_key" and lengths is not None:
+        step = lengths - (len_q if queries is None else queries)
+    elif places.diagonal == "at":
+        step = places.offset
     position = begin + (query - first_q) + step
+    if starts is not None:
+        begin = torch.maximum(begin, starts)
     if lengths is not None:
         end = torch.minimum(end, lengths)
-    if causal:
+    if queries is not None:
+        inside = inside & (query < queries)
+    if places.causal:
         end = torch.minimum(end, position + 1)
-    if window is not None:
-        left, right = (_FAR if side is None else min(side, _FAR) for side in window)
+    if places.window is not None:
+        left, right = (_FAR if side is None else min(side, _FAR) for side in places.window)
         begin, end = torch.maximum(begin, position - left), torch.minimum(end, position + right + 1)
     return begin, torch.where(inside, end, nothing), position
 
@@ -200,10 +188,10 @@ def _check(
     softcap: Optional[float],
     alibi: Optional[Sequence[float]],
     dropout: float,
-    structure: dict[str, Any],
+    places: Structure,
 ) -> None:
-    """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are not
-    known here."""
+    """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are
+    not known here."""
     named = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
     tensors = {name: x for name, x in named.items() if x is not None}
     wanted = _NAMES.get(q.dtype, q.dtype)
@@ -239,38 +227,34 @@ def _check(
         sink=None if sink is None else [0.0] * heads,
         alibi=None if alibi is None else list(alibi),
         dropout=dropout,
-        **structure,
+        structure=places,
     )
     _core.explain_plan(spec, stand_in(q), stand_in(k), stand_in(v), False)
 
 
-def _factors(rule: str, dim: int, len_q: int, len_kv: int, structure: dict[str, Any]) -> Any:
+def _factors(rule: str, dim: int, len_q: int, len_kv: int, places: Structure) -> Any:
     """The rule's factor: a number, or [batch, 1, len_q] where it depends on how long a query's context is."""
     # All that a rule knows of a query is how many keys it sees, and where it stands.
     contexts = ((1, 0), (3, 0), (3, 1 << 20))
     here, alone = (
-        [_asked(rule, size, 1, keys, (("diagonal", place),)).item() for keys, place in contexts] for size in (dim, 1)
+        [_asked(rule, size, 1, keys, Structure(diagonal="at", offset=place)).item() for keys, place in contexts]
+        for size in (dim, 1)
     )
     if len(set(here)) == 1:
         return here[0]
     # The dim and the context are two factors: d_k products less for every score that is asked for.
     by_dim = next(a / b for a, b in zip(here, alone) if b != 0)
-    return by_dim * _asked(rule, 1, len_q, len_kv, tuple((name, _hashable(value)) for name, value in structure.items()))
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(_hashable(part) for part in value) if isinstance(value, (list, tuple)) else value
+    return by_dim * _asked(rule, 1, len_q, len_kv, places)
 
 
 @functools.lru_cache(64)
-def _asked(rule: str, dim: int, len_q: int, len_kv: int, structure: tuple[tuple[str, Any], ...]) -> Any:
+def _asked(rule: str, dim: int, len_q: int, len_kv: int, places: Structure) -> Any:
     """[batch, 1, len_q]: the largest score of each query where q·k is 1, which is the factor; 1 where it sees nothing.
     Memory for a number per query."""
-    arguments = dict(structure)
-    batch = len(arguments.get("key_lengths") or (0,))
+    batch = places.batch()
     one = np.zeros(dim)
     one[:1] = 1.0
-    spec = build(1, scale=rule, options=StatsOptions("basic", rows=["raw_max"]), **arguments)
+    spec = build(1, scale=rule, options=StatsOptions("basic", rows=["raw_max"]), structure=places)
     q, k = np.broadcast_to(one, (batch, 1, len_q, dim)), np.broadcast_to(one, (batch, 1, len_kv, dim))
     v = np.broadcast_to(np.zeros(1), (batch, 1, len_kv, 1))
     out, largest = np.empty((batch, 1, len_q, 1)), np.empty((batch, 1, len_q, 1))
@@ -284,8 +268,8 @@ _MULTIPLIERS, _WEYL, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85
 
 
 def _kept(p: Tensor, dropout: float, seed: int | Tensor) -> Tensor:
-    """What each probability is multiplied by, as the engine has it: four neighbouring keys share a call of Philox4x32-10
-    with counter (key / 4, query, head, batch)."""
+    """What each probability is multiplied by, as the engine has it: four neighbouring keys share a call of
+    Philox4x32-10 with counter (key / 4, query, head, batch)."""
     batch, heads, len_q, len_kv = p.shape
     rate = float(np.float32(dropout))
     threshold = min(int((1.0 - rate) * 2.0**32), _WORD)

@@ -13,15 +13,15 @@ from . import _core, _cuda
 from ._attention import seed_of
 from ._problem import StatsOptions, apply_options, row_names
 from ._stats import GradientStats, Rows, Stats
+from ._structure import Structure
 
 _NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
-_UNBOUNDED = -1  # a side of a window, in the operator's arguments
 
 
 # Who wants to know ----------------------------------------------------------------------------------------------------
 class Collector(Protocol):
-    """Receives what a call of the operator learned. An operator returns tensors only, so this is a way beside it: the call
-    carries the number under which its collector is listed."""
+    """Receives what a call of the operator learned. An operator returns tensors only, so this is a way beside it: the
+    call carries the number under which its collector is listed."""
 
     options: StatsOptions
 
@@ -57,13 +57,7 @@ def _spec(
     bias: Optional[Tensor],
     sink: Optional[Tensor],
     softcap: Optional[float],
-    causal: bool,
-    diagonal: str,
-    offset: int,
-    window: Optional[Sequence[int]],
-    key_lengths: Optional[Sequence[int]],
-    q_starts: Optional[Sequence[int]],
-    kv_starts: Optional[Sequence[int]],
+    structure: Optional[Sequence[int]],
     alibi: Optional[Sequence[float]],
     dropout: float,
     seed: int,
@@ -79,14 +73,7 @@ def _spec(
     else:
         spec.scale = rule
     spec.softcap = softcap
-    spec.causal = causal
-    spec.diagonal, spec.diagonal_offset = diagonal, offset
-    if window is not None:
-        spec.set_window(*(None if side == _UNBOUNDED else side for side in window))
-    if key_lengths is not None:
-        spec.set_key_lengths(list(key_lengths))
-    if q_starts is not None and kv_starts is not None:
-        spec.set_documents(list(q_starts), list(kv_starts))
+    Structure.unpacked(structure).into(spec)
     if mask is not None:
         spec.set_allowed(_view("mask", mask, q) if q.is_cuda else mask.detach())
     if bias is not None:
@@ -114,8 +101,8 @@ def _check_seed(seed: Tensor, q: Tensor) -> None:
 
 
 def seeds(q: Tensor, dropout: float, seed: Any = None) -> tuple[int, Optional[Tensor]]:
-    """The operator's `seed` and `seed_tensor`. A seed that nobody gave comes from torch's generator of q's device and stays there: nothing
-    waits, and every replay of a captured graph draws another."""
+    """The operator's `seed` and `seed_tensor`. A seed that nobody gave comes from torch's generator of q's device and
+    stays there: nothing waits, and every replay of a captured graph draws another."""
     if isinstance(seed, Tensor):
         _check_seed(seed, q)
         return 0, seed
@@ -162,8 +149,8 @@ class _Streams(threading.local):
 
 
 class Reader:
-    """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it; where the call
-    was captured, for all of the device, since a graph may be replayed anywhere."""
+    """Reads statistics of a call that has just been enqueued. It waits for that call, not for what comes after it;
+    where the call was captured, for all of the device, since a graph may be replayed anywhere."""
 
     _streams = _Streams()
 
@@ -190,8 +177,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _output(q: Tensor, v: Tensor) -> Tensor:
-    """[batch, heads, length, dim]; on the CPU in q's order of memory, as PyTorch's fused kernel gives it: models that came from
-    [batch, length, heads, dim] join heads by a view."""
+    """[batch, heads, length, dim]; on the CPU in q's order of memory, as PyTorch's fused kernel gives it: models that
+    came from [batch, length, heads, dim] join heads by a view."""
     batch, heads, len_q, _ = q.shape
     dim_v = v.shape[3] if v.ndim == 4 else 0
     if q.device.type == "cpu" and q.stride(1) < q.stride(2):
@@ -210,40 +197,14 @@ def attention_kernel(
     rule: str = "sqrt_dk",
     factor: Optional[float] = None,
     softcap: Optional[float] = None,
-    causal: bool = False,
-    diagonal: str = "bottom_right",
-    offset: int = 0,
-    window: Optional[Sequence[int]] = None,
-    key_lengths: Optional[Sequence[int]] = None,
-    q_starts: Optional[Sequence[int]] = None,
-    kv_starts: Optional[Sequence[int]] = None,
+    structure: Optional[Sequence[int]] = None,
     alibi: Optional[Sequence[float]] = None,
     dropout: float = 0.0,
     seed: int = 0,
     tag: int = 0,
     seed_tensor: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
-    spec = _spec(
-        q,
-        scale,
-        rule,
-        factor,
-        mask,
-        bias,
-        sink,
-        softcap,
-        causal,
-        diagonal,
-        offset,
-        window,
-        key_lengths,
-        q_starts,
-        kv_starts,
-        alibi,
-        dropout,
-        seed,
-        seed_tensor,
-    )
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, structure, alibi, dropout, seed, seed_tensor)
     collector = _collectors.get(tag)
     options = collector.options if collector is not None else None
     apply_options(spec, options)
@@ -318,40 +279,14 @@ def backward_kernel(
     rule: str,
     factor: Optional[float],
     softcap: Optional[float],
-    causal: bool,
-    diagonal: str,
-    offset: int,
-    window: Optional[Sequence[int]],
-    key_lengths: Optional[Sequence[int]],
-    q_starts: Optional[Sequence[int]],
-    kv_starts: Optional[Sequence[int]],
+    structure: Optional[Sequence[int]],
     alibi: Optional[Sequence[float]],
     dropout: float,
     seed: int,
     tag: int,
     seed_tensor: Optional[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    spec = _spec(
-        q,
-        scale,
-        rule,
-        factor,
-        mask,
-        bias,
-        sink,
-        softcap,
-        causal,
-        diagonal,
-        offset,
-        window,
-        key_lengths,
-        q_starts,
-        kv_starts,
-        alibi,
-        dropout,
-        seed,
-        seed_tensor,
-    )
+    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, structure, alibi, dropout, seed, seed_tensor)
     collector = _collectors.get(tag)
     if collector is not None and collector.options.level == "full":
         spec.stats = "full"
@@ -395,7 +330,8 @@ def backward_kernel(
 
 
 def _readable(d_out: Tensor) -> Tensor:
-    """A gradient as the fast kernels read it, where a copy makes it so: of a sum it comes with strides of 0, and nobody chose those."""
+    """A gradient as the fast kernels read it, where a copy makes it so: of a sum it comes with strides of 0, and nobody
+    chose those."""
     outer = zip(d_out.shape[:3], d_out.stride()[:3])
     fine = (
         d_out.stride(3) == 1

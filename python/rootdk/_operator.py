@@ -1,8 +1,8 @@
 """The operator torch.ops.rootdk.attention: its schema, its gradients, and what transforms make of it.
 
-Fused kernels (_kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on an
-input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any way; where
-torch.vmap maps it, the mapped axis becomes part of the batch.
+Fused kernels (_kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on
+an input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any
+way; where torch.vmap maps it, the mapped axis becomes part of the batch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ._kernels import (
     register,
     unregister,
 )
+from ._structure import Structure
 
 _SCHEMA = """(Tensor q, Tensor k, Tensor v, Tensor? scale=None, Tensor? mask=None, Tensor? bias=None, Tensor? sink=None,
-str rule="sqrt_dk", float? factor=None, float? softcap=None, bool causal=False, str diagonal="bottom_right",
-SymInt offset=0, SymInt[]? window=None, SymInt[]? key_lengths=None, SymInt[]? q_starts=None, SymInt[]? kv_starts=None,
+str rule="sqrt_dk", float? factor=None, float? softcap=None, SymInt[]? structure=None,
 float[]? alibi=None, float dropout=0., SymInt seed=0, SymInt tag=0, Tensor? seed_tensor=None) -> (Tensor, Tensor)"""
 _BACKWARD_SCHEMA = """(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor? scale,
-Tensor? mask, Tensor? bias, Tensor? sink, bool[] wanted, str rule, float? factor, float? softcap, bool causal, str diagonal,
-SymInt offset, SymInt[]? window, SymInt[]? key_lengths, SymInt[]? q_starts, SymInt[]? kv_starts, float[]? alibi,
-float dropout, SymInt seed, SymInt tag, Tensor? seed_tensor) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"""
+Tensor? mask, Tensor? bias, Tensor? sink, bool[] wanted, str rule, float? factor, float? softcap,
+SymInt[]? structure, float[]? alibi, float dropout, SymInt seed, SymInt tag,
+Tensor? seed_tensor) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"""
 _DEFAULTS: tuple[Any, ...] = attention_kernel.__defaults__ or ()
 # Where they stand in the schema, after q, k and v.
-_SCALE, _MASK, _BIAS, _SINK, _KEY_LENGTHS, _DROPOUT, _TAG, _SEED_TENSOR = 3, 4, 5, 6, 14, 18, 20, 21
+_SCALE, _MASK, _BIAS, _SINK, _STRUCTURE, _DROPOUT, _TAG, _SEED_TENSOR = 3, 4, 5, 6, 10, 12, 14, 15
 _DIFFERENTIATES = (_functorch.TransformType.Grad, _functorch.TransformType.Jvp)
 _ONCE = (
     "attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with "
@@ -53,8 +53,8 @@ def _all_arguments(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # Transforms -----------------------------------------------------------------------------------------------------------
 def transformed(*tensors: Any) -> bool:
-    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at the
-    numbers. Under torch.compile, which cannot trace the question, False."""
+    """Whether torch.func or torch.vmap is at work on one of these, or a tangent rides on it: then nobody can look at
+    the numbers. Under torch.compile, which cannot trace the question, False."""
     if torch.compiler.is_compiling():
         return False
     return any(_functorch.is_functorch_wrapped_tensor(x) or _has_tangent(x) for x in tensors if isinstance(x, Tensor))
@@ -154,8 +154,8 @@ _AUTOCAST = _keys("AutocastCPU", "AutocastCUDA")
 
 
 def under_autocast(*tensors: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
-    """As torch's autocast gives their arguments to its own attention: what is floating and not float64 in autocast's dtype. The first one's
-    device counts."""
+    """As torch's autocast gives their arguments to its own attention: what is floating and not float64 in autocast's
+    dtype. The first one's device counts."""
     kind = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return tensors
@@ -189,8 +189,8 @@ _BATCHED = _keys("FuncTorchBatched")
 
 
 def _mapped(rule: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
-    """A kernel for tensors with a mapped axis, from a rule for what is under them: it takes the size of that axis, where
-    each input has it (None: nowhere), and the inputs, and gives results that have it first."""
+    """A kernel for tensors with a mapped axis, from a rule for what is under them: it takes the size of that axis,
+    where each input has it (None: nowhere), and the inputs, and gives results that have it first."""
 
     def kernel(*inputs: Any) -> Any:
         top = _functorch.peek_interpreter_stack()
@@ -227,8 +227,7 @@ def _attention_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) -
             continue
         table = _in_front(inputs[place], axes[place], size)
         inputs[place] = table.expand(size, batch, *table.shape[2:]).flatten(0, 1)
-    if inputs[_KEY_LENGTHS] is not None:
-        inputs[_KEY_LENGTHS] = list(inputs[_KEY_LENGTHS]) * size
+    inputs[_STRUCTURE] = Structure.unpacked(inputs[_STRUCTURE]).repeated(size).packed()
     return tuple(x.unflatten(0, (size, batch)) for x in op(*inputs))
 
 
@@ -242,8 +241,8 @@ def _backward_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) ->
 
 # Registration ---------------------------------------------------------------------------------------------------------
 def _untraced(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Not for torch.compile to look into. What torch has for this imports its compiler, and that takes seconds: here only
-    if it is there."""
+    """Not for torch.compile to look into. What torch has for this imports its compiler, and that takes seconds: here
+    only if it is there."""
     hidden: list[Callable[..., Any]] = []
 
     @functools.wraps(kernel)

@@ -57,7 +57,9 @@ class Arguments(TypedDict, total=False):
     causal: bool
     diagonal: str | int
     window: Window
+    key_starts: Any
     key_lengths: Any
+    query_lengths: Any
     documents: Any
     mask: Any
     bias: Any
@@ -164,14 +166,41 @@ def _distance(side: Any) -> int:
     return number
 
 
-def documents_of(documents: Any) -> tuple[list[int], list[int]] | None:
-    """Starts of packed documents; a pair where queries and keys are packed differently."""
+Starts = Union["tuple[int, ...]", None]
+
+
+def documents_of(documents: Any) -> tuple[Starts, Starts, int]:
+    """Starts of packed documents of queries and of keys, and of how many batch items, row by row; 0 where all items
+    have the same."""
     if documents is None:
-        return None
+        return None, None, 0
     if isinstance(documents, tuple) and len(documents) == 2 and all(hasattr(part, "__len__") for part in documents):
-        return wholes("documents", documents[0]), wholes("documents", documents[1])
-    starts = wholes("documents", documents)
-    return starts, starts
+        (q, q_items), (kv, kv_items) = _starts(documents[0]), _starts(documents[1])
+        if q_items != kv_items:
+            raise ValueError(f"documents: of {_of_items(q_items)} for q and of {_of_items(kv_items)} for k")
+        if q_items and len(q) != len(kv):
+            raise ValueError(
+                f"documents: at most {len(q) // q_items - 1} an item for q and {len(kv) // q_items - 1} for k"
+            )
+        return q, kv, q_items
+    starts, items = _starts(documents)
+    return starts, starts, items
+
+
+def _of_items(items: int) -> str:
+    return f"{items} items" if items else "the whole batch"
+
+
+def _starts(documents: Any) -> tuple[tuple[int, ...], int]:
+    """One list for all, or one for each item: those that have fewer documents end with empty ones."""
+    rows = listed("documents", documents, "whole numbers")
+    if not any(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) for row in rows):
+        return tuple(wholes("documents", rows)), 0
+    each = [wholes("documents", row) for row in rows]
+    longest = max(map(len, each))
+    if not all(each):
+        raise ValueError("documents: an item has none, but [0] is wanted for one without documents")
+    return tuple(start for row in each for start in (*row, *row[-1:] * (longest - len(row)))), len(each)
 
 
 def diagonal_of(diagonal: str | int) -> tuple[str, int]:
@@ -201,7 +230,7 @@ _ELSEWHERE = {
     "attn_bias": ("xFormers'", "bias"),
     "p": ("xFormers'", "dropout"),
     "logits_soft_cap": ("FlashInfer's", "softcap"),
-    "key_padding_mask": ("PyTorch's", "key_lengths, or mask (bool, True is visible)"),
+    "key_padding_mask": ("PyTorch's", "key_starts and key_lengths, or mask (bool, True is visible)"),
 }
 
 

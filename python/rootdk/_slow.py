@@ -17,7 +17,8 @@ _lock = threading.Lock()
 
 
 class SlowKernelWarning(RuntimeWarning):
-    """A GPU computes a problem without tensor cores, since no fast kernel takes it. The message says which pass, why, and what to change.
+    """A GPU computes a problem without tensor cores, since no fast kernel takes it. The message says which pass, why,
+    and what to change.
 
     ROOTDK_SLOW=error in the environment raises it, ROOTDK_SLOW=ignore is silent; both can change at any time.
     """

@@ -74,7 +74,8 @@ _ON_REQUEST = {
 
 
 class _Learned(Generic[Core]):
-    """Holds statistics, or what will read them: those of a GPU are read when somebody first asks, since that waits for the device."""
+    """Holds statistics, or what will read them: those of a GPU are read when somebody first asks, since that waits for
+    the device."""
 
     def __init__(self, core: Core | Callable[[], Core]):
         self._source = core
@@ -92,7 +93,8 @@ class _Learned(Generic[Core]):
 
 
 class Stats(_Learned[CoreStats]):
-    """Statistics of one call, or of several that were merged. Every number is an array [batch, heads]; `stats.names` lists them.
+    """Statistics of one call, or of several that were merged. Every number is an array [batch, heads]; `stats.names`
+    lists them.
 
     Averages leave out rows with fewer than two visible keys and rows that are not finite; both are counted.
     """
@@ -162,7 +164,8 @@ class Stats(_Learned[CoreStats]):
 
     @property
     def rows(self) -> Rows:
-        """Statistics of every row, if `StatsOptions(rows=…)` asked for them. (How many rows there were is `row_count`.)"""
+        """Statistics of every row, if `StatsOptions(rows=…)` asked for them. (How many rows there were is
+        `row_count`.)"""
         if self._rows is None:
             raise _not_asked_for("rows")
         return self._rows
@@ -227,8 +230,8 @@ class Stats(_Learned[CoreStats]):
         return Stats(self._core.over_batch())
 
     def with_causes(self, dim: int, sigma_q: Any, sigma_k: Any, key_mean_norm: Any, scale: Any) -> Stats:
-        """The same with what the scores came from, each one number for every head or for all: where somebody else computed them, or
-        scaled q before. One batch item."""
+        """The same with what the scores came from, each one number for every head or for all: where somebody else
+        computed them, or scaled q before. One batch item."""
         causes = np.stack(
             [
                 np.broadcast_to(np.asarray(x, dtype=np.float64), (self.heads,))
@@ -300,7 +303,9 @@ class Stats(_Learned[CoreStats]):
 
 
 def _not_asked_for(name: str) -> NotAskedFor:
-    return NotAskedFor(f"{name}: not asked for; {_ON_REQUEST[name]}")
+    error = NotAskedFor(f"{name}: not asked for; {_ON_REQUEST[name]}")
+    error.name = name  # where Python fills it in, it also adds whose it is, and then suggests "_rows"
+    return error
 
 
 def _stats_again(text: str, rows: Rows | None, key_mass: Any) -> Stats:

@@ -72,8 +72,8 @@ class GaussianSoftmax:
 
 
 def gaussian_softmax(sigma: float, keys: float, dim_qk: int | None = None) -> GaussianSoftmax:
-    """What softmax makes of n Gaussian scores of spread sigma. With dim_qk, rows have the spread of their own ‖q‖, as real ones
-    do."""
+    """What softmax makes of n Gaussian scores of spread sigma. With dim_qk, rows have the spread of their own ‖q‖, as
+    real ones do."""
     return GaussianSoftmax(
         **_theory.gaussian_softmax(
             real("sigma", sigma), real("keys", keys), None if dim_qk is None else whole("dim_qk", dim_qk)
@@ -173,7 +173,8 @@ def head(
 ) -> HeadTheory:
     """From the weights of a head, each [dim_qk, width], to the variance of its scores for isotropic inputs.
 
-    scale is what the model multiplies q·k with, 1/√dim_qk if not given; rotary has radians per position, one for each pair.
+    scale is what the model multiplies q·k with, 1/√dim_qk if not given; rotary has radians per position, one for each
+    pair.
     """
     w_q, w_k = _matrix("w_q", w_q), _matrix("w_k", w_k)
     dim = w_q.shape[0]

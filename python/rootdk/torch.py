@@ -1,4 +1,5 @@
-"""Attention for torch tensors: an operator with gradients for everything that can be learned, and PyTorch's own signature.
+"""Attention for torch tensors: an operator with gradients for everything that can be learned, and PyTorch's own
+signature.
 
 `torch.ops.rootdk.attention` is the operator; `rootdk.attention` and `scaled_dot_product_attention` call it.
 """
@@ -14,32 +15,18 @@ from torch import Tensor
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
-from ._kernels import _UNBOUNDED, _spec, _wide
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
+from ._kernels import _spec, _wide
 from ._kernels import _view as _view
 from ._kernels import register as register
 from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
-from ._problem import (
-    Arguments,
-    Level,
-    QkNorm,
-    StatsOptions,
-    Window,
-    apply_options,
-    diagonal_of,
-    documents_of,
-    flag,
-    options_of,
-    real,
-    refuse_names,
-    wholes,
-    window_of,
-)
+from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, apply_options, options_of, real, refuse_names
 from ._stats import GradientStats, Stats
+from ._structure import Structure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,7 +112,9 @@ def attention(
     causal: bool = False,
     diagonal: str | int = "bottom_right",
     window: Window = None,
+    key_starts: Any = None,
     key_lengths: Any = None,
+    query_lengths: Any = None,
     documents: Any = None,
     mask: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
@@ -139,11 +128,11 @@ def attention(
     return_lse: bool = False,
     **unknown: Any,
 ) -> Any:
-    """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where they are
-    tensors.
+    """`rootdk.attention` for torch tensors. Gradients reach q, k, v, and scale, bias, sink and QK-norm's gains where
+    they are tensors.
 
-    Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there, with
-    one element. Under torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With
+    Without a seed, dropout draws one from torch's generator of q's device; a seed may also be an int64 tensor there,
+    with one element. Under torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With
     return_lse the logsumexp [batch, heads, len_q] comes second; it has gradients, too (z-loss).
     """
     if unknown:
@@ -175,8 +164,15 @@ def attention(
     if sink is not None:
         sinks = sink if isinstance(sink, Tensor) else torch.as_tensor(sink, dtype=torch.float32)
         sinks = sinks.expand(heads) if sinks.ndim == 0 else sinks
-    starts, sides = documents_of(documents), window_of(window)
-    kind, offset = diagonal_of(diagonal)
+    structure = Structure.of(
+        causal,
+        diagonal,
+        window,
+        _constant("key_starts", key_starts),
+        _constant("key_lengths", key_lengths),
+        _constant("query_lengths", query_lengths),
+        documents,
+    )
     dropout = real("dropout", _constant("dropout", dropout))
     number, seed_tensor = seeds(q, dropout, seed)
     slopes = None
@@ -197,13 +193,7 @@ def attention(
             rule,
             factor,
             None if softcap is None else real("softcap", _constant("softcap", softcap)),
-            flag("causal", causal),
-            kind,
-            offset,
-            None if sides is None else [_UNBOUNDED if side is None else side for side in sides],
-            None if key_lengths is None else wholes("key_lengths", _constant("key_lengths", key_lengths)),
-            None if starts is None else starts[0],
-            None if starts is None else starts[1],
+            structure.packed(),
             slopes,
             dropout,
             number,
@@ -271,8 +261,8 @@ def scaled_dot_product_attention(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested tensors, float64 on a
-    GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
+    """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested
+    tensors, float64 on a GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
@@ -315,29 +305,19 @@ def computed(
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
     seed, seed_tensor = seeds(query, dropout_p)
     out: Tensor
+    structure = Structure(causal=is_causal, diagonal="top_left")
     out, _ = torch.ops.rootdk.attention(
         q,
         k,
         v,
-        None,
-        mask,
-        bias,
-        None,
-        "sqrt_dk",
-        scale,
-        None,
-        is_causal,
-        "top_left",
-        0,
-        None,
-        None,
-        None,
-        None,
-        None,
-        dropout_p,
-        seed,
-        tag,
-        seed_tensor,
+        mask=mask,
+        bias=bias,
+        factor=scale,
+        structure=structure.packed(),
+        dropout=dropout_p,
+        seed=seed,
+        tag=tag,
+        seed_tensor=seed_tensor,
     )
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
@@ -369,13 +349,7 @@ def is_fast(
         bias,
         None,
         None,
-        is_causal,
-        "top_left",
-        0,
-        None,
-        None,
-        None,
-        None,
+        Structure(causal=is_causal, diagonal="top_left").packed(),
         None,
         0.0,
         0,
@@ -432,8 +406,8 @@ def _why_not(
     scale: Optional[float],
     enable_gqa: bool,
 ) -> Optional[str]:
-    """None if this is ours to compute; "" if PyTorch will refuse it or it is PyTorch's business; else what the user should
-    know."""
+    """None if this is ours to compute; "" if PyTorch will refuse it or it is PyTorch's business; else what the user
+    should know."""
     tensors = [x for x in (query, key, value, attn_mask) if x is not None]
     if not all(isinstance(x, Tensor) for x in tensors):
         return ""

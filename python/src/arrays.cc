@@ -1,3 +1,4 @@
+// Arrays of Python, by DLPack, as tensor views, and aligned memory for new ones.
 #include "arrays.h"
 
 #include <fmt/format.h>

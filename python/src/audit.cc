@@ -27,6 +27,8 @@ struct AuditCall {
   audit::Hints hints;
   audit::Options options;
   std::optional<std::filesystem::path> against;
+
+  AuditCall() { options.stop = signals_are_pending; }
 };
 
 void set_norm(AuditCall& call, const std::string& name) {
@@ -57,10 +59,9 @@ void set_embeddings(AuditCall& call, const Embeddings& embeddings) {
   call.options.run = std::move(input);
 }
 
-audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, audit::Options options) {
+audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, const audit::Options& options) {
   const auto file = checkpoint::Checkpoint::open(path);
   const audit::Model model = audit::recognise(file, call.hints);
-  options.stop = [] { return signals_are_pending(); };
   audit::Audit found = audit::audit(file, model, options);
   if (!found.complete) raise_pending();
   return found;
@@ -75,10 +76,11 @@ nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
     audit::Audit found = audited(path, call, call.options);
     std::optional<std::vector<audit::HeadDrift>> drift;
     if (call.against) {
-      audit::Options options = call.options;
-      options.inputs.clear();
-      options.run.reset();
+      audit::Options options;
+      options.contexts = call.options.contexts;
+      options.judge_at = call.options.judge_at;
       options.spectra = false;
+      options.stop = call.options.stop;
       drift = audit::drift(audited(*call.against, call, options), found);
     }
     const auto* moved = drift ? &*drift : nullptr;

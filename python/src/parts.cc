@@ -1,3 +1,4 @@
+// How large a part may be, and the slices of problem, inputs, outputs and gradients that belong to it.
 #include "parts.h"
 
 #include <algorithm>
@@ -70,7 +71,16 @@ Problem part(const Problem& problem, const Shape& shape, const Part& p) {
   out.scale.head_values = slice(problem.scale.head_values, q.first, q.count);
   out.scale.head_gains = slice(problem.scale.head_gains, q.first, q.count);
   out.scale.head_offsets = slice(problem.scale.head_offsets, q.first, q.count);
+  out.mask.key_starts = slice(problem.mask.key_starts, p.batch, p.batches);
   out.mask.key_lengths = slice(problem.mask.key_lengths, p.batch, p.batches);
+  out.mask.query_lengths = slice(problem.mask.query_lengths, p.batch, p.batches);
+  if (out.mask.documents && out.mask.documents->items > 0) {
+    Documents& documents = *out.mask.documents;
+    const auto count = static_cast<std::int64_t>(documents.q_starts.size()) / documents.items;
+    documents.items = p.batches;
+    documents.q_starts = slice(documents.q_starts, p.batch * count, p.batches * count);
+    documents.kv_starts = slice(documents.kv_starts, p.batch * count, p.batches * count);
+  }
   out.mask.allowed = slice(problem.mask.allowed, p, q.first, q.count);
   out.mask.bias = slice(problem.mask.bias, p, q.first, q.count);
   out.mask.alibi_slopes = slice(problem.mask.alibi_slopes, q.first, q.count);

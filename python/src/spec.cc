@@ -1,3 +1,4 @@
+// The Problem that a Spec stands for, and its fields as properties of a Python class.
 #include "spec.h"
 
 #include <nanobind/stl/optional.h>
@@ -40,8 +41,10 @@ Problem Spec::problem() const {
   p.mask.causal = causal;
   p.mask.diagonal = diagonal_of(diagonal, diagonal_offset);
   p.mask.window = window;
-  if (has_key_lengths) p.mask.key_lengths = key_lengths;
-  if (has_documents) p.mask.documents = Documents{q_starts, kv_starts};
+  if (key_starts) p.mask.key_starts = *key_starts;
+  if (key_lengths) p.mask.key_lengths = *key_lengths;
+  if (query_lengths) p.mask.query_lengths = *query_lengths;
+  if (has_documents) p.mask.documents = Documents{q_starts, kv_starts, document_items};
   p.mask.allowed = view_of(allowed);
   p.mask.bias = view_of(bias);
   p.mask.alibi_slopes = alibi;
@@ -80,16 +83,16 @@ void bind_spec(nb::module_& m) {
             s.window = Window{left.value_or(Window::kUnbounded), right.value_or(Window::kUnbounded)};
           },
           nb::arg("left").none(), nb::arg("right").none())
-      .def("set_key_lengths",
-           [](Spec& s, std::vector<std::int64_t> lengths) {
-             s.key_lengths = std::move(lengths);
-             s.has_key_lengths = true;
-           })
+      .def("set_key_starts", [](Spec& s, std::vector<std::int64_t> starts) { s.key_starts = std::move(starts); })
+      .def("set_key_lengths", [](Spec& s, std::vector<std::int64_t> lengths) { s.key_lengths = std::move(lengths); })
+      .def("set_query_lengths",
+           [](Spec& s, std::vector<std::int64_t> lengths) { s.query_lengths = std::move(lengths); })
       .def("set_documents",
-           [](Spec& s, std::vector<std::int64_t> q, std::vector<std::int64_t> kv) {
+           [](Spec& s, std::vector<std::int64_t> q, std::vector<std::int64_t> kv, std::int64_t items) {
              s.q_starts = std::move(q);
              s.kv_starts = std::move(kv);
              s.has_documents = true;
+             s.document_items = items;
            })
       .def("set_allowed", [](Spec& s, nb::handle array) { s.allowed = optional_input("mask", array); })
       .def(

@@ -21,8 +21,10 @@ struct Spec {
   std::string diagonal = "bottom_right";
   std::int64_t diagonal_offset = 0;  ///< for "at"
   std::optional<Window> window;
-  std::vector<std::int64_t> key_lengths, q_starts, kv_starts;
-  bool has_key_lengths = false, has_documents = false;
+  std::optional<std::vector<std::int64_t>> key_starts, key_lengths, query_lengths;
+  std::vector<std::int64_t> q_starts, kv_starts;
+  bool has_documents = false;
+  std::int64_t document_items = 0;
   std::vector<float> sink, alibi;
   float dropout = 0;
   std::uint64_t seed = 0;

@@ -1,5 +1,4 @@
 // Some layers at a time: read, project, meet. Then what softmax makes of it, for all heads at once.
-#include <omp.h>
 
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
@@ -13,12 +12,13 @@
 
 #include "audit/embeddings.h"
 #include "audit/measure.h"
+#include "audit/memory.h"
 #include "audit/prediction.h"
 #include "audit/run_input.h"
 #include "audit/weights.h"
 #include "base/memory_errors.h"
+#include "base/parallel.h"
 #include "base/refuse.h"
-#include "cpu/parallel.h"
 #include "rootdk/audit/findings.h"
 #include "rootdk/theory/gaussian_softmax.h"
 
@@ -33,6 +33,7 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 constexpr double kF16Largest = 65504, kBf16Roundoff = 0x1p-9;
 
 std::vector<std::int64_t> contexts_for(const Model& model, const Options& options) {
+  constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;
   std::vector<std::int64_t> out = options.contexts;
   if (out.empty()) {
     std::int64_t own = 2;
@@ -42,7 +43,12 @@ std::vector<std::int64_t> contexts_for(const Model& model, const Options& option
     out.push_back(own);
   }
   for (const std::int64_t n : out)
-    if (n < 2 || n > (std::int64_t{1} << 40)) refuse("contexts: {}, but numbers from 2 to 2^40 are wanted", n);
+    if (n < 2 || n > kMostKeys) refuse("contexts: {}, but numbers from 2 to 2^40 are wanted", n);
+  if (const auto at = options.judge_at) {
+    if (*at < 2) refuse("at: {}, but at least 2 is wanted", *at);
+    if (*at > kMostKeys) refuse("at: {}, but at most 2^40 is wanted", *at);
+    out.push_back(*at);
+  }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
@@ -84,8 +90,8 @@ double capped(double sigma, const std::optional<double>& cap) {
 struct Draft {
   Head* head = nullptr;
   const Attention* attention = nullptr;
-  theory::HeadTheory
-      theory;        // of the surest inputs, with the variance that is reported in place of that over the context
+  // Of the surest inputs, with the variance that is reported in place of that over the context
+  theory::HeadTheory theory;
   double sigma = 0;  // that softmax sees: after the soft-cap; measured where it was
   std::vector<RowSpread> rows = {};
   const HeadStats* ran = nullptr;  // what its scores did in a run
@@ -281,7 +287,7 @@ void for_each_head(std::span<const std::unique_ptr<Open>> layers, std::int64_t A
   std::vector<std::pair<Open*, std::int64_t>> all;
   for (const auto& open : layers)
     for (std::int64_t h = 0; h < open->layer.attention.*heads; ++h) all.emplace_back(open.get(), h);
-  cpu::parallel_tasks(static_cast<std::int64_t>(all.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
+  base::parallel_tasks(static_cast<std::int64_t>(all.size()), base::free_threads(), [&](std::int64_t i, int) {
     const auto& [open, h] = all[static_cast<std::size_t>(i)];
     task(*open, h);
   });
@@ -296,35 +302,12 @@ void audit_layers(const checkpoint::Checkpoint& checkpoint, const Sources& sourc
     drafts += layer.attention.heads_q;
   }
   std::vector<std::unique_ptr<Open>> open(layers.size());
-  cpu::parallel_tasks(static_cast<std::int64_t>(open.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
+  base::parallel_tasks(static_cast<std::int64_t>(open.size()), base::free_threads(), [&](std::int64_t i, int) {
     const auto at = static_cast<std::size_t>(i);
     open[at] = std::make_unique<Open>(checkpoint, sources, options, layers[at], firsts[at]);
   });
   for_each_head(open, &Attention::heads_kv, [](Open& o, std::int64_t h) { prepare_keys(o, h); });
   for_each_head(open, &Attention::heads_q, [&](Open& o, std::int64_t h) { audit_head(options, o, h); });
-}
-
-// How much of a model is looked at in one go: bounds how long a wish to stop waits. In memory are only the heads that
-// threads are at, and projections that are stored transposed, which are read whole: a layer that has such is looked at
-// alone.
-constexpr std::int64_t kBytesTogether = 256 << 20;
-
-std::int64_t bytes_of(const Attention& a) {
-  std::int64_t values = 0;
-  for (const auto& [parts, heads] : {std::pair(&a.q, a.heads_q), std::pair(&a.k, a.heads_kv)})
-    for (const Part& part : *parts) {
-      if (part.transposed) return kBytesTogether;
-      values += heads * part.rows * part.width;
-    }
-  return values * static_cast<std::int64_t>(sizeof(float));
-}
-
-// Where the layers end that are looked at together with layer `begin`.
-std::size_t end_of_group(const std::vector<Attention>& layers, std::size_t begin) {
-  std::int64_t bytes = bytes_of(layers[begin]);
-  std::size_t end = begin + 1;
-  while (end < layers.size() && (bytes += bytes_of(layers[end])) <= kBytesTogether) ++end;
-  return end;
 }
 
 // How many keys a row of this layer sees in such a context.
@@ -388,7 +371,10 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
     double least = std::numeric_limits<double>::infinity(), most = 0;
   };
   std::map<double, Range> wanted;  // by number of keys
-  const bool own = options.contexts.empty();
+  // A number that was asked for is taken as it is; others end at a layer's own context.
+  const auto keys_at = [&](const Attention& a, std::int64_t context) {
+    return keys_in(a, context, options.contexts.empty() && options.judge_at != context);
+  };
   for (Draft& draft : drafts) {
     if (draft.head->finite()) draft.head->overflows = overflows(*draft.head);
     if (!draft.head->finite()) continue;
@@ -400,14 +386,13 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
         range.most = std::max(range.most, draft.sigma * row.factor);
       }
     };
-    for (const std::int64_t n : audit.contexts) want(keys_in(*draft.attention, n, own));
-    want(keys_in(*draft.attention, audit.judged_at, own));
+    for (const std::int64_t n : audit.contexts) want(keys_at(*draft.attention, n));
     if (draft.ran != nullptr) want(draft.head->measured->keys);
   }
   std::map<double, PredictionTable> tables;
   for (const auto& [keys, range] : wanted) tables.emplace(keys, PredictionTable(keys, range.least, range.most));
 
-  cpu::parallel_tasks(static_cast<std::int64_t>(drafts.size()), omp_get_max_threads(), [&](std::int64_t i, int) {
+  base::parallel_tasks(static_cast<std::int64_t>(drafts.size()), base::free_threads(), [&](std::int64_t i, int) {
     const Draft& draft = drafts[static_cast<std::size_t>(i)];
     Head& head = *draft.head;
     const DType dtype = dtype_of(checkpoint, *draft.attention);
@@ -423,7 +408,7 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
       return;
     }
     for (const std::int64_t n : audit.contexts) {
-      const double keys = keys_in(*draft.attention, n, own);
+      const double keys = keys_at(*draft.attention, n);
       const Prediction p = tables.at(keys).at(draft.sigma, draft.rows);
       head.contexts.push_back({n, keys, draft.sigma / theory::critical_sigma(keys), p.entropy, 1 / p.sum_p2, p.p_max,
                                judged(keys, p.entropy).verdict});
@@ -433,20 +418,26 @@ void predict(const checkpoint::Checkpoint& checkpoint, const Options& options, A
       head.judgement = judgement_of_run(draft, entropy, dtype, options.thresholds);
       return;
     }
-    const double keys = keys_in(*draft.attention, audit.judged_at, own);
+    const double keys = keys_at(*draft.attention, audit.judged_at);
     head.judgement = judged(keys, tables.at(keys).at(draft.sigma, draft.rows).entropy);
   });
 }
 
-// Of the time that an audit with a run takes.
-constexpr double kShareOfWeights = 0.1;
+// Of the time that an audit takes: a layer's heads take about as long as to run it on 64 tokens.
+double share_of_weights(const Options& options) {
+  constexpr double kTokens = 64;
+  return options.run ? kTokens / (kTokens + static_cast<double>(options.run->sequences * options.run->length)) : 1;
+}
 
 // Heads that have NaN or Inf among their own numbers keep what is known of them: that.
 void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& options, Audit& audit,
                  std::vector<Draft>& drafts) {
   RunOptions run_options;
   if (options.progress)
-    run_options.progress = [&](double done) { options.progress(kShareOfWeights + (1 - kShareOfWeights) * done); };
+    run_options.progress = [&](double done, std::string_view what) {
+      const double before = share_of_weights(options);
+      options.progress(before + (1 - before) * done, what);
+    };
   run_options.stop = options.stop;
   audit.ran = run(checkpoint, audit.model, *options.run, run_options);
   audit.complete = audit.ran->complete;
@@ -466,7 +457,6 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     out.model = model;
     out.contexts = contexts_for(model, options);
     out.judged_at = options.judge_at.value_or(out.contexts.back());
-    if (out.judged_at < 2) refuse("at: {}, but at least 2 is wanted", out.judged_at);
     if (!(options.clip_threshold > 0))
       refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
     if (options.run) {
@@ -475,7 +465,9 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     }
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
+    want_memory(memory_of(checkpoint, model, options, inputs.get()));
 
+    if (options.progress) options.progress(0, "embeddings");
     const Embeddings embeddings(checkpoint, model);
     const Sources sources = {inputs.get(), &embeddings};
 
@@ -486,23 +478,29 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     }
     std::vector<Draft> drafts(heads);  // they point into the layers
     std::size_t done = 0, drafted = 0;
+    const auto report = [&](std::size_t first, std::size_t end) {
+      if (!options.progress) return;
+      const double share = static_cast<double>(first) / static_cast<double>(out.layers.size());
+      const std::string which =
+          end - first == 1 ? fmt::format("layer {}", end) : fmt::format("layers {} to {}", first + 1, end);
+      options.progress(share_of_weights(options) * share, fmt::format("{} of {}", which, out.layers.size()));
+    };
     while (done < out.layers.size()) {
       if (options.stop && options.stop()) {
         out.complete = false;
         break;
       }
       const std::size_t end = end_of_group(model.layers, done);
+      report(done, end);
       audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done),
                    drafts.data() + drafted);
       for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
-      if (options.progress)
-        options.progress((options.run ? kShareOfWeights : 1) * static_cast<double>(done) /
-                         static_cast<double>(out.layers.size()));
     }
     out.layers.resize(done);
     drafts.resize(drafted);
     if (options.run && out.complete) measure_run(checkpoint, options, out, drafts);
     predict(checkpoint, options, out, drafts);
+    if (options.progress && out.complete) options.progress(1, "");
     return out;
   });
 }

@@ -1,3 +1,4 @@
+// γ per head, then gains or weights multiplied in copies of their tensors, then the file written anew.
 #include "rootdk/audit/clip.h"
 
 #include <fmt/format.h>
@@ -6,10 +7,12 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "audit/json.h"
+#include "base/free_memory.h"
 #include "base/memory_errors.h"
 #include "base/refuse.h"
 #include "rootdk/checkpoint/safetensors.h"
@@ -114,6 +117,20 @@ void clip_weights(Changes& changes, const Checkpoint& file, const Attention& a, 
   }
 }
 
+// Copies of the tensors that may change.
+std::int64_t bytes_of_changes(const Checkpoint& file,
+                              const std::map<const Attention*, std::vector<ClippedHead>>& by_layer) {
+  std::set<std::string> tensors;
+  for (const auto& [a, heads] : by_layer) {
+    if (a->q_norm.kind != theory::Norm::Kind::kNone) continue;  // gains are small
+    for (const Part& part : a->q) tensors.insert(part.weight);
+    if (keys_are_its_own(*a)) tensors.insert(a->k.front().weight);
+  }
+  double bytes = 0;
+  for (const std::string& tensor : tensors) bytes += static_cast<double>(file.at(tensor).bytes);
+  return base::saturated(bytes);
+}
+
 const Attention& layer_of(const Model& model, const Observed& o) {
   for (const Attention& a : model.layers)
     if (a.kind == o.kind && a.layer == o.layer) {
@@ -155,20 +172,21 @@ Clipped clip_checkpoint(const Checkpoint& file, const Model& model, std::span<co
     for (const Observed& o : observed) {
       const Attention& a = layer_of(model, o);
       if (!std::isfinite(o.largest_raw))
-        refuse("max scores: {} for head {} of layer {}", o.largest_raw, o.head, o.layer);
+        refuse("max scores: head {} of layer {} has {}, but a finite number is wanted", o.head, o.layer, o.largest_raw);
       std::vector<ClippedHead>& heads = by_layer[&a];
       if (std::any_of(heads.begin(), heads.end(), [&](const ClippedHead& h) { return h.observed.head == o.head; }))
         refuse("max scores: head {} of layer {} comes twice", o.head, o.layer);
       heads.push_back({o, o.largest_raw > clip.threshold ? clip.threshold / o.largest_raw : 1, 1, 1});
     }
+    for (auto& [a, heads] : by_layer) std::erase_if(heads, [](const ClippedHead& h) { return h.gamma == 1; });
+    std::erase_if(by_layer, [](const auto& layer) { return layer.second.empty(); });
+    want_memory({bytes_of_changes(file, by_layer), 1, {}, {}});
     Clipped result;
     Changes changes(file);
     for (const Attention& a : model.layers) {
       const auto found = by_layer.find(&a);
       if (found == by_layer.end()) continue;
       std::vector<ClippedHead>& heads = found->second;
-      std::erase_if(heads, [](const ClippedHead& h) { return h.gamma == 1; });
-      if (heads.empty()) continue;
       if (a.q_norm.kind != theory::Norm::Kind::kNone) clip_gains(changes, a, heads);
       else clip_weights(changes, file, a, heads);
       result.heads.insert(result.heads.end(), heads.begin(), heads.end());
@@ -181,10 +199,17 @@ Clipped clip_checkpoint(const Checkpoint& file, const Model& model, std::span<co
 
 std::vector<Observed> observed_in(const Audit& audit) {
   std::vector<Observed> out;
+  std::vector<std::string> not_finite;
   for (const Layer& layer : audit.layers)
-    for (const Head& head : layer.heads)
+    for (const Head& head : layer.heads) {
+      if (head.not_finite > 0 || (head.measured && !std::isfinite(head.measured->largest_raw)))
+        not_finite.push_back(fmt::format("head {} of layer {}", head.head, layer.attention.layer));
       if (head.measured)
         out.push_back({layer.attention.kind, layer.attention.layer, head.head, head.measured->largest_raw});
+    }
+  if (!not_finite.empty())
+    refuse("QK-clip: {}{} not finite, and no factor mends that; an audit without QK-clip says more", not_finite.front(),
+           not_finite.size() == 1 ? " is" : fmt::format(" and {} more are", not_finite.size() - 1));
   if (out.empty()) refuse("max scores: none were observed; the audit had no inputs");
   return out;
 }

@@ -1,3 +1,4 @@
+// Heads of two audits paired by layer and number, those whose σ moved most first.
 #include "rootdk/audit/drift.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// A sample of the vocabulary's rows, summed and normalised as the model does before its first layer.
 #include "audit/embeddings.h"
 
 #include <algorithm>
@@ -12,6 +13,9 @@ namespace {
 // For queries, and again for keys. What they tell is off by a few percent of itself then, and by more for what
 // embeddings are not.
 constexpr std::int64_t kSample = 512;
+
+// Every so many tokens of the vocabulary are looked at.
+std::int64_t step_in(std::int64_t vocabulary) { return vocabulary <= 2 * kSample ? 1 : vocabulary / kSample; }
 
 // y = (normalised x)·gain + bias, in place.
 void apply_norm(std::span<float> x, theory::Norm::Kind kind, const std::vector<double>* gain, double gain_offset,
@@ -74,7 +78,7 @@ bool is_finite(std::span<const float> x) {
 }
 
 // Tokens that are all zero (padding) or not finite say nothing of inputs.
-std::optional<Tokens> sampled(Reader& reader, const Embedding& embedding, std::int64_t first, std::int64_t step) {
+std::optional<Tokens> sample(Reader& reader, const Embedding& embedding, std::int64_t first, std::int64_t step) {
   Tokens out((embedding.vocabulary - first + step - 1) / step, embedding.width);
   std::int64_t kept = 0;
   for (std::int64_t token = first; token < embedding.vocabulary; token += step) {
@@ -90,14 +94,19 @@ std::optional<Tokens> sampled(Reader& reader, const Embedding& embedding, std::i
 
 }  // namespace
 
+std::int64_t Embeddings::sampled(const Model& model) {
+  const std::int64_t step = step_in(model.embedding.vocabulary);
+  return model.embedding.known() ? (model.embedding.vocabulary + step - 1) / step : 0;
+}
+
 Embeddings::Embeddings(const checkpoint::Checkpoint& checkpoint, const Model& model) : own_norm_(model.embedding.norm) {
   const Embedding& embedding = model.embedding;
   if (!embedding.known()) return;
   Reader reader(checkpoint, model);
-  const bool all = embedding.vocabulary <= 2 * kSample;
-  const std::int64_t step = all ? 1 : embedding.vocabulary / kSample;
-  std::optional<Tokens> queries = sampled(reader, embedding, 0, step);
-  std::optional<Tokens> keys = all ? queries : sampled(reader, embedding, step / 2, step);
+  const std::int64_t step = step_in(embedding.vocabulary);
+  const bool all = step == 1;
+  std::optional<Tokens> queries = sample(reader, embedding, 0, step);
+  std::optional<Tokens> keys = all ? queries : sample(reader, embedding, step / 2, step);
   if (!queries || !keys) return;
   plain_ = EmbeddedInputs{std::move(*queries), std::move(*keys)};
   normed_ = plain_;

@@ -25,6 +25,9 @@ class Embeddings {
   /// Reads a fixed sample of the vocabulary, each token at a position of its own where positions are learned.
   Embeddings(const checkpoint::Checkpoint& checkpoint, const Model& model);
 
+  /// Of how many tokens that sample is, for queries and for keys each.
+  static std::int64_t sampled(const Model& model);
+
   /// As they would enter the layer's projections, its norm applied. None where the model has no embeddings, or where
   /// queries or keys come from elsewhere (cross-attention, latents, images).
   std::optional<EmbeddedInputs> of(const LayerWeights& weights, const Attention& attention) const;

@@ -1,3 +1,4 @@
+// The table of fields that a family may have, and the JSON that fills them, checked field by field.
 #include "audit/family.h"
 
 #include <cmath>

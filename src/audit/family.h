@@ -53,9 +53,9 @@ struct Pattern {
   std::string scale = "sqrt_dk";  // a rule of Scale::parse, unless one of these is there:
   Number scale_divisor_square;    // 1/√ of it
   Number scale_factor;            // it
-  std::map<std::int64_t, double>
-      scale_divisor_square_by_layers;  // by the number of layers, where only that tells two models apart
-  std::string scale_by_layer;          // a switch: divided by layer + 1, too
+  // By the number of layers, where only that tells two models apart
+  std::map<std::int64_t, double> scale_divisor_square_by_layers;
+  std::string scale_by_layer;  // a switch: divided by layer + 1, too
 
   Number window, full_every;  // every n-th layer sees all keys; 0: none does
   std::string window_switch;  // a setting that must not be false

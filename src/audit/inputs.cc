@@ -1,3 +1,4 @@
+// One .npy for each layer in a folder, or one array for all; held against the model's widths, read when asked for.
 #include "audit/inputs.h"
 
 #include <fmt/format.h>
@@ -5,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "audit/json.h"
 #include "base/refuse.h"
@@ -51,7 +53,7 @@ Inputs::Inputs(const std::filesystem::path& path, const Model& model) : path_(pa
   std::error_code error;
   is_directory_ = std::filesystem::is_directory(path, error);
   if (is_directory_) {
-    if (std::none_of(model.layers.begin(), model.layers.end(), [&](const Attention& a) { return of(a).has_value(); }))
+    if (std::none_of(model.layers.begin(), model.layers.end(), [&](const Attention& a) { return tokens_of(a) > 0; }))
       refuse("inputs: {} has no {}.npy, nor those of other layers", in_quotes(path.string()),
              model.layers.front().layer);
     return;
@@ -68,7 +70,7 @@ Inputs::Inputs(const std::filesystem::path& path, const Model& model) : path_(pa
            layers);
 }
 
-std::optional<Tokens> Inputs::of(const Attention& a) const {
+std::optional<Inputs::Place> Inputs::find(const Attention& a) const {
   if (a.kind == "cross" || a.k.size() != 1 || a.q.size() != 1 || a.q[0].norm.gain != a.k[0].norm.gain) return {};
   const std::int64_t width = a.q[0].width;
   if (!is_directory_) {
@@ -77,20 +79,30 @@ std::optional<Tokens> Inputs::of(const Attention& a) const {
     const bool by_layer = array.shape.size() == 3;
     const std::int64_t tokens = array.shape[by_layer ? 1 : 0];
     check(*file_, tokens, array.width(), width);
-    return read(*file_, by_layer ? a.layer * tokens : 0, tokens);
+    return Place{*file_, by_layer ? a.layer * tokens : 0, tokens};
   }
   std::vector<std::string> names = {fmt::format("{}.{}.npy", a.kind, a.layer)};
   if (a.kind == kind_) names.push_back(fmt::format("{}.npy", a.layer));
   for (const std::string& name : names) {
     std::error_code error;
     if (!std::filesystem::exists(path_ / name, error)) continue;
-    const Checkpoint file = Checkpoint::open(path_ / name);
+    Checkpoint file = Checkpoint::open(path_ / name);
     const TensorInfo& array = array_in(file);
     const std::int64_t tokens = array.rows();  // of several sequences: one behind the other
     check(file, tokens, array.width(), width);
-    return read(file, 0, tokens);
+    return Place{std::move(file), 0, tokens};
   }
   return {};
+}
+
+std::int64_t Inputs::tokens_of(const Attention& a) const {
+  const std::optional<Place> place = find(a);
+  return place ? place->count : 0;
+}
+
+std::optional<Tokens> Inputs::of(const Attention& a) const {
+  const std::optional<Place> place = find(a);
+  return place ? std::optional(read(place->file, place->first, place->count)) : std::nullopt;
 }
 
 }  // namespace rootdk::audit

@@ -37,7 +37,17 @@ class Inputs {
   /// Of this layer; none where nothing was recorded, or where keys come from elsewhere (cross-attention, latents).
   std::optional<Tokens> of(const Attention& attention) const;
 
+  /// How many those will be; 0: none.
+  std::int64_t tokens_of(const Attention& attention) const;
+
  private:
+  /// Rows of an array that belong to a layer.
+  struct Place {
+    checkpoint::Checkpoint file;
+    std::int64_t first = 0, count = 0;
+  };
+  std::optional<Place> find(const Attention& attention) const;
+
   std::filesystem::path path_;
   bool is_directory_ = false;
   std::string kind_;  // that a single file, or files without a kind in their name, belong to

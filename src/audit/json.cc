@@ -1,3 +1,4 @@
+// nlohmann's parser with a bound on depth and no key twice, and values shortened for messages.
 #include "audit/json.h"
 
 #include <fmt/format.h>

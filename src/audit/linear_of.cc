@@ -1,11 +1,10 @@
+// Rows of tensors read on all threads into nn::Linear, transposed or sliced as the family says; norms likewise.
 #include "audit/linear_of.h"
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstddef>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 #include "rootdk/qk_norm.h"
 
 namespace rootdk::audit {
@@ -27,7 +26,7 @@ void read_rows(const Checkpoint& checkpoint, const TensorInfo& tensor, std::int6
   const std::int64_t width = tensor.width();
   const std::int64_t chunk =
       tensor.compressed ? rows : std::clamp<std::int64_t>(kValuesTogether / std::max<std::int64_t>(width, 1), 1, rows);
-  cpu::parallel_tasks((rows + chunk - 1) / chunk, omp_get_max_threads(), [&](std::int64_t task, int) {
+  base::parallel_tasks((rows + chunk - 1) / chunk, base::free_threads(), [&](std::int64_t task, int) {
     const std::int64_t begin = task * chunk, count = std::min(chunk, rows - begin);
     checkpoint.read_f32(tensor.name, first + begin, count,
                         out.subspan(at_index(begin * width), at_index(count * width)));
@@ -48,7 +47,7 @@ nn::Linear linear_of(const Checkpoint& checkpoint, const Part& part, std::int64_
   const TensorInfo& tensor = checkpoint.at(part.weight);
   if (part.transposed) {
     const std::vector<float> all = rows_of(checkpoint, part.weight, part.width);
-    cpu::parallel_tasks(out.out, omp_get_max_threads(), [&](std::int64_t row, int) {
+    base::parallel_tasks(out.out, base::free_threads(), [&](std::int64_t row, int) {
       const std::int64_t column = part.row_of(row / part.rows) + row % part.rows;
       for (std::int64_t i = 0; i < part.width; ++i)
         out.weight[at_index(row * part.width + i)] = all[at_index(i * tensor.width() + column)];
@@ -89,7 +88,7 @@ void ReadNorm::apply(const Tensor& x) const {
   if (bias_.empty()) return;
   auto* const data = static_cast<float*>(x.data);
   const std::int64_t heads = x.shape[1], length = x.shape[2];
-  cpu::parallel_tasks(x.shape[0] * heads, omp_get_max_threads(), [&](std::int64_t task, int) {
+  base::parallel_tasks(x.shape[0] * heads, base::free_threads(), [&](std::int64_t task, int) {
     float* const rows = data + task / heads * x.strides[0] + task % heads * x.strides[1];
     for (std::int64_t t = 0; t < length; ++t)
       for (std::int64_t i = 0; i < x.shape[3]; ++i) rows[t * x.strides[2] + i * x.strides[3]] += bias_[at_index(i)];

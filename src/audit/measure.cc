@@ -1,3 +1,4 @@
+// Tokens times a head's rows, QK-norm and rotary included, then moments by a Gram matrix and scores by the engine.
 #include "audit/measure.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// "{layer}" filled in, then each tensor looked up and held against the shape that settings promise.
 #include "audit/named_tensors.h"
 
 #include <fmt/format.h>

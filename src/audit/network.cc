@@ -1,3 +1,4 @@
+// Blocks, norms, MLPs and embeddings of a family looked up in a checkpoint; what cannot be run is refused by name.
 #include "audit/network.h"
 
 #include <fmt/format.h>

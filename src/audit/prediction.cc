@@ -1,11 +1,10 @@
+// A lattice over ln σ filled by quadrature, read by polynomials, and averaged over how ‖q‖ spreads.
 #include "audit/prediction.h"
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 #include "rootdk/theory/gaussian_softmax.h"
 
 namespace rootdk::audit {
@@ -14,7 +13,7 @@ namespace {
 
 // Between nodes, a polynomial through eight of them. H, ln Σp² and ln p_max are smooth over ln σ, though they turn
 // quickly where the head begins to freeze: a step of 0.2 keeps them within 1e-3 of the quadrature
-// (tests/audit_heads_test.cc).
+// (tests/audit/heads_test.cc).
 constexpr double kTableStep = 0.2;
 constexpr std::int64_t kTablePoints = 8;
 // Beyond, nothing changes that anybody could see: all keys get the same, or one takes all.
@@ -52,7 +51,7 @@ PredictionTable::PredictionTable(double keys, double least, double most) : keys_
   first_ = static_cast<std::int64_t>(std::floor(std::log(low) / kTableStep)) - kTablePoints / 2 + 1;
   const auto last = static_cast<std::int64_t>(std::floor(std::log(high) / kTableStep)) + kTablePoints / 2;
   nodes_.resize(static_cast<std::size_t>(last - first_ + 1));
-  cpu::parallel_tasks(last - first_ + 1, omp_get_max_threads(), [&](std::int64_t i, int) {
+  base::parallel_tasks(last - first_ + 1, base::free_threads(), [&](std::int64_t i, int) {
     nodes_[static_cast<std::size_t>(i)] = node_at(std::exp(static_cast<double>(first_ + i) * kTableStep), keys_);
   });
 }

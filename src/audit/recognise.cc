@@ -15,6 +15,7 @@
 #include "audit/settings.h"
 #include "audit/suspects.h"
 #include "base/memory_errors.h"
+#include "base/nearest.h"
 #include "base/refuse.h"
 #include "rootdk/scale.h"
 
@@ -81,8 +82,7 @@ NormPlace Recogniser::input_norm(const Pattern& p, std::int64_t layer, std::int6
   return norm_at(name(pattern, layer), kind, p.gain_offset, width);
 }
 
-// Heads
-// -----------------------------------------------------------------------------------------------------------------
+// Heads --------------------------------------------------------------------------------------------------------------
 
 std::int64_t Recogniser::count_layers(const Pattern& p) const {
   const std::string& pattern = !p.kv_latent.empty() ? p.kv_latent : p.qkv.empty() ? p.k : p.qkv;
@@ -209,8 +209,7 @@ void Recogniser::set_latent(const Pattern& p, std::int64_t layer, Attention& a) 
           latent_norm(p.kv_latent_norm, latent)}};
 }
 
-// How q and k meet
-// ------------------------------------------------------------------------------------------------------
+// How q and k meet ---------------------------------------------------------------------------------------------------
 
 void Recogniser::set_qk_norm(const Pattern& p, std::int64_t layer, Attention& a) const {
   const auto place = [&](const std::string& pattern) -> NormPlace {
@@ -396,8 +395,7 @@ Network Recogniser::network_of(const Model& model) const {
   return audit::network_of(*this, settings_, family_, hints_.norm, model);
 }
 
-// Which family
-// ----------------------------------------------------------------------------------------------------------
+// Which family -------------------------------------------------------------------------------------------------------
 
 struct Match {
   const Family* family = nullptr;
@@ -464,7 +462,8 @@ class Choice {
         if (!prefix) refuse("family {}: the checkpoint has no {}{}", family.name, example(family), suspects_in(file_));
         return {&family, *prefix};
       }
-    refuse("family: {} is not known; known are {}", in_quotes(hints_.family), fmt::join(families(), ", "));
+    refuse("family: {} is not known; known are {}{}", in_quotes(hints_.family), fmt::join(families(), ", "),
+           base::did_you_mean(hints_.family, families()));
   }
 
   const Checkpoint& file_;

@@ -1,3 +1,4 @@
+// Frequencies base^(−2i/d), and what linear, Llama 3, YaRN and LongRoPE scaling make of them.
 #include "audit/rope.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // Embeds, then block by block: norm, projections, the engine, MLP.
 #include "rootdk/audit/run.h"
 
-#include <omp.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,10 @@
 #include "audit/linear_of.h"
 #include "audit/run_input.h"
 #include "audit/turn.h"
+#include "base/free_memory.h"
 #include "base/memory_errors.h"
-#include "cpu/parallel.h"
+#include "base/parallel.h"
+#include "engine/call_bytes.h"
 #include "rootdk/attention.h"
 
 namespace rootdk::audit {
@@ -27,10 +29,12 @@ constexpr std::int64_t kMlpRows = 512;
 constexpr std::int64_t kHeadsTogether = 4096;
 constexpr std::int64_t kValuesOfTask = 1 << 14;
 
+std::int64_t sequences_together(const Attention& a) { return std::max<std::int64_t>(1, kHeadsTogether / a.heads_q); }
+
 // call(first, last) for pieces of 0 … count − 1, on all threads.
 template <class Call>
 void in_pieces(std::int64_t count, const Call& call) {
-  cpu::parallel_tasks((count + kValuesOfTask - 1) / kValuesOfTask, omp_get_max_threads(), [&](std::int64_t task, int) {
+  base::parallel_tasks((count + kValuesOfTask - 1) / kValuesOfTask, base::free_threads(), [&](std::int64_t task, int) {
     call(static_cast<std::size_t>(task * kValuesOfTask),
          static_cast<std::size_t>(std::min(count, (task + 1) * kValuesOfTask)));
   });
@@ -75,21 +79,24 @@ class Runner {
     x_ = input_.embeddings.empty() ? embedded() : input_.embeddings;
     branch_.resize(x_.size());
     for (std::size_t layer = 0; layer < model_.layers.size(); ++layer) {
+      report(static_cast<double>(layer), layer);
       if (!run_layer(layer, out.layers)) {
         out.complete = false;
         return out;
       }
-      report(static_cast<double>(layer + 1));
     }
     norm(network_.final_norm).apply(x_, width_);
+    if (options_.progress) options_.progress(1, "");
     out.last_hidden_state = std::move(x_);
     return out;
   }
 
  private:
   bool stopped() const { return options_.stop && options_.stop(); }
-  void report(double layers) const {
-    if (options_.progress) options_.progress(layers / static_cast<double>(model_.layers.size()));
+  void report(double done, std::size_t layer) const {
+    if (!options_.progress) return;
+    const std::size_t all = model_.layers.size();
+    options_.progress(done / static_cast<double>(all), fmt::format("running, layer {} of {}", layer + 1, all));
   }
   ReadNorm norm(const NormPlace& place) const { return {file_, place, network_.epsilon}; }
 
@@ -97,7 +104,7 @@ class Runner {
   std::vector<std::int64_t> position_rows() const;
   bool run_layer(std::size_t layer, std::vector<std::vector<HeadStats>>& stats);
   std::vector<HeadStats> attend(const Attention& a, const Block& block, std::span<const float> x);
-  bool apply_mlp(const Block& block, std::span<const float> x, double done);
+  bool apply_mlp(const Block& block, std::span<const float> x, std::size_t layer);
   // x ← sum_norm(x + out_norm(branch))
   void take_branch(const NormPlace& out_norm, const NormPlace& sum_norm) {
     norm(out_norm).apply(branch_, width_);
@@ -141,7 +148,7 @@ std::vector<float> Runner::embedded() const {
   const std::vector<float> type = e.token_types.empty() ? std::vector<float>() : rows_of(file_, e.token_types, 1);
   const std::vector<std::int64_t> places = position_rows();
   const auto factor = static_cast<float>(e.factor);
-  cpu::parallel_tasks(tokens_, omp_get_max_threads(), [&](std::int64_t i, int) {
+  base::parallel_tasks(tokens_, base::free_threads(), [&](std::int64_t i, int) {
     const std::span<float> row =
         std::span(out).subspan(static_cast<std::size_t>(i * width_), static_cast<std::size_t>(width_));
     const std::int64_t id = input_.ids[static_cast<std::size_t>(i)];
@@ -189,7 +196,7 @@ std::vector<HeadStats> Runner::attend(const Attention& a, const Block& block, st
 
   std::vector<float> o(static_cast<std::size_t>(tokens_ * a.heads_q * dim_v));
   const Problem problem = problem_of(model_, a);
-  const std::int64_t together = std::max<std::int64_t>(1, kHeadsTogether / a.heads_q);
+  const std::int64_t together = sequences_together(a);
   Stats stats;
   for (std::int64_t first = 0; first < input_.sequences; first += together) {
     const auto some = [&](std::vector<float>& rows, std::int64_t heads, std::int64_t each) {
@@ -206,14 +213,14 @@ std::vector<HeadStats> Runner::attend(const Attention& a, const Block& block, st
   return std::move(stats.per_head);
 }
 
-bool Runner::apply_mlp(const Block& block, std::span<const float> x, double done) {
+bool Runner::apply_mlp(const Block& block, std::span<const float> x, std::size_t layer) {
   const bool gated = block.gate.known();
   const nn::Linear gate = gated ? linear_of(file_, block.gate) : nn::Linear(), up = linear_of(file_, block.up),
                    down = linear_of(file_, block.down);
   std::vector<float> hidden, gates;
   for (std::int64_t first = 0; first < tokens_; first += kMlpRows) {
     if (stopped()) return false;
-    report(done + 0.5 * static_cast<double>(first) / static_cast<double>(tokens_));
+    report(static_cast<double>(layer) + 0.5 + 0.5 * static_cast<double>(first) / static_cast<double>(tokens_), layer);
     const std::int64_t rows = std::min(kMlpRows, tokens_ - first);
     const auto begin = static_cast<std::size_t>(first * width_), count = static_cast<std::size_t>(rows * width_);
     hidden.resize(static_cast<std::size_t>(rows * up.out));
@@ -246,7 +253,7 @@ bool Runner::run_layer(std::size_t layer, std::vector<std::vector<HeadStats>>& s
     normed = x_;
   }
   norm(block.mlp_norm).apply(normed, width_);
-  if (!apply_mlp(block, normed, static_cast<double>(layer) + 0.5)) return false;
+  if (!apply_mlp(block, normed, layer)) return false;
   take_branch(block.mlp_out_norm, block.mlp_sum_norm);
   stats.push_back(std::move(heads));
   return true;
@@ -261,7 +268,7 @@ std::int64_t bytes_to_run(const Model& model, const RunInput& input) {
   const auto values = [](std::int64_t rows, std::int64_t columns) {
     return static_cast<double>(rows) * static_cast<double>(columns);
   };
-  double most = 0;
+  double most = 0, kept = 0;
   const double width = static_cast<double>(model.layers.front().q.front().width);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const Attention& a = model.layers[i];
@@ -272,20 +279,27 @@ std::int64_t bytes_to_run(const Model& model, const RunInput& input) {
     const std::int64_t out = a.heads_q * block.v.rows;
     const double weight = values(std::max({rows_q, rows_k, rows_v, out}), a.q.front().width);
     const double rows = static_cast<double>(rows_q + rows_k + rows_v + out);
-    most = std::max(most, copies * weight + tokens * rows);
+    const std::int64_t together = std::min(input.sequences, sequences_together(a));
+    const Shape call = {together,     a.heads_q, a.heads_kv,   input.length,
+                        input.length, a.dim_qk,  block.v.rows, DType::kF32};
+    const double beside = std::max(copies * weight, engine::bytes_of_call(problem_of(model, a), call) / sizeof(float));
+    most = std::max(most, beside + tokens * rows);
+    kept += static_cast<double>(a.heads_q) * engine::bytes_of_head_stats(StatsLevel::kFull);
     const double mlp = (block.gate.known() ? 3 : 2) * values(block.up.in, block.up.out) +
                        (copies - 1) * values(block.up.in, block.up.out);
     most =
         std::max(most, mlp + 2 * std::min(tokens, static_cast<double>(kMlpRows)) * static_cast<double>(block.up.out));
   }
   most += 3 * tokens * width;  // the stream, its normed copy, the branch
-  return static_cast<std::int64_t>(std::min(most * sizeof(float), 0x1p62));
+  return base::saturated(most * sizeof(float) + kept);
 }
 
 Run run(const checkpoint::Checkpoint& checkpoint, const Model& model, const RunInput& input,
         const RunOptions& options) {
   return base::with_memory_errors([&] {
     check_run(checkpoint, model, input);
+    want_memory({bytes_to_run(model, input), base::free_threads(), name_of_input(input),
+                 fmt::format("{} sequences of {}", input.sequences, input.length)});
     return Runner(checkpoint, model, input, options).run();
   });
 }

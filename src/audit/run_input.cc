@@ -9,6 +9,7 @@
 #include <span>
 
 #include "audit/json.h"
+#include "base/free_memory.h"
 #include "base/memory_errors.h"
 #include "base/philox.h"
 #include "base/refuse.h"
@@ -97,14 +98,21 @@ RunInput read_embeddings(const std::filesystem::path& path) {
     out.width = array.shape.back();
     check_count("embeddings", out.sequences, out.length);
     if (out.width < 1) refuse("embeddings: {} has rows of no numbers", in_quotes(path.string()));
+    const double values =
+        static_cast<double>(out.sequences) * static_cast<double>(out.length) * static_cast<double>(out.width);
+    const double arrays = 4;  // these, and the three that any run has of this size
+    want_memory({base::saturated(arrays * sizeof(float) * values), 1, "embeddings",
+                 fmt::format("[{}]", fmt::join(array.shape, ", "))});
     out.embeddings = file.read_f32(array.name);
     return out;
   });
 }
 
+const char* name_of_input(const RunInput& input) { return input.embeddings.empty() ? "tokens" : "embeddings"; }
+
 void check_run(const Checkpoint& checkpoint, const Model& model, const RunInput& input) {
   const bool ids = input.embeddings.empty();
-  const char* const name = ids ? "tokens" : "embeddings";
+  const char* const name = name_of_input(input);
   if (!model.network) refuse("{}: {} cannot be run: {}", name, in_quotes(model.name), model.why_not_run);
   check_count(name, input.sequences, input.length);
   const std::int64_t tokens = input.sequences * input.length, width = model.layers.front().q.front().width;

@@ -1,8 +1,9 @@
+// Three sources turned into JSON and searched by dotted paths; a setting may be a list with a value for each layer.
 #include "audit/settings.h"
 
-#include <charconv>
 #include <cmath>
 
+#include "base/read_number.h"
 #include "base/refuse.h"
 
 namespace rootdk::audit {
@@ -31,11 +32,8 @@ Json json_of(const MetadataValue& value) {
 
 // rootdk's own training writes numbers as text.
 Json number_or_text(const std::string& text) {
-  std::int64_t whole = 0;
-  double number = 0;
-  const char *begin = text.data(), *end = begin + text.size();
-  if (const auto r = std::from_chars(begin, end, whole); r.ec == std::errc{} && r.ptr == end) return whole;
-  if (const auto r = std::from_chars(begin, end, number); r.ec == std::errc{} && r.ptr == end) return number;
+  if (const auto whole = base::read_number<std::int64_t>(text)) return *whole;
+  if (const auto number = base::read_number<double>(text)) return *number;
   return text;
 }
 

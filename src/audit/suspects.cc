@@ -1,3 +1,4 @@
+// Two-dimensional tensors whose names sound like queries or keys, one line for all layers together.
 #include "audit/suspects.h"
 
 #include <fmt/format.h>

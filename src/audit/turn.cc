@@ -1,12 +1,11 @@
+// Pairs of components turned by position × frequency, neighbours or halves, with angles in double.
 #include "audit/turn.h"
-
-#include <omp.h>
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 
 namespace rootdk::audit {
 
@@ -17,7 +16,7 @@ void turn(const theory::Rotation& rotation, double magnitude, const Tensor& x) {
   const bool halves = rotation.pairing == theory::Rotation::Pairing::kHalfSplit;
   const std::int64_t step = (halves ? 1 : 2) * x.strides[3], partner = (halves ? pairs : 1) * x.strides[3];
   auto* const data = static_cast<float*>(x.data);
-  cpu::parallel_tasks(length, omp_in_parallel() != 0 ? 1 : omp_get_max_threads(), [&](std::int64_t t, int) {
+  base::parallel_tasks(length, base::free_threads(), [&](std::int64_t t, int) {
     std::vector<double> cosines, sines;
     for (const double frequency : rotation.frequencies) {
       const double angle = static_cast<double>(t) * frequency;

@@ -1,12 +1,13 @@
+// A head's rows with gain, bias and LayerNorm's mean folded in, and the moments of what they project to.
 #include "audit/weights.h"
 
 #include <Eigen/Eigenvalues>
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "audit/gram.h"
+#include "base/bits.h"
 
 namespace rootdk::audit {
 
@@ -18,7 +19,7 @@ std::int64_t count_not_finite(const std::vector<float>& values) {
   constexpr std::uint32_t kExponent =
       0x7f800000;  // all of it set; compared as an integer, since then it is vectors that are compared
   std::int32_t bad = 0;
-  for (const float x : values) bad += (std::bit_cast<std::uint32_t>(x) & kExponent) == kExponent;
+  for (const float x : values) bad += (base::bit_cast<std::uint32_t>(x) & kExponent) == kExponent;
   return bad;
 }
 std::int64_t count_not_finite(const std::vector<double>& values) {
@@ -69,7 +70,8 @@ theory::Projected joined(const theory::Projected& a, const theory::Projected& b)
   out.mean = one_behind_the_other(a.mean, b.mean);
   out.offset = one_behind_the_other(a.offset, b.offset);
   // ‖(W_a x, W_b y)‖ ≤ max(σ₁(W_a), σ₁(W_b))·‖(x, y)‖.
-  if (a.input_bound && b.input_bound) out.input_bound = std::hypot(*a.input_bound, *b.input_bound);
+  if (a.input_bound && b.input_bound)
+    out.input_bound = std::sqrt(*a.input_bound * *a.input_bound + *b.input_bound * *b.input_bound);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/bits.h"
 #include "rootdk/stats.h"
 
 namespace rootdk::base {
@@ -15,7 +16,7 @@ inline constexpr std::int32_t kFirstGapBits = (127 + GapHistogram::kLowest) * Ga
 
 /// Negative distances (a score rounded in another order) count as 0.
 inline std::int32_t gap_bin(float gap) {
-  const std::int32_t bits = std::bit_cast<std::int32_t>(gap) >> kGapShift;
+  const std::int32_t bits = base::bit_cast<std::int32_t>(gap) >> kGapShift;
   return std::clamp(bits - kFirstGapBits, 0, GapHistogram::kBins - 1);
 }
 

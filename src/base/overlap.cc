@@ -1,3 +1,4 @@
+// Extents first; where those meet, both tensors as sorted runs of bytes.
 #include "base/overlap.h"
 
 #include <algorithm>
@@ -10,12 +11,14 @@ namespace rootdk::base {
 namespace {
 
 struct Bytes {
-  std::intptr_t begin, end;
+  std::int64_t begin, end;
 };
+
+std::int64_t address(const void* data) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data)); }
 
 Bytes extent(const ConstTensor& t) {
   const auto size = size_of(t.dtype);
-  Bytes bytes{reinterpret_cast<std::intptr_t>(t.data), reinterpret_cast<std::intptr_t>(t.data) + size};
+  Bytes bytes{address(t.data), address(t.data) + size};
   for (std::size_t axis = 0; axis < 4; ++axis) {
     const std::int64_t reach = (t.shape[axis] - 1) * t.strides[axis] * size;
     (reach < 0 ? bytes.begin : bytes.end) += reach;
@@ -38,7 +41,7 @@ std::vector<Bytes> sorted_runs(ConstTensor t) {
       for (std::int64_t k = 0; k < t.shape[2]; ++k)
         for (std::int64_t l = 0; l < inner; ++l) {
           const std::int64_t offset = i * t.strides[0] + j * t.strides[1] + k * t.strides[2] + l * t.strides[3];
-          const std::intptr_t begin = reinterpret_cast<std::intptr_t>(t.data) + offset * size;
+          const std::int64_t begin = address(t.data) + offset * size;
           runs.push_back({begin, begin + run});
         }
   std::sort(runs.begin(), runs.end(), [](const Bytes& a, const Bytes& b) { return a.begin < b.begin; });

@@ -1,3 +1,4 @@
+// Rows added up by blocks of queries, blocks in order: moments, softmax's means, histograms, counts.
 #include "base/row_record.h"
 
 #include <algorithm>
@@ -185,6 +186,7 @@ HeadStats reduce_rows(std::span<const RowRecord> rows, std::span<const FullRecor
   HeadReducer whole;
   std::map<std::int64_t, HeadReducer> buckets;
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].visible < 0) continue;
     const auto query = static_cast<std::int64_t>(i);
     const FullRecord* record = !full.empty() && is_sampled(options, query) ? &full[i] : nullptr;
     whole.observe(options.first_query + query, rows[i], record);

@@ -11,7 +11,7 @@ namespace rootdk::base {
 
 struct RowRecord {
   double raw_max, score_max, p_max, lse;
-  std::int32_t visible;  ///< keys, saturating
+  std::int32_t visible;  ///< keys, saturating; −1: the row is padding, which no statistic counts
   bool finite;           ///< output and lse
 };
 

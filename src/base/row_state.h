@@ -1,5 +1,6 @@
-// The state of one query row after some of its keys: a monoid. Tiles, threads, key splits and ranks all combine through
-// merge(), so every statistic that lives here is fused, exact and distributed without being written again.
+// The state of one query row after some of its keys: online softmax (Milakov and Gimelshein 2018) as a monoid. Tiles,
+// threads, key splits and ranks all combine through merge(), so every statistic that lives here is fused, exact and
+// distributed without being written again.
 #pragma once
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Statistics multiplied by a weight, which makes an exponential average the same as merging.
 #include "rootdk/running_stats.h"
 
 #include <cstddef>

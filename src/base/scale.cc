@@ -1,3 +1,4 @@
+// Factors of each rule, how they change with context length, their gradients, and their words.
 #include "rootdk/scale.h"
 
 #include <fmt/format.h>
@@ -44,12 +45,12 @@ double rule_factor(const Scale& scale, std::int64_t head, std::int64_t dim_qk) {
 std::string describe_rule(const Scale& scale) {
   switch (scale.rule) {
     case Scale::Rule::kNone: return "1 (none)";
-    case Scale::Rule::kInvSqrtDk: return "1/sqrt(d_k)";
+    case Scale::Rule::kInvSqrtDk: return "1/√d_k";
     case Scale::Rule::kInvDk: return "1/d_k";
     case Scale::Rule::kConstant: return fmt::format("constant {:g}", scale.value);
     case Scale::Rule::kPerHead: return "one per head";
     case Scale::Rule::kAlphaOverDk: return fmt::format("{:g}/d_k", scale.value);
-    case Scale::Rule::kUnitVariance: return fmt::format("1/(sqrt(d_k)*{:g}*{:g})", scale.sigma_q, scale.sigma_k);
+    case Scale::Rule::kUnitVariance: return fmt::format("1/(√d_k·{:g}·{:g})", scale.sigma_q, scale.sigma_k);
   }
   return "unknown";
 }

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "base/nearest.h"
+#include "base/read_number.h"
 #include "base/refuse.h"
 #include "rootdk/scale.h"
 
@@ -36,7 +37,7 @@ using Numbers = std::vector<double>;
 constexpr std::array kEntries = {
     Entry{
         {"none", "", "c = 1"}, 0, 0, true, [](const Scale& s, const Numbers&) { return with_rule(s, Scale::none()); }},
-    Entry{{"sqrt_dk", "", "c = 1/sqrt(d_k)"},
+    Entry{{"sqrt_dk", "", "c = 1/√d_k"},
           0,
           0,
           true,
@@ -53,17 +54,17 @@ constexpr std::array kEntries = {
           1,
           true,
           [](const Scale& s, const Numbers& x) { return with_rule(s, Scale::constant(x[0])); }},
-    Entry{{"unit_variance", "(sigma_q, sigma_k)", "c = 1/(sqrt(d_k)*sigma_q*sigma_k): unit variance at initialisation"},
+    Entry{{"unit_variance", "(sigma_q, sigma_k)", "c = 1/(√d_k·σ_q·σ_k): unit variance at initialisation"},
           2,
           2,
           true,
           [](const Scale& s, const Numbers& x) { return with_rule(s, Scale::unit_variance(x[0], x[1])); }},
-    Entry{{"yarn", "(f)", "times (0.1*ln f + 1)^2, for a context extended f times"},
+    Entry{{"yarn", "(f)", "times (0.1·ln f + 1)², for a context extended f times"},
           1,
           1,
           false,
           [](const Scale& s, const Numbers& x) { return s.with_yarn(x[0]); }},
-    Entry{{"ssmax", "(a[, b])", "times a*ln n + b, n keys visible to the query"},
+    Entry{{"ssmax", "(a[, b])", "times a·ln n + b, n keys visible to the query"},
           1,
           2,
           false,
@@ -73,7 +74,7 @@ constexpr std::array kEntries = {
           0,
           false,
           [](const Scale& s, const Numbers&) { return s.with_entropy_invariance(); }},
-    Entry{{"llama4", "", "times 1 + 0.1*ln(1 + floor((position + 1)/8192))"},
+    Entry{{"llama4", "", "times 1 + 0.1·ln(1 + floor((position + 1)/8192))"},
           0,
           0,
           false,
@@ -97,11 +98,9 @@ std::vector<std::string_view> split(std::string_view text, char at) {
 }
 
 double parse_number(std::string_view part, std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value))
-    refuse("scale: \"{}\": \"{}\" is not a finite number", part, text);
-  return value;
+  const std::optional<double> value = base::read_number<double>(text);
+  if (!value || !std::isfinite(*value)) refuse("scale: \"{}\": \"{}\" is not a finite number", part, text);
+  return *value;
 }
 
 // "ssmax(0.43, 1)" → the entry and its numbers.
@@ -119,9 +118,12 @@ Part parse_part(std::string_view part) {
   if (out.entry == nullptr) {
     if (name == "per_head") refuse("scale: per_head is a number for each head; give those instead of the name");
     std::string known;
-    for (const Entry& entry : kEntries)
+    std::vector<std::string> names;
+    for (const Entry& entry : kEntries) {
       known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.text.name, entry.text.parameters);
-    refuse("scale: \"{}\" is not known; known are {}", name, known);
+      names.emplace_back(entry.text.name);
+    }
+    refuse("scale: \"{}\" is not known; known are {}{}", name, known, base::did_you_mean(name, names));
   }
   if (open != part.npos) {
     if (part.back() != ')') refuse("scale: \"{}\": the ) is missing, or not the last character", part);
@@ -133,8 +135,8 @@ Part parse_part(std::string_view part) {
       }
   }
   if (out.numbers.size() < out.entry->fewest || out.numbers.size() > out.entry->most)
-    refuse("scale: \"{}\": {} parameters, but {}{} is wanted", part, out.numbers.size(), name,
-           out.entry->text.parameters);
+    refuse("scale: \"{}\": {} parameter{}, but {}{} is wanted", part, out.numbers.size(),
+           out.numbers.size() == 1 ? "" : "s", name, out.entry->text.parameters);
   return out;
 }
 

@@ -1,7 +1,10 @@
+// Rounding of double to f16 and bf16, ties to even, and back; names of dtypes.
 #include "rootdk/tensor.h"
 
 #include <algorithm>
 #include <cmath>
+
+#include "base/bits.h"
 
 namespace rootdk {
 
@@ -33,20 +36,20 @@ Float16 to_float16(double value) {
 BFloat16 to_bfloat16(double value) {
   // Through f32 would round twice; the format shares f32's exponents, so round first and convert exactly.
   const auto rounded = static_cast<float>(round_to_format(value, 8, -126));
-  const auto bits = std::bit_cast<std::uint32_t>(rounded);
+  const auto bits = base::bit_cast<std::uint32_t>(rounded);
   return {static_cast<std::uint16_t>((bits >> 16) | (std::isnan(value) ? 0x40 : 0))};
 }
 
 float to_float(Float16 value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000) << 16;
   const std::uint32_t magnitude = value.bits & 0x7fff;
-  if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | ((magnitude & 0x3ff) << 13));
+  if (magnitude >= 0x7c00) return base::bit_cast<float>(sign | 0x7f800000 | ((magnitude & 0x3ff) << 13));
   // Shifting the mantissa into place and scaling by 2^112 re-biases the exponent and normalises subnormals.
-  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
+  const float scaled = base::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  return base::bit_cast<float>(sign | base::bit_cast<std::uint32_t>(scaled));
 }
 
-float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
+float to_float(BFloat16 value) { return base::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 
 const char* name_of(DType dtype) {
   switch (dtype) {

@@ -1,3 +1,4 @@
+// One function per kind of argument, called by check_forward and check_backward, which also look for overlaps.
 #include "base/validate.h"
 
 #include <fmt/format.h>
@@ -89,6 +90,28 @@ void check_starts(std::string_view name, std::span<const std::int64_t> starts, s
   if (starts.back() > length) refuse("{}: ends at {}, but {} is {}", name, starts.back(), axis, length);
 }
 
+/// Of the whole batch, or of each item.
+void check_starts(std::string_view name, std::int64_t items, std::span<const std::int64_t> starts, std::int64_t length,
+                  const char* axis) {
+  if (items == 0) return check_starts(name, starts, length, axis);
+  if (starts.size() % static_cast<std::size_t>(items) != 0)
+    refuse("{}: {} entries, but a multiple of their {} items is wanted", name, starts.size(), items);
+  const std::size_t count = starts.size() / static_cast<std::size_t>(items);
+  for (std::int64_t b = 0; b < items; ++b)
+    check_starts(fmt::format("{}, item {}", name, b), starts.subspan(static_cast<std::size_t>(b) * count, count),
+                 length, axis);
+}
+
+void check_per_item(std::string_view name, std::span<const std::int64_t> values, const Shape& s, std::int64_t most,
+                    const char* axis) {
+  if (values.empty()) return;
+  if (static_cast<std::int64_t>(values.size()) != s.batch)
+    refuse("{}: {} entries, but batch is {}", name, values.size(), s.batch);
+  for (std::size_t b = 0; b < values.size(); ++b)
+    if (values[b] < 0 || values[b] > most)
+      refuse("{}: entry {} is {}, but 0 to {} ({}) is wanted", name, b, values[b], axis, most);
+}
+
 void check_size(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most) refuse("{}: {}, but {} to {} is wanted", name, value, least, most);
 }
@@ -160,18 +183,22 @@ void check_mask(const Mask& mask, const Shape& s, Device device) {
     refuse("window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
   if (mask.diagonal.offset > kMaxOffset || mask.diagonal.offset < -kMaxOffset)
     refuse("diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
-  if (!mask.key_lengths.empty()) {
-    if (static_cast<std::int64_t>(mask.key_lengths.size()) != s.batch)
-      refuse("key_lengths: {} entries, but batch is {}", mask.key_lengths.size(), s.batch);
-    for (std::size_t b = 0; b < mask.key_lengths.size(); ++b)
-      if (mask.key_lengths[b] < 0 || mask.key_lengths[b] > s.len_kv)
-        refuse("key_lengths: entry {} is {}, but 0 to len_kv ({}) is wanted", b, mask.key_lengths[b], s.len_kv);
-  }
+  check_per_item("key_starts", mask.key_starts, s, s.len_kv, "len_kv");
+  check_per_item("key_lengths", mask.key_lengths, s, s.len_kv, "len_kv");
+  check_per_item("query_lengths", mask.query_lengths, s, s.len_q, "len_q");
+  if (device == Device::kCuda &&
+      !(mask.key_starts.empty() && mask.query_lengths.empty() && !(mask.documents && mask.documents->items != 0)))
+    refuse("{}: no GPU kernel takes them yet; give a boolean mask instead", !mask.key_starts.empty() ? "key_starts"
+                                                                            : !mask.query_lengths.empty()
+                                                                                ? "query_lengths"
+                                                                                : "documents per item");
   if (mask.diagonal.kind == Diagonal::Kind::kLastKey && s.batch > 0 && (mask.key_lengths.empty() || mask.documents))
     refuse("diagonal: last_key measures from key_lengths, so it needs them, and no documents");
   if (mask.documents) {
-    check_starts("documents of q", mask.documents->q_starts, s.len_q, "len_q");
-    check_starts("documents of k", mask.documents->kv_starts, s.len_kv, "len_kv");
+    const std::int64_t items = mask.documents->items;
+    if (items != 0 && items != s.batch) refuse("documents: of {} items, but batch is {}", items, s.batch);
+    check_starts("documents of q", items, mask.documents->q_starts, s.len_q, "len_q");
+    check_starts("documents of k", items, mask.documents->kv_starts, s.len_kv, "len_kv");
     if (mask.documents->q_starts.size() != mask.documents->kv_starts.size())
       refuse("documents: q has {} entries and k {}", mask.documents->q_starts.size(), mask.documents->kv_starts.size());
   }
@@ -268,7 +295,9 @@ std::vector<Named> problem_arrays(const Problem& problem) {
   return {{"mask", mask.allowed},
           {"bias", mask.bias},
           as_bytes("alibi", mask.alibi_slopes),
+          as_bytes("key_starts", mask.key_starts),
           as_bytes("key_lengths", mask.key_lengths),
+          as_bytes("query_lengths", mask.query_lengths),
           as_bytes("documents of q", documents.q_starts),
           as_bytes("documents of k", documents.kv_starts),
           as_bytes("scale", problem.scale.head_values),

@@ -1,3 +1,4 @@
+// Causal diagonal, window, key lengths and documents intersected into one range of keys per query.
 #include "base/visibility.h"
 
 #include <algorithm>
@@ -7,63 +8,9 @@
 
 namespace rootdk::base {
 
-namespace {
-
-// Farther than any two positions can be apart (sizes and offsets are validated), and far from overflow.
-constexpr std::int64_t kFar = std::int64_t{1} << 42;
-
-struct Span {
-  std::int64_t begin, end;
-};
-
-struct Document {
-  Span queries, keys;
-};
-
-// The document that owns a query, or empty spans.
-Document document_of(const Documents& documents, std::int64_t query) {
-  const auto& q = documents.q_starts;
-  const auto after = std::upper_bound(q.begin(), q.end(), query);  // skips empty documents
-  if (after == q.begin() || after == q.end()) return {{0, 0}, {0, 0}};
-  const auto d = static_cast<std::size_t>(after - q.begin()) - 1;
-  return {{q[d], q[d + 1]}, {documents.kv_starts[d], documents.kv_starts[d + 1]}};
-}
-
-std::int64_t diagonal_offset(const Mask& mask, const Document& document, const Shape& shape, std::int64_t batch) {
-  switch (mask.diagonal.kind) {
-    case Diagonal::Kind::kTopLeft: return 0;
-    case Diagonal::Kind::kAt: return mask.diagonal.offset;
-    case Diagonal::Kind::kLastKey: return mask.key_lengths[static_cast<std::size_t>(batch)] - shape.len_q;
-    case Diagonal::Kind::kBottomRight: break;
-  }
-  return (document.keys.end - document.keys.begin) - (document.queries.end - document.queries.begin);
-}
-
-}  // namespace
-
-KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
-  const Document document =
-      mask.documents ? document_of(*mask.documents, query) : Document{{0, shape.len_q}, {0, shape.len_kv}};
-  if (document.queries.begin == document.queries.end) return {};
-
-  KeyRange range;
-  range.begin = document.keys.begin;
-  range.end = document.keys.end;
-  range.origin = document.keys.begin;
-  range.position =
-      document.keys.begin + (query - document.queries.begin) + diagonal_offset(mask, document, shape, batch);
-  if (!mask.key_lengths.empty()) range.end = std::min(range.end, mask.key_lengths[static_cast<std::size_t>(batch)]);
-  if (mask.causal) range.end = std::min(range.end, range.position + 1);
-  if (mask.window) {
-    range.begin = std::max(range.begin, range.position - std::min(mask.window->left, kFar));
-    range.end = std::min(range.end, range.position + std::min(mask.window->right, kFar) + 1);
-  }
-  if (range.begin >= range.end) range.begin = range.end = 0;
-  return range;
-}
-
 bool sees_everything(const Mask& mask) {
-  return !mask.causal && !mask.window && mask.key_lengths.empty() && !mask.documents;
+  return !mask.causal && !mask.window && mask.key_starts.empty() && mask.key_lengths.empty() &&
+         mask.query_lengths.empty() && !mask.documents;
 }
 
 void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head,

@@ -1,3 +1,4 @@
+// Factors of QK-clip by head; the largest singular value by power iteration, and its gradient.
 #include "rootdk/weight_rules.h"
 
 #include <algorithm>
@@ -114,9 +115,9 @@ SingularTriple iterate(const Dense& w, const PowerIteration& options, std::span<
     }
     divide(out.u, out.sigma);
     std::vector<double> next = w.transposed_times(out.u);  // WᵀW·v/σ
-    double residual = 0;
-    for (std::size_t c = 0; c < next.size(); ++c) residual = std::hypot(residual, next[c] / out.sigma - out.v[c]);
-    out.converged = residual <= options.tolerance;
+    std::vector<double> residual(next.size());
+    for (std::size_t c = 0; c < next.size(); ++c) residual[c] = next[c] / out.sigma - out.v[c];
+    out.converged = norm(residual) <= options.tolerance;
     if (out.converged || out.steps >= options.most_steps) return out;
     divide(next, norm(next));
     out.v = std::move(next);

@@ -1,3 +1,4 @@
+// From path to directory, index or single file, then every tensor under its name, no name twice.
 #include "checkpoint/assembly.h"
 
 #include <algorithm>
@@ -75,12 +76,12 @@ Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options) {
     if (const std::string hint = how_to_download(path); !hint.empty() && !fs::exists(path, error))
       refuse("{}: no such file; {}", printable(path.native()), hint);
     if (!is_index(path)) {
-      auto source = Source::open(path);
+      auto source = Source::open(path, options);
       const Format format = format_of(*source);
       assembly.add_all(std::move(source), format);
       return assembly.finish();
     }
-    assembly.add_indexed(*Source::open(path));
+    assembly.add_indexed(*Source::open(path, options));
     return assembly.finish();
   }
   if (choice.index) assembly.add_indexed(*open_in(data.directory, *choice.index, options));

@@ -1,3 +1,4 @@
+// Stored bytes by reading at an offset; deflated ones by inflate.cc, or by no_inflate.cc where there is no zlib.
 #include "checkpoint/byte_reader.h"
 
 namespace rootdk::checkpoint {

@@ -1,6 +1,9 @@
+// What users call: tensors and metadata by name, rows as f32, f64 or i64, bytes as they lie in the file.
 #include "rootdk/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <limits>
+#include <new>
 #include <system_error>
 
 #include "base/memory_errors.h"
@@ -56,6 +59,14 @@ std::optional<std::string> Checkpoint::config() const {
   });
 }
 
+// Memory for so many numbers, where there may be more than it has addresses.
+template <class Number>
+static std::vector<Number> room_for(std::int64_t count) {
+  if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::size_t>::max() / sizeof(Number))
+    throw std::bad_alloc();
+  return std::vector<Number>(static_cast<std::size_t>(count));
+}
+
 // `readable` says whether there are numbers of this kind.
 template <class Data, class Out>
 static void read_checked(const Data& data, const TensorInfo& tensor, bool readable, Rows rows, std::span<Out> out) {
@@ -64,7 +75,7 @@ static void read_checked(const Data& data, const TensorInfo& tensor, bool readab
            std::is_same_v<Out, std::int64_t> ? "whole numbers" : "numbers");
   if (rows.first < 0 || rows.count < 0 || rows.first > tensor.rows() || rows.count > tensor.rows() - rows.first)
     refuse("rows: {} from {} on, but tensor {} has {}", rows.count, rows.first, in_quotes(tensor.name), tensor.rows());
-  if (out.size() != static_cast<std::size_t>(rows.count * tensor.width()))
+  if (std::uint64_t{out.size()} != static_cast<std::uint64_t>(rows.count * tensor.width()))
     refuse("out: {} values, but {} rows of {} are wanted", out.size(), rows.count, tensor.width());
   base::with_memory_errors([&] { read_rows(*data.sources[tensor.file], tensor, data.packing(tensor), rows, out); });
 }
@@ -90,7 +101,7 @@ void Checkpoint::read_i64(std::string_view tensor, std::int64_t first_row, std::
 std::vector<float> Checkpoint::read_f32(std::string_view tensor) const {
   return base::with_memory_errors([&] {
     const TensorInfo& info = at(tensor);
-    std::vector<float> out(static_cast<std::size_t>(info.rows() * info.width()));
+    std::vector<float> out = room_for<float>(info.rows() * info.width());
     read_f32(tensor, 0, info.rows(), out);
     return out;
   });
@@ -99,7 +110,7 @@ std::vector<float> Checkpoint::read_f32(std::string_view tensor) const {
 std::vector<double> Checkpoint::read_f64(std::string_view tensor) const {
   return base::with_memory_errors([&] {
     const TensorInfo& info = at(tensor);
-    std::vector<double> out(static_cast<std::size_t>(info.rows() * info.width()));
+    std::vector<double> out = room_for<double>(info.rows() * info.width());
     read_f64(tensor, 0, info.rows(), out);
     return out;
   });
@@ -108,7 +119,7 @@ std::vector<double> Checkpoint::read_f64(std::string_view tensor) const {
 std::span<const std::byte> Checkpoint::bytes(std::string_view tensor) const& {
   const TensorInfo& info = at(tensor);
   if (info.compressed) refuse("tensor {}: compressed, so it has no bytes to look at; read it", in_quotes(tensor));
-  return data_->sources[info.file]->bytes().subspan(info.offset, info.bytes);
+  return data_->sources[info.file]->bytes(info.offset, info.bytes);
 }
 
 std::span<const std::byte> Checkpoint::bytes_of(std::string_view tensor, Encoding encoding,

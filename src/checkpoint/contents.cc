@@ -1,3 +1,4 @@
+// Tensors in the order of the file, after a look at their names: two alike are refused.
 #include "checkpoint/contents.h"
 
 #include <algorithm>

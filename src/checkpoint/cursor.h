@@ -31,7 +31,7 @@ class Cursor {
   T number(const char* what) {
     want(sizeof(T), what);
     T value;
-    std::memcpy(&value, source_.bytes().data() + position_, sizeof(T));
+    std::memcpy(&value, source_.bytes(position_, sizeof(T)).data(), sizeof(T));
     position_ += sizeof(T);
     return value;
   }

@@ -1,3 +1,4 @@
+// Every encoding to f32, f64 or i64, in either byte order; blocks of quants go through quantised.cc.
 #include "checkpoint/decode.h"
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <concepts>
 #include <cstring>
 
+#include "base/bits.h"
 #include "checkpoint/quantised.h"
 
 namespace rootdk::checkpoint {
@@ -22,7 +24,7 @@ template <class T>
 T load_swapped(const std::byte* in) {
   std::array<std::byte, sizeof(T)> bytes;
   std::reverse_copy(in, in + sizeof(T), bytes.begin());
-  return std::bit_cast<T>(bytes);
+  return base::bit_cast<T>(bytes);
 }
 
 // T is what lies in the file; `make` turns one into a number.

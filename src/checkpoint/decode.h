@@ -1,10 +1,10 @@
 // From stored bytes to numbers.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bits.h"
 #include "rootdk/checkpoint/tensor_info.h"
 
 namespace rootdk::checkpoint {
@@ -17,14 +17,14 @@ inline float half_to_float(std::uint16_t half) {
   // All bits set where the magnitude is subnormal, or infinite or not a number.
   const auto small = static_cast<std::uint32_t>((magnitude - 0x400) >> 31),
              large = static_cast<std::uint32_t>((0x7bff - magnitude) >> 31);
-  const auto subnormal = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  const auto subnormal = base::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
   // The bias goes from 15 to 127, and an exponent of 31 all the way to 255.
   const std::uint32_t normal = (static_cast<std::uint32_t>(magnitude) << 13) + (112u << 23) + (large & 112u << 23);
-  return std::bit_cast<float>(sign | (small & subnormal) | (~small & normal));
+  return base::bit_cast<float>(sign | (small & subnormal) | (~small & normal));
 }
 
 inline float bfloat_to_float(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  return base::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 /// `count` values, whole blocks of a readable encoding, rounded to nearest.

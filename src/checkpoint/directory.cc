@@ -1,3 +1,4 @@
+// An index before a whole file, that before shards; links may stay inside or lead into a Hub cache's blobs.
 #include "checkpoint/directory.h"
 
 #include <fmt/ranges.h>
@@ -114,13 +115,13 @@ std::shared_ptr<const Source> open_in(const fs::path& directory, const std::stri
   const fs::path path = directory / name;
   std::error_code error;
   if (options.follow_links || !fs::is_symlink(fs::symlink_status(path, error)))
-    return options.follow_links ? Source::open(path) : Source::open_real(path, path);
+    return options.follow_links ? Source::open(path, options) : Source::open_real(path, path, options);
   const fs::path real = fs::canonical(path, error), home = error ? fs::path() : fs::canonical(directory, error);
   if (error) refuse("{}: cannot be opened: {}", printable(path.native()), error.message());
   if (!stays_in(home, real))
     refuse("{}: a symbolic link that leads out of its directory, to {}", printable(path.native()),
            printable(real.native()));
-  return Source::open_real(path, real);
+  return Source::open_real(path, real, options);
 }
 
 }  // namespace rootdk::checkpoint

@@ -1,3 +1,4 @@
+// The table of encodings: name, values per block, bytes per block.
 #include "rootdk/checkpoint/encoding.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Scalars and strings read at a cursor; arrays are checked, skipped, and stay in the file until they are asked for.
 #include "checkpoint/gguf_value.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The line that converts a pickle, safe to paste, and the one that downloads a model of the Hub.
 #include "checkpoint/hints.h"
 
 #include <fmt/format.h>
@@ -18,11 +19,14 @@ bool is_pickle_name(const fs::path& name) {
   return std::find(kEndings.begin(), kEndings.end(), name.extension().string()) != kEndings.end();
 }
 
+// Whoever named the file does not get to say what a shell does with the line, if it is copied.
 std::string how_to_convert(const fs::path& pickle) {
+  const std::string name = printable(pickle.native());
+  const bool plain = name.find_first_of("\"'$`\\!") == name.npos;
   return fmt::format("a pickle of PyTorch, which can run code and is never opened here; convert it: python -c "
                      "\"import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for k, v in "
                      "torch.load('{}', weights_only=True).items()}}, 'model.safetensors')\"",
-                     printable(pickle.native()));
+                     plain ? name : "FILE");
 }
 
 std::string how_to_download(const fs::path& path) {

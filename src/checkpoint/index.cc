@@ -1,3 +1,4 @@
+// A visitor that takes weight_map and passes over the rest; shards are names, never paths.
 #include "checkpoint/index.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// nlohmann's SAX parser over an iterator that counts bytes, with depth, keys and UTF-8 checked on the way.
 #include "checkpoint/json.h"
 
 #include <cstddef>

@@ -16,7 +16,7 @@ namespace {
 template <class T>
 NpyArray<T> read_npy(const std::filesystem::path& path) {
   return base::with_memory_errors([&] {
-    const auto source = Source::open(path);
+    const auto source = Source::open(path, {});
     const Contents contents = read_npy(*source);
     const StoredTensor& tensor = contents.tensors.front();
     if (std::is_same_v<T, std::int64_t> && !is_whole(tensor.info.encoding))

@@ -1,3 +1,4 @@
+// A parser for the one Python dictionary that numpy writes, the dtypes we know, and a header of our own.
 #include "checkpoint/npy_header.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Sorted by offset, each range is held against the end of the one before it.
 #include "checkpoint/ranges.h"
 
 #include <algorithm>

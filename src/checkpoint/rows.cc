@@ -1,3 +1,4 @@
+// Values decoded a piece at a time; of column-major arrays fibre by fibre.
 #include "checkpoint/rows.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Writes safetensors: a header of JSON padded to 8 bytes, then tensors from the widest elements to the narrowest.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>

@@ -1,3 +1,4 @@
+// Multiplication with a look at overflow, and how a shape is shown in a message.
 #include "checkpoint/shape.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// A strict UTF-8 decoder, and escapes for whatever could steer a terminal.
 #include "checkpoint/text.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// End record, central directory, local headers: each field is held against the file's size and its twin.
 #include "checkpoint/zip.h"
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 // here.
 #include <hwy/highway.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +18,7 @@
 #define ROOTDK_CPU_BLOCKS_INL_H_
 #endif
 
+#include "base/bits.h"
 #include "cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,20 +28,20 @@ namespace HWY_NAMESPACE {
 // Written with integer operations and no branches so that compilers vectorise the loops below for every target.
 HWY_INLINE float widen_f16(std::uint16_t h) {
   const std::uint32_t magnitude = (h & 0x7fffu) << 13;
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const std::uint32_t bits = base::bit_cast<std::uint32_t>(base::bit_cast<float>(magnitude) * 0x1p112f);
   const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u | magnitude : 0;  // inf, NaN
-  return std::bit_cast<float>(((h & 0x8000u) << 16) | bits | special);
+  return base::bit_cast<float>(((h & 0x8000u) << 16) | bits | special);
 }
 
-HWY_INLINE float widen_bf16(std::uint16_t h) { return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16); }
+HWY_INLINE float widen_bf16(std::uint16_t h) { return base::bit_cast<float>(static_cast<std::uint32_t>(h) << 16); }
 
 // Round to nearest, ties to even.
 HWY_INLINE std::uint16_t narrow_f16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t bits = base::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
   const std::uint32_t normal = (magnitude + 0xc8000fffu + ((magnitude >> 13) & 1)) >> 13;
   // Adding 1/2 lines the last bit up with f16's smallest step, 2^−24.
-  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const std::uint32_t subnormal = base::bit_cast<std::uint32_t>(base::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   const std::uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
   return static_cast<std::uint16_t>(sign | (magnitude >= 0x47800000u  ? large
                                             : magnitude < 0x38800000u ? subnormal
@@ -49,7 +49,7 @@ HWY_INLINE std::uint16_t narrow_f16(float value) {
 }
 
 HWY_INLINE std::uint16_t narrow_bf16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t bits = base::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
   return static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);
 }
@@ -143,7 +143,7 @@ HWY_INLINE bool all_finite(Matrix x, std::size_t rows, std::size_t dim) {
   std::uint32_t bad = 0;
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t d = 0; d < dim; ++d)
-      bad |= (std::bit_cast<std::uint32_t>(x.data[r * x.stride + d]) & 0x7f800000u) == 0x7f800000u;
+      bad |= (base::bit_cast<std::uint32_t>(x.data[r * x.stride + d]) & 0x7f800000u) == 0x7f800000u;
   return bad == 0;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/call.h"
-#include "cpu/bf16.h"
+#include "cpu/products/bf16.h"
 
 namespace rootdk::cpu {
 

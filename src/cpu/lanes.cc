@@ -1,3 +1,4 @@
+// A tile's rows looked up: keys from the mask, scale and ALiBi slope by head, and the run of keys that all rows see.
 #include "cpu/lanes.h"
 
 #include <algorithm>

@@ -19,7 +19,7 @@
 #endif
 
 #include "cpu/blocks-inl.h"
-#include "cpu/moments-inl.h"
+#include "cpu/statistics/moments-inl.h"
 #include "cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

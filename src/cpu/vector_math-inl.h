@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/constants.h"
 #include "base/philox.h"
 
 #if defined(ROOTDK_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -36,7 +37,7 @@ using V = hn::Vec<F>;
 inline constexpr F f32{};
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F()));
 
-inline constexpr float kLog2E = 1.44269504088896341f;
+using base::kLog2E;
 
 HWY_INLINE V minus_infinity() { return hn::Set(f32, -std::numeric_limits<float>::infinity()); }
 

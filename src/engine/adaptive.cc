@@ -1,3 +1,4 @@
+// Unit variance from Gram matrices of q and k; adaptive temperature from a first pass's entropies.
 #include "rootdk/adaptive.h"
 
 #include <algorithm>
@@ -8,10 +9,10 @@
 #include "base/check.h"
 #include "base/element.h"
 #include "base/memory_errors.h"
+#include "base/parallel.h"
 #include "base/refuse.h"
 #include "base/validate.h"
 #include "base/visibility.h"
-#include "cpu/parallel.h"
 
 namespace rootdk {
 
@@ -98,7 +99,9 @@ std::string masks_of(const Mask& mask) {
   };
   mention(mask.causal, "causal");
   mention(mask.window.has_value(), "window");
+  mention(!mask.key_starts.empty(), "key starts");
   mention(!mask.key_lengths.empty(), "key lengths");
+  mention(!mask.query_lengths.empty(), "query lengths");
   mention(mask.documents.has_value(), "documents");
   mention(mask.allowed.present(), "boolean mask");
   mention(mask.bias.present(), "bias, if it hides keys");
@@ -119,7 +122,7 @@ UnitVariance measure(Problem problem, const ConstTensor& q, const ConstTensor& k
            s.len_kv);
 
   std::vector<double> parts(static_cast<std::size_t>(s.batch * s.heads_q));  // [batch, heads_q]
-  cpu::parallel_tasks(s.batch * s.heads_kv, Machine::here().threads, [&](std::int64_t task, int) {
+  base::parallel_tasks(s.batch * s.heads_kv, Machine::here().threads, [&](std::int64_t task, int) {
     const std::int64_t b = task / s.heads_kv, kv_head = task % s.heads_kv;
     const Gram keys = key_covariance(problem, s, k, b, kv_head);
     for (std::int64_t h = kv_head * s.group(); h < (kv_head + 1) * s.group(); ++h)

@@ -1,3 +1,4 @@
+// Check, hand out the workspace, call the plan's kernel, reduce its records.
 #include "rootdk/attention.h"
 
 #include <fmt/format.h>
@@ -9,8 +10,8 @@
 
 #include "base/arena.h"
 #include "base/memory_errors.h"
+#include "base/parallel.h"
 #include "base/validate.h"
-#include "cpu/parallel.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
@@ -62,7 +63,7 @@ Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   if (stats.level == StatsLevel::kNone) return stats;
   const std::int64_t heads = stats.batch * stats.heads;
   stats.per_head.resize(static_cast<std::size_t>(heads));
-  cpu::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) {
+  base::parallel_tasks(heads, plan.threads, [&](std::int64_t head, int) {
     stats.per_head[static_cast<std::size_t>(head)] = engine::reduce_head(plan, records, head);
   });
   return stats;

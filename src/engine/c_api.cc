@@ -1,5 +1,5 @@
 // The C ABI on the CPU, and what it does with statistics. c_structs.h turns the structs of C into those of C++;
-// c_cuda.cc is for GPUs.
+// c_api_cuda.cc is for GPUs.
 #include "rootdk/c.h"
 
 #include <array>

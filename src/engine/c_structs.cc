@@ -1,3 +1,4 @@
+// Each struct converted field by field, with static_asserts that both sides count their enumerations alike.
 #include "engine/c_structs.h"
 
 #include <algorithm>
@@ -114,10 +115,13 @@ Mask to_mask(const rootdk_problem& p) {
   mask.diagonal = {to_enum("problem", "diagonal", p.diagonal, Diagonal::Kind::kAt), p.diagonal_offset};
   if (p.window_left != ROOTDK_UNBOUNDED || p.window_right != ROOTDK_UNBOUNDED)
     mask.window = Window{p.window_left, p.window_right};
+  mask.key_starts = to_span("key_starts", p.key_starts);
   mask.key_lengths = to_span("key_lengths", p.key_lengths);
+  mask.query_lengths = to_span("query_lengths", p.query_lengths);
   const auto q_starts = to_span("document_q_starts", p.document_q_starts);
   const auto kv_starts = to_span("document_kv_starts", p.document_kv_starts);
-  if (q_starts.data() != nullptr || kv_starts.data() != nullptr) mask.documents = Documents{q_starts, kv_starts};
+  if (q_starts.data() != nullptr || kv_starts.data() != nullptr)
+    mask.documents = Documents{q_starts, kv_starts, p.document_items};
   mask.allowed = to_tensor("allowed", p.allowed);
   mask.bias = to_tensor("bias", p.bias);
   mask.alibi_slopes = to_span("alibi_slopes", p.alibi_slopes);
@@ -144,7 +148,6 @@ StatsOptions to_stats_options(const rootdk_problem& p) {
       ROOTDK_STATS_NO_CAUSES | ROOTDK_STATS_GAPS | ROOTDK_STATS_KEY_MASS | ROOTDK_STATS_BY_KEYS;
   if ((p.stats_flags & ~kAll) != 0)
     refuse("problem: stats_flags is {}, but only bits of {} are known", p.stats_flags, kAll);
-  if (p.unused != 0) refuse("problem: unused is {}, but 0 is wanted", p.unused);
   StatsOptions options;
   options.sample = p.stats_sample == 0 ? 1 : p.stats_sample;
   options.sample_offset = p.stats_sample_offset;

@@ -1,3 +1,4 @@
+// The rows: fused forward and backward per instruction set, then the reference; and why one does not fit.
 #include "engine/kernel_table.h"
 
 #include <fmt/format.h>
@@ -6,7 +7,7 @@
 #include <string_view>
 
 #include "cpu/fused.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 
 namespace rootdk::engine {
 

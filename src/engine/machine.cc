@@ -1,5 +1,5 @@
-#include <omp.h>
-
+// The machine that we are on: its free threads, and the instruction sets that kernels were found for.
+#include "base/parallel.h"
 #include "cpu/fused.h"
 #include "rootdk/plan.h"
 
@@ -7,8 +7,7 @@ namespace rootdk {
 
 Machine Machine::here() {
   Machine machine;
-  // Inside somebody's parallel region the cores are taken.
-  machine.threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+  machine.threads = base::free_threads();
   for (const cpu::FusedForward& kernel : cpu::fused_forward()) machine.isas.emplace_back(kernel.isa);
   return machine;
 }

@@ -24,7 +24,9 @@ struct Row {
 Row read_row(const RowTensors& t, const ConstTensor& lse_tensor, std::int64_t b, std::int64_t h, std::int64_t i) {
   const auto at = [&](const ConstTensor& tensor) { return base::read(tensor, b, h, i, 0); };
   const double lse = at(lse_tensor), p_max = at(t.p_max), visible = at(t.visible);
-  const auto keys = visible > 0 ? static_cast<std::int32_t>(std::min(visible, 0x1p30)) : 0;  // NaN: not sampled
+  const auto keys = visible > 0   ? static_cast<std::int32_t>(std::min(visible, 0x1p30))
+                    : visible < 0 ? -1
+                                  : 0;  // NaN: not sampled
   const auto moments = [&](const Tensor& mean, const Tensor& variance, const Tensor& min, const Tensor& argmax) {
     const double place = at(argmax);
     return base::RowMoments{keys > 0 ? at(mean) : 0, keys > 1 ? at(variance) * (keys - 1) : 0,
@@ -47,7 +49,7 @@ Row read_row(const RowTensors& t, const ConstTensor& lse_tensor, std::int64_t b,
 // `later_max`: b's maximum is larger, or the only one.
 base::RowMoments merged(const base::RowMoments& a, std::int32_t keys_a, const base::RowMoments& b, std::int32_t keys_b,
                         bool later_max) {
-  if (keys_a == 0 || keys_b == 0) return keys_a == 0 ? b : a;
+  if (keys_a <= 0 || keys_b <= 0) return keys_a <= 0 ? b : a;
   const double n = keys_a, m = keys_b, delta = b.mean - a.mean;
   return {a.mean + delta * m / (n + m), a.m2 + b.m2 + delta * delta * n * m / (n + m), std::min(a.min, b.min),
           later_max ? b.argmax : a.argmax};
@@ -67,7 +69,7 @@ Row merged(const Row& a, const Row& b) {
                 std::max(a.record.score_max, b.record.score_max),
                 std::max(w * a.record.p_max, v * b.record.p_max),
                 lse,
-                a.record.visible + b.record.visible,
+                std::max(a.record.visible + b.record.visible, -1),  // padding is padding in both
                 a.record.finite && b.record.finite};
   out.full = {
       merged(a.full.raw, a.record.visible, b.full.raw, b.record.visible, b.record.raw_max > a.record.raw_max),

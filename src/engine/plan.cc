@@ -1,3 +1,4 @@
+// Tiles, splits and threads from sizes alone, the bytes of workspace, and explain()'s sentences.
 #include "rootdk/plan.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 #include "base/validate.h"
 #include "base/visibility.h"
 #include "cpu/lanes.h"
-#include "cuda/backend.h"
+#include "cuda/api/backend.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 #include "engine/slow.h"
@@ -116,7 +117,9 @@ std::string features(const Problem& p) {
   mention(!p.mask.alibi_slopes.empty(), "ALiBi");
   mention(p.mask.causal, "causal");
   mention(p.mask.window.has_value(), "window");
+  mention(!p.mask.key_starts.empty(), "key starts");
   mention(!p.mask.key_lengths.empty(), "key lengths");
+  mention(!p.mask.query_lengths.empty(), "query lengths");
   mention(p.mask.documents.has_value(), "documents");
   mention(p.mask.allowed.present(), "boolean mask");
   mention(!p.sink.empty(), "sink");
@@ -141,11 +144,11 @@ std::string statistics(const Problem& p) {
 
 // On a GPU: the backend knows its kernels.
 Plan plan_for_gpu(Plan plan, const Gpu& card) {
-  const gpu::Loaded& loaded = gpu::load_backend();
+  const cuda::Loaded& loaded = cuda::load_backend();
   if (!loaded.backend) throw Error(ErrorCode::kInvalidArgument, "machine.gpu: " + loaded.why_not);
   if (const std::string why = loaded.backend->refusal(plan.problem, plan.shape); !why.empty())
     throw Error(ErrorCode::kInvalidArgument, why);
-  const gpu::Choice choice = loaded.backend->choose(plan.problem, plan.shape, plan.pass, card);
+  const cuda::Choice choice = loaded.backend->choose(plan.problem, plan.shape, plan.pass, card);
   plan.device = Device::kCuda;
   plan.kernel = choice.kernel;
   plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);

@@ -1,3 +1,4 @@
+// Rows in double, tasks of a fixed size, gradients of gains summed in order.
 #include "rootdk/qk_norm.h"
 
 #include <algorithm>
@@ -7,8 +8,8 @@
 #include "base/check.h"
 #include "base/element.h"
 #include "base/memory_errors.h"
+#include "base/parallel.h"
 #include "base/refuse.h"
-#include "cpu/parallel.h"
 #include "rootdk/plan.h"
 
 namespace rootdk {
@@ -75,7 +76,7 @@ void run_forward(const QkNorm& norm, const ConstTensor& x, const Tensor& y) {
   base::check_output("y", y, "x", x);
   const std::int64_t dim = x.shape[3];
   const Tasks tasks(x);
-  cpu::parallel_tasks(tasks.count, Machine::here().threads, [&](std::int64_t n, int) {
+  base::parallel_tasks(tasks.count, Machine::here().threads, [&](std::int64_t n, int) {
     const Task task = tasks[n];
     const std::size_t gains = gain_offset(norm.gain.size(), dim, task.head);
     std::vector<double> row(at(dim));
@@ -106,7 +107,7 @@ void run_backward(const QkNorm& norm, const ConstTensor& x, const ConstTensor& d
   const bool is_l2 = norm.kind == QkNorm::Kind::kL2, is_layer = norm.kind == QkNorm::Kind::kLayer;
   const Tasks tasks(x);
   std::vector<double> sums(d_gain.empty() ? 0 : at(tasks.count * dim));  // Σ dY·x̂ of each task
-  cpu::parallel_tasks(tasks.count, Machine::here().threads, [&](std::int64_t n, int) {
+  base::parallel_tasks(tasks.count, Machine::here().threads, [&](std::int64_t n, int) {
     const Task task = tasks[n];
     const std::size_t gains = gain_offset(norm.gain.size(), dim, task.head);
     std::vector<double> row(at(dim)), g(at(dim));

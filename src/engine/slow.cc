@@ -1,3 +1,4 @@
+// The table of reasons that kernels give and the remedy for each.
 #include "engine/slow.h"
 
 #include <fmt/format.h>

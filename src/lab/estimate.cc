@@ -1,3 +1,4 @@
+// Means over batches with Student's t: its quantile is found by bisection on a finite sum.
 #include "rootdk/lab/estimate.h"
 
 #include <cmath>

@@ -1,10 +1,11 @@
+// Scores as given, or from q and k; theory::softmax_row under each rule, and the gradient through its Jacobian.
 #include "rootdk/lab/explain.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "lab/need.h"
 #include "lab/normals.h"
-#include "lab/want.h"
 
 namespace rootdk::lab {
 
@@ -27,9 +28,10 @@ void take_vectors(const ExplainOptions& o, Explanation& out) {
   if (o.keys.empty()) refuse("k: missing; q was given, so at least one k is wanted");
   want_all_finite("q", o.q);
   out.dk = static_cast<std::int64_t>(o.q.size());
-  if (o.dk != 0 && o.dk != out.dk) refuse("dk: {}, but q has {} components", o.dk, out.dk);
+  if (o.dk != 0 && o.dk != out.dk) refuse("dk: {}, but q has {} component{}", o.dk, out.dk, out.dk == 1 ? "" : "s");
   for (const std::vector<double>& k : o.keys) {
-    if (k.size() != o.q.size()) refuse("k: {} components, but q has {}", k.size(), o.q.size());
+    if (k.size() != o.q.size())
+      refuse("k: {} component{}, but q has {}", k.size(), k.size() == 1 ? "" : "s", o.q.size());
     want_all_finite("k", k);
     double dot = 0;
     for (std::size_t i = 0; i < k.size(); ++i) dot += o.q[i] * k[i];
@@ -67,9 +69,18 @@ ExplainedRule apply(const Scale& rule, const Explanation& e) {
 
 }  // namespace
 
+// The scores and the gradient that they start with; under each rule six rows, in vectors that grow by doubling, and one
+// on the way.
+MemoryNeed memory_to_explain(std::size_t scores, std::size_t rules) {
+  const double grown = std::exp2(std::ceil(std::log2(std::max(1.0, real(scores)))));
+  const double bytes = sizeof(double) * (2 * real(scores) + (6 * real(rules) + 1) * grown);
+  return {base::saturated(bytes), 1, "scores", fmt::format("{} of them", scores)};
+}
+
 Explanation explain(const ExplainOptions& o) {
   Explanation out;
   want_some("rules", o.rules);
+  want_memory(memory_to_explain(std::max(o.scores.size(), o.keys.size()), o.rules.size()));
   if (!o.scores.empty()) take_scores(o, out);
   else take_vectors(o, out);
   out.upstream = o.upstream;
@@ -78,7 +89,8 @@ Explanation explain(const ExplainOptions& o) {
     out.upstream[static_cast<std::size_t>(std::max_element(out.raw.begin(), out.raw.end()) - out.raw.begin())] = 1;
   }
   if (out.upstream.size() != out.raw.size())
-    refuse("gradient: {} numbers, but there are {} scores", out.upstream.size(), out.raw.size());
+    refuse("gradient: {} number{}, but there {} {} score{}", out.upstream.size(), out.upstream.size() == 1 ? "" : "s",
+           out.raw.size() == 1 ? "is" : "are", out.raw.size(), out.raw.size() == 1 ? "" : "s");
   want_all_finite("gradient", out.upstream);
   for (const Scale& rule : o.rules) out.rules.push_back(apply(rule, out));
   return out;

@@ -1,10 +1,12 @@
+// Fused backward passes over random heads; lengths of dS, dQ and dK gathered by row.
 #include "rootdk/lab/gradient.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "engine/call_bytes.h"
+#include "lab/need.h"
 #include "lab/normals.h"
-#include "lab/want.h"
 #include "rootdk/attention.h"
 #include "rootdk/lab/whatif.h"
 #include "rootdk/theory/gaussian_softmax.h"
@@ -57,7 +59,17 @@ struct Gathered {
   std::vector<double> trace_means, traces, almost_none;
 };
 
+constexpr float kZero = 0;
+
 // The gradient of a bias of zeros is the gradient of the scores.
+Problem problem_of(const GradientOptions& o, double factor) {
+  Problem problem;
+  problem.scale = Scale::constant(factor);
+  problem.stats = StatsLevel::kFull;
+  problem.mask.bias = tensor(&kZero, {1, 1, o.queries, o.keys}, {0, 0, 0, 0});
+  return problem;
+}
+
 void backward_pass(const GradientOptions& o, std::int64_t dk, double factor, const std::vector<float>& q,
                    const std::vector<float>& k, const std::vector<float>& v, const std::vector<float>& d_o,
                    Gathered& out) {
@@ -66,14 +78,10 @@ void backward_pass(const GradientOptions& o, std::int64_t dk, double factor, con
   const auto rows = static_cast<std::size_t>(o.queries);
   std::vector<float> output(q.size()), lse(rows), sum_p2(rows), d_q(q.size()), d_k(k.size());
   std::vector<float> d_scores(rows * static_cast<std::size_t>(o.keys));
-  const float zero = 0;
-  Problem problem;
-  problem.scale = Scale::constant(factor);
-  problem.stats = StatsLevel::kFull;
+  const Problem problem = problem_of(o, factor);
   Outputs outputs{tensor(output.data(), of_q), tensor(lse.data(), of_rows), {}};
   outputs.rows.sum_p2 = tensor(sum_p2.data(), of_rows);
   const ConstTensor q_in = tensor(q.data(), of_q), k_in = tensor(k.data(), of_k), v_in = tensor(v.data(), of_k);
-  problem.mask.bias = tensor(&zero, of_scores, {0, 0, 0, 0});
   const Stats stats = forward(problem, {q_in, k_in, v_in}, outputs);
   Gradients gradients;
   gradients.d_q = tensor(d_q.data(), of_q);
@@ -110,18 +118,43 @@ GradientPoint point_of(const Scale& rule, std::int64_t dk, std::int64_t keys, Ga
   return point;
 }
 
+// At the largest d_k: q, k, v, d_o, o, d_q, d_k, the gradient of every score, and a call; beside that the lengths of
+// all rows, under each rule, in vectors that grow by doubling.
+double bytes_of(const GradientOptions& o) {
+  const std::int64_t dk = *std::max_element(o.dk.begin(), o.dk.end());
+  const double queries = real(o.queries), keys = real(o.keys);
+  const double arrays = sizeof(float) * ((4 * queries + 3 * keys) * real(dk) + queries * keys + 2 * queries);
+  const Shape shape = {1, 1, 1, o.queries, o.keys, dk, dk, DType::kF32};
+  const Problem problem = problem_of(o, 1);
+  const double call =
+      std::max(engine::bytes_of_call(problem, shape), engine::bytes_of_call(problem, shape, Pass::kBackward));
+  const double lengths = 1.5 * sizeof(double) * real(o.rules.size()) * real(o.batches) * (3 * queries + keys);
+  return arrays + call + lengths + real(o.dk.size()) * real(o.rules.size()) * sizeof(GradientPoint);
+}
+
 }  // namespace
 
+MemoryNeed memory_of(const GradientOptions& options) {
+  want_all_between("dk", options.dk, 1, kMostDims);
+  want_some("rules", options.rules);
+  want_between("keys", options.keys, 2, kMostKeys);
+  want_between("queries", options.queries, 1, kMostQueries);
+  want_between("batches", options.batches, 2, kMostBatches);
+  return need_of(
+      options, [](const GradientOptions& o) { return bytes_of(o); }, Size{"keys", &GradientOptions::keys},
+      Size{"queries", &GradientOptions::queries}, Size{"dk", &GradientOptions::dk},
+      Size{"batches", &GradientOptions::batches}, Size{"rules", &GradientOptions::rules});
+}
+
 Gradient measure_gradient(const GradientOptions& o, const Watch& watch) {
-  want_all_between("dk", o.dk, 1, kMostDims);
-  want_some("rules", o.rules);
-  want_between("keys", o.keys, 2, kMostKeys);
-  want_between("queries", o.queries, 1, kMostQueries);
-  want_between("batches", o.batches, 2, kMostBatches);
+  want_memory(memory_of(o));
   Gradient out;
   out.options = o;
-  const auto parts = static_cast<double>(o.dk.size()) * static_cast<double>(o.batches);
-  double done = 0;
+  const auto cost = [](std::int64_t dk) {
+    return static_cast<double>(dk + 64);
+  };  // what is done with a score is as 64 products
+  double all = 0, done = 0;
+  for (const std::int64_t dk : o.dk) all += static_cast<double>(o.batches) * cost(dk);
   for (std::size_t n = 0; n < o.dk.size(); ++n) {
     const std::int64_t dk = o.dk[n];
     std::vector<Gathered> gathered(o.rules.size());
@@ -130,17 +163,19 @@ Gradient measure_gradient(const GradientOptions& o, const Watch& watch) {
         out.complete = false;
         return out;
       }
+      watch.report(done / all, fmt::format("d_k {}, batch {} of {}", dk, b + 1, o.batches));
       const Stream stream{o.seed, kGradientStream, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(b)};
       const std::vector<float> q = normals(o.queries * dk, stream.array(0)), k = normals(o.keys * dk, stream.array(1)),
                                v = normals(o.keys * dk, stream.array(2)),
                                d_o = normals(o.queries * dk, stream.array(3), 1 / std::sqrt(static_cast<double>(dk)));
       for (std::size_t r = 0; r < o.rules.size(); ++r)
         backward_pass(o, dk, fixed_factor(o.rules[r], dk, o.keys), q, k, v, d_o, gathered[r]);
-      watch.report(++done / parts);
+      done += cost(dk);
     }
     for (std::size_t r = 0; r < o.rules.size(); ++r)
       out.points.push_back(point_of(o.rules[r], dk, o.keys, std::move(gathered[r])));
   }
+  watch.report(1);
   return out;
 }
 

@@ -1,8 +1,8 @@
+// Processor, memory, compiler and libraries looked up; a small problem run on each kernel against the double reference.
 #include "rootdk/lab/health.h"
 
 #include <fmt/format.h>
 #include <hwy/highway.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/parallel.h"
 #include "lab/normals.h"
 #include "rootdk/attention.h"
 #include "rootdk/plan.h"
@@ -49,7 +50,7 @@ std::string compiler() {
 std::vector<std::string> libraries() {
   return {fmt::format("Highway {}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH),
           fmt::format("fmt {}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100),
-          fmt::format("OpenMP {}", _OPENMP)};
+          base::threads_by()};
 }
 
 /// Numbers as a dtype keeps them, and the same in double.
@@ -128,6 +129,9 @@ KernelCheck check(DType dtype, const Machine& machine) {
 
 }  // namespace
 
+// The problems that kernels are tried on are small.
+MemoryNeed memory_to_examine() { return {0, Machine::here().threads, {}, {}}; }
+
 Health examine() {
   Health out;
   out.version = ROOTDK_VERSION;
@@ -135,7 +139,8 @@ Health examine() {
   out.libraries = libraries();
   out.processor = processor();
   out.memory_bytes = memory_bytes();
-  out.cores = omp_get_num_procs();
+  out.free = free_memory();
+  out.cores = base::processors();
   const Machine here = Machine::here();
   out.threads = here.threads;
   out.isas = here.isas;

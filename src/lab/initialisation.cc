@@ -1,9 +1,11 @@
+// Weights drawn for each initialiser, tokens of a norm's output sent through, scores measured by the engine.
 #include "rootdk/lab/initialisation.h"
 
 #include <cmath>
 
+#include "engine/call_bytes.h"
+#include "lab/need.h"
 #include "lab/normals.h"
-#include "lab/want.h"
 #include "rootdk/attention.h"
 #include "rootdk/nn/linear.h"
 #include "rootdk/theory/dot_product.h"
@@ -52,6 +54,13 @@ double variance_from_weights(const nn::Linear& w_q, const nn::Linear& w_k, std::
   return sum / static_cast<double>(heads);
 }
 
+Problem unscaled() {
+  Problem problem;
+  problem.scale = Scale::none();
+  problem.stats = StatsLevel::kFull;
+  return problem;
+}
+
 BatchVariance measure_batch(const InitialisationOptions& o, const NamedInit& init, std::int64_t width, std::int64_t dk,
                             const Stream& stream) {
   const nn::Linear w_q = projection(o, init, width, dk, stream.array(0)),
@@ -66,10 +75,7 @@ BatchVariance measure_batch(const InitialisationOptions& o, const NamedInit& ini
   // [tokens, heads, dim], seen as [1, heads, tokens, dim]; values are not looked at.
   const Extents shape = {1, o.heads, o.tokens, dk}, strides = {0, dk, o.heads * dk, 1};
   const float one = 1;
-  Problem problem;
-  problem.scale = Scale::none();
-  problem.stats = StatsLevel::kFull;
-  const Stats stats = forward(problem,
+  const Stats stats = forward(unscaled(),
                               {tensor<float>(static_cast<const float*>(q.data()), shape, strides),
                                tensor<float>(static_cast<const float*>(k.data()), shape, strides),
                                tensor(&one, {1, o.heads, o.tokens, 1}, {0, 0, 0, 0})},
@@ -103,6 +109,20 @@ InitialisationRow row_of(const NamedInit& init, std::int64_t width, std::int64_t
   return row;
 }
 
+// Both projections, their inputs and outputs; then either a call, or the projections in double and, of one head of
+// each, the weights again and the moments: theory::project holds up to five matrices [d_k, d_k], theory::head_theory
+// eleven.
+double bytes_of(const InitialisationOptions& o) {
+  const std::int64_t dk = *std::max_element(o.dk.begin(), o.dk.end());
+  const double width = largest(o.widths), tokens = real(o.tokens), rows = real(o.heads) * real(dk);
+  const double arrays = sizeof(float) * (2 * rows * width + 2 * tokens * (width + rows) + tokens * real(o.heads));
+  const double call = engine::bytes_of_call(unscaled(), {1, o.heads, o.heads, o.tokens, o.tokens, dk, 1, DType::kF32});
+  const double moments = std::max(real(dk) * width + 5 * real(dk) * real(dk), 11 * real(dk) * real(dk));
+  const double points = real(o.inits.size()) * real(o.widths.size()) * real(o.dk.size());
+  return arrays + std::max(call, sizeof(double) * (2 * rows * width + moments)) + points * sizeof(InitialisationRow) +
+         real(o.batches) * sizeof(BatchVariance);
+}
+
 }  // namespace
 
 std::vector<NamedInit> usual_initialisations() {
@@ -113,18 +133,31 @@ std::vector<NamedInit> usual_initialisations() {
           {"N(0, 0.02)", nn::Init::normal(0.02)}};
 }
 
-Initialisation measure_initialisation(const InitialisationOptions& o, const Watch& watch) {
+MemoryNeed memory_of(const InitialisationOptions& o) {
   want_all_between("widths", o.widths, 1, kMostDims);
   want_all_between("dk", o.dk, 1, kMostDims);
   want_some("inits", o.inits);
   want_between("tokens", o.tokens, 2, kMostQueries);
   want_between("heads", o.heads, 1, kMostDims);
   want_between("batches", o.batches, 2, kMostBatches);
+  return need_of(
+      o, [](const InitialisationOptions& options) { return bytes_of(options); },
+      Size{"heads", &InitialisationOptions::heads}, Size{"widths", &InitialisationOptions::widths},
+      Size{"dk", &InitialisationOptions::dk}, Size{"tokens", &InitialisationOptions::tokens},
+      Size{"batches", &InitialisationOptions::batches});
+}
+
+Initialisation measure_initialisation(const InitialisationOptions& o, const Watch& watch) {
+  want_memory(memory_of(o));
   Initialisation out;
   out.options = o;
-  const auto parts =
-      static_cast<double>(o.inits.size() * o.widths.size() * o.dk.size()) * static_cast<double>(o.batches);
-  double done = 0;
+  const auto cost = [](std::int64_t width, std::int64_t dk) {
+    return static_cast<double>(width) * static_cast<double>(dk);
+  };
+  double all = 0, done = 0;
+  for (const std::int64_t width : o.widths)
+    for (const std::int64_t dk : o.dk)
+      all += static_cast<double>(o.inits.size()) * static_cast<double>(o.batches) * cost(width, dk);
   std::uint32_t point = 0;
   for (const NamedInit& init : o.inits)
     for (const std::int64_t width : o.widths)
@@ -135,13 +168,15 @@ Initialisation measure_initialisation(const InitialisationOptions& o, const Watc
             out.complete = false;
             return out;
           }
+          watch.report(done / all, fmt::format("{}, width {}, d_k {}", init.name, width, dk));
           batches.push_back(
               measure_batch(o, init, width, dk, {o.seed, kInitialisationStream, point, static_cast<std::uint32_t>(b)}));
-          watch.report(++done / parts);
+          done += cost(width, dk);
         }
         out.rows.push_back(row_of(init, width, dk, batches));
         ++point;
       }
+  watch.report(1);
   return out;
 }
 

@@ -1,12 +1,13 @@
+// Products in double, rounded where a dtype would store them; errors, and rows lost to overflow.
 #include "rootdk/lab/precision.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
+#include "lab/need.h"
 #include "lab/normals.h"
-#include "lab/want.h"
 #include "rootdk/plan.h"
 
 namespace rootdk::lab {
@@ -102,7 +103,7 @@ std::vector<std::vector<double>> products(const PrecisionOptions& o, std::int64_
   std::vector<std::vector<double>> out(static_cast<std::size_t>(o.queries),
                                        std::vector<double>(static_cast<std::size_t>(o.keys)));
   const auto d = static_cast<std::size_t>(dk);
-  cpu::parallel_tasks(o.queries, Machine::here().threads, [&](std::int64_t task, int) {
+  base::parallel_tasks(o.queries, Machine::here().threads, [&](std::int64_t task, int) {
     const auto i = static_cast<std::size_t>(task);
     for (std::size_t j = 0; j < out[i].size(); ++j) {
       double dot = 0;
@@ -118,7 +119,7 @@ PrecisionPoint measure_point(const std::vector<std::vector<double>>& scores, con
   const auto keys = static_cast<std::int64_t>(scores.front().size());
   const double factor = fixed_factor(rule, dk, keys);
   std::vector<Row> rows(scores.size());
-  cpu::parallel_tasks(static_cast<std::int64_t>(scores.size()), Machine::here().threads, [&](std::int64_t i, int) {
+  base::parallel_tasks(static_cast<std::int64_t>(scores.size()), Machine::here().threads, [&](std::int64_t i, int) {
     std::vector<double> raw = scores[static_cast<std::size_t>(i)];
     for (double& x : raw) x *= gain;
     rows[static_cast<std::size_t>(i)] = measure_row(raw, factor, dtype);
@@ -131,9 +132,20 @@ PrecisionPoint measure_point(const std::vector<std::vector<double>>& scores, con
   return point;
 }
 
+// The scores, and beside them either what they are made of or the rows that threads are at, five times over.
+double bytes_of(const PrecisionOptions& o) {
+  const double queries = real(o.queries), keys = real(o.keys);
+  const double made_of = sizeof(float) * (queries + keys) * largest(o.dk);
+  const double at_once = std::min(queries, static_cast<double>(Machine::here().threads));
+  const double rows = sizeof(double) * 5 * keys * at_once + sizeof(Row) * queries;
+  const double points = real(o.dk.size()) * real(o.gains.size()) * real(o.rules.size()) * real(o.dtypes.size());
+  return queries * (sizeof(double) * keys + sizeof(std::vector<double>)) + std::max(made_of, rows) +
+         points * sizeof(PrecisionPoint);
+}
+
 }  // namespace
 
-Precision measure_precision(const PrecisionOptions& o, const Watch& watch) {
+MemoryNeed memory_of(const PrecisionOptions& o) {
   want_all_between("dk", o.dk, 1, kMostDims);
   want_some("rules", o.rules);
   want_some("dtypes", o.dtypes);
@@ -144,6 +156,14 @@ Precision measure_precision(const PrecisionOptions& o, const Watch& watch) {
     if (!(gain > 0 && gain <= 1e12)) refuse("gains: {}, but a number above 0, at most 1e12, is wanted", gain);
   want_between("keys", o.keys, 2, kMostKeys);
   want_between("queries", o.queries, 1, kMostQueries);
+  return need_of(
+      o, [](const PrecisionOptions& options) { return bytes_of(options); }, Size{"keys", &PrecisionOptions::keys},
+      Size{"queries", &PrecisionOptions::queries}, Size{"dk", &PrecisionOptions::dk},
+      Size{"gains", &PrecisionOptions::gains}, Size{"rules", &PrecisionOptions::rules});
+}
+
+Precision measure_precision(const PrecisionOptions& o, const Watch& watch) {
+  want_memory(memory_of(o));
   Precision out;
   out.options = o;
   const auto parts = static_cast<double>(o.dk.size() * o.gains.size() * o.rules.size() * o.dtypes.size());
@@ -156,10 +176,12 @@ Precision measure_precision(const PrecisionOptions& o, const Watch& watch) {
             out.complete = false;
             return out;
           }
+          watch.report(static_cast<double>(out.points.size()) / parts,
+                       fmt::format("{} in {}, d_k {}", rule.name(), name_of(dtype), o.dk[n]));
           out.points.push_back(measure_point(scores, rule, dtype, o.dk[n], gain));
-          watch.report(static_cast<double>(out.points.size()) / parts);
         }
   }
+  watch.report(1);
   return out;
 }
 

@@ -1,3 +1,4 @@
+// The registry of scales (Scale::parse) joined with the table of who proposed what, and rules that are no scales.
 #include "rootdk/lab/rules.h"
 
 #include <string_view>
@@ -41,9 +42,9 @@ std::vector<Rule> all_rules() {
   const Rule beside[] = {
       {"per head", "", "c_h, one number per head, given or learned", "learned scales, many models", false,
        "scale, one number for each head; gradient d_scale"},
-      {"measured", "", "c_h = 1/sqrt(within-row variance of q·k), from Gram matrices", "this library: ⟨QᵀQ/T, Cov(K)⟩",
+      {"measured", "", "c_h = 1/√(within-row variance of q·k), from Gram matrices", "this library: ⟨QᵀQ/T, Cov(K)⟩",
        false, "adaptive_unit_variance (rootdk/adaptive.h)"},
-      {"QK-norm", "", "norm(q)·norm(k)/sqrt(d_k); RMS, layer or L2 norm with gains",
+      {"QK-norm", "", "norm(q)·norm(k)/√d_k; RMS, layer or L2 norm with gains",
        "Henry et al. 2020, arXiv 2010.04245; Dehghani et al. 2023, arXiv 2302.05442", false,
        "qk_norm in Python, rootdk/qk_norm.h in C++"},
       {"cosine", "", "cos(q, k)·exp(min(w, ln 100))", "Liu et al. 2021 (Swin v2), arXiv 2111.09883", false,

@@ -1,12 +1,15 @@
+// Rounds of timed calls, medians and quartiles, over the peak that multiply_add.cc measures.
 #include "rootdk/lab/timing.h"
 
 #include <algorithm>
 #include <chrono>
 #include <span>
 
+#include "base/parallel.h"
 #include "lab/multiply_add.h"
+#include "engine/call_bytes.h"
+#include "lab/need.h"
 #include "lab/normals.h"
-#include "lab/want.h"
 #include "rootdk/attention.h"
 
 namespace rootdk::lab {
@@ -28,14 +31,18 @@ double at_share(std::vector<double> values, double share) {
   return *place;
 }
 
+Problem problem_of(const TimingOptions::Case& c) {
+  Problem problem;
+  problem.mask.causal = c.causal;
+  return problem;
+}
+
 /// A problem ready to run.
 class Runner {
  public:
   Runner(const TimingOptions::Case& c, std::uint32_t stream)
       : shape_{1, c.heads, c.len, c.dim}, q_(normals(c.heads * c.len * c.dim, {1, stream})), o_(q_.size()) {
-    Problem problem;
-    problem.mask.causal = c.causal;
-    plan_ = make_plan(problem, shape_of(inputs()));
+    plan_ = make_plan(problem_of(c), shape_of(inputs()));
     workspace_.resize(plan_.workspace_bytes + 64);
     flops_ = 4.0 * static_cast<double>(c.heads * c.len) * static_cast<double>(c.len * c.dim) * (c.causal ? 0.5 : 1);
   }
@@ -67,16 +74,25 @@ double peak_flops(int threads) {
   const MultiplyAdd& kernel = multiply_add_kernels().front();
   std::vector<float> kept(static_cast<std::size_t>(threads));
   const double time = seconds([&] {
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-    for (int thread = 0; thread < threads; ++thread)
+    base::parallel_for(threads, threads, [&](std::int64_t thread) {  // one for each thread
       kept[static_cast<std::size_t>(thread)] = kernel.run(kPeakRounds, static_cast<float>(thread) * 1e-3f);
+    });
   });
   return kernel.operations * static_cast<double>(kPeakRounds) * threads / time;
 }
 
+// All cases at once: an array that is q, k and v, the output, and a call.
+double bytes_of(const TimingOptions& o) {
+  double bytes = 0;
+  for (const TimingOptions::Case& c : o.cases)
+    bytes += 2 * sizeof(float) * real(c.heads) * real(c.len) * real(c.dim) +
+             engine::bytes_of_call(problem_of(c), {1, c.heads, c.heads, c.len, c.len, c.dim, c.dim, DType::kF32});
+  return bytes + real(o.cases.size() + 1) * o.rounds * sizeof(double);
+}
+
 }  // namespace
 
-Timing time_forward(const TimingOptions& o, const Watch& watch) {
+MemoryNeed memory_of(const TimingOptions& o) {
   want_some("cases", o.cases);
   want_between("rounds", o.rounds, 1, 100000);
   for (const TimingOptions::Case& c : o.cases) {
@@ -84,6 +100,11 @@ Timing time_forward(const TimingOptions& o, const Watch& watch) {
     want_between("len", c.len, 1, kMostKeys);
     want_between("dim", c.dim, 1, 4096);
   }
+  return {base::saturated(bytes_of(o)), Machine::here().threads, {}, {}};
+}
+
+Timing time_forward(const TimingOptions& o, const Watch& watch) {
+  want_memory(memory_of(o));
   Timing out;
   out.threads = Machine::here().threads;
   std::vector<Runner> runners;
@@ -100,10 +121,11 @@ Timing time_forward(const TimingOptions& o, const Watch& watch) {
       out.complete = false;
       break;
     }
+    watch.report(static_cast<double>(round) / o.rounds, fmt::format("round {} of {}", round + 1, o.rounds));
     peaks.push_back(peak_flops(out.threads));
     for (std::size_t i = 0; i < runners.size(); ++i) times[i].push_back(runners[i].run());
-    watch.report(static_cast<double>(round + 1) / o.rounds);
   }
+  if (out.complete) watch.report(1);
   if (peaks.empty()) return out;
   out.peak_gflops = at_share(peaks, 0.5) / 1e9;
   for (std::size_t i = 0; i < runners.size(); ++i) {

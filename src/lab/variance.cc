@@ -1,3 +1,4 @@
+// Chunks of pairs summed in order: moments with intervals, histograms, the terms of (Σqᵢkᵢ)², random walks.
 #include "rootdk/lab/variance.h"
 
 #include <algorithm>
@@ -5,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 #include "lab/draws.h"
-#include "lab/want.h"
+#include "lab/need.h"
 #include "rootdk/plan.h"
 #include "rootdk/theory/dot_product.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr double kWithin95 = 1.959963984540054;  // standard deviations of a normal variable
 constexpr std::int64_t kTermDim = 3;
+constexpr std::int64_t kMostPlaces = 256;  // of a walk
 constexpr std::size_t kHistogramSteps = 40;
 constexpr double kHistogramReach = 5;  // expected standard deviations, to either side
 
@@ -116,15 +118,23 @@ double over_pairs_of_components(std::int64_t dk, double beside) {
   return d + d * (d - 1) * beside;
 }
 
+/// A part of the work, for who watches it.
+struct Share {
+  double from, to;
+  std::string what;
+};
+
 /// Runs visit(first pair, pairs, chunk's result) over all pairs, and merges the results in order. False if it was
 /// stopped.
 template <class Result, class Visit>
-bool over_chunks(std::int64_t pairs, const Watch& watch, double from, double to, const Visit& visit, Result& total) {
+bool over_chunks(std::int64_t pairs, const Watch& watch, const Share& share, const Visit& visit, Result& total) {
   const std::int64_t chunks = (pairs + kPairsPerChunk - 1) / kPairsPerChunk;
   for (std::int64_t wave = 0; wave < chunks; wave += kChunksPerWave) {
     if (watch.stopped()) return false;
+    watch.report(share.from + (share.to - share.from) * static_cast<double>(wave) / static_cast<double>(chunks),
+                 share.what);
     std::vector<Result> parts(static_cast<std::size_t>(std::min(kChunksPerWave, chunks - wave)), total);
-    cpu::parallel_tasks(static_cast<std::int64_t>(parts.size()), Machine::here().threads, [&](std::int64_t task, int) {
+    base::parallel_tasks(static_cast<std::int64_t>(parts.size()), Machine::here().threads, [&](std::int64_t task, int) {
       Result& part = parts[static_cast<std::size_t>(task)];
       part.clear();
       const std::int64_t first = (wave + task) * kPairsPerChunk, end = std::min(first + kPairsPerChunk, pairs);
@@ -134,8 +144,6 @@ bool over_chunks(std::int64_t pairs, const Watch& watch, double from, double to,
               part);
     });
     for (const Result& part : parts) total.merge(part);
-    watch.report(from + (to - from) * static_cast<double>(wave + static_cast<std::int64_t>(parts.size())) /
-                            static_cast<double>(chunks));
   }
   return true;
 }
@@ -186,7 +194,7 @@ ProductHistogram histogram_of(const VarianceOptions& o, std::int64_t dk, const C
 
 // Where q·k is not centred the sums are taken about the expected mean, so that their powers stay small.
 bool measure_kind(const VarianceOptions& o, Component kind, const std::vector<std::int64_t>& dims, const Watch& watch,
-                  double from, double to, Variance& out) {
+                  const Share& share, Variance& out) {
   const bool counted = kind == o.components.front();
   const DrawKernel& kernel = draw_kernels().front();
   const PairLaw law = law_of(o, kind);
@@ -207,7 +215,7 @@ bool measure_kind(const VarianceOptions& o, Component kind, const std::vector<st
       }
     }
   };
-  if (!over_chunks(o.pairs, watch, from, to, visit, total)) return false;
+  if (!over_chunks(o.pairs, watch, share, visit, total)) return false;
   for (const std::int64_t dk : o.dk) {
     const auto at = static_cast<std::size_t>(std::lower_bound(dims.begin(), dims.end(), dk) - dims.begin());
     out.rows.push_back(row_of(o, kind, dk, total.each[at]));
@@ -230,8 +238,7 @@ double expected_term(const VarianceOptions& o, bool diagonal) {
   return second(o.sigma_q) * second(o.sigma_k);
 }
 
-bool measure_terms(const VarianceOptions& o, const Watch& watch, double from, double to,
-                   std::vector<SquareTerm>& terms) {
+bool measure_terms(const VarianceOptions& o, const Watch& watch, const Share& share, std::vector<SquareTerm>& terms) {
   const DrawKernel& kernel = draw_kernels().front();
   const PairLaw law = law_of(o, o.components.front());
   TermSums total;
@@ -246,13 +253,28 @@ bool measure_terms(const VarianceOptions& o, const Watch& watch, double from, do
         for (int j = 0; j < kTermDim; ++j) part.term[i][j].add(product[i] * product[j]);
     }
   };
-  if (!over_chunks(o.pairs, watch, from, to, visit, total)) return false;
+  if (!over_chunks(o.pairs, watch, share, visit, total)) return false;
   for (int i = 0; i < kTermDim; ++i)
     for (int j = 0; j < kTermDim; ++j) {
       const Sums& sums = total.term[i][j];
       terms.push_back({i + 1, j + 1, sums.mean(), std::sqrt(sums.variance() / sums.n), expected_term(o, i == j)});
     }
   return true;
+}
+
+Walks walk(const VarianceOptions& o, std::int64_t longest) {
+  Walks out;
+  if (o.walks == 0) return out;
+  const std::int64_t places = std::min(longest, kMostPlaces);
+  for (std::int64_t i = 1; i <= places; ++i) out.terms.push_back(1 + (longest - 1) * i / places);
+  out.terms.front() = 1;
+  std::vector<float> products(out.terms.size() * kPairsPerBlock);
+  draw_kernels().front().products(law_of(o, o.components.front()), 0, out.terms, products.data());
+  out.sums.assign(static_cast<std::size_t>(o.walks), {});
+  for (std::size_t p = 0; p < out.sums.size(); ++p)
+    for (std::size_t t = 0; t < out.terms.size(); ++t)
+      out.sums[p].push_back(static_cast<double>(products[t * kPairsPerBlock + p]));
+  return out;
 }
 
 DividedNumbers divide_numbers() {
@@ -268,11 +290,30 @@ void check(const VarianceOptions& o) {
   want_all_between("dk", o.dk, 1, kMostDims);
   want_some("components", o.components);
   want_between("pairs", o.pairs, 2, std::int64_t{1} << 40);
+  want_between("walks", o.walks, 0, static_cast<std::int64_t>(kPairsPerBlock));
   for (const auto& [name, value] : {std::pair{"sigma_q", o.sigma_q}, {"sigma_k", o.sigma_k}})
     if (!(value > 0 && value <= 1e6)) refuse("{}: {}, but a number above 0, at most 1e6, is wanted", name, value);
   if (!(std::fabs(o.mean) <= 1e6)) refuse("mean: {}, but a number from -1e6 to 1e6 is wanted", o.mean);
   if (!(o.correlation >= 0 && o.correlation <= 1))
     refuse("correlation: {}, but a number from 0 to 1 is wanted", o.correlation);
+}
+
+/// Ascending, each once.
+std::vector<std::int64_t> dims_of(const VarianceOptions& o) {
+  std::vector<std::int64_t> dims = o.dk;
+  std::sort(dims.begin(), dims.end());
+  dims.erase(std::unique(dims.begin(), dims.end()), dims.end());
+  return dims;
+}
+
+// The sums of every chunk of a wave, and of all before it; the products that threads are at; what is found.
+double bytes_of(const VarianceOptions& o) {
+  const double chunks = std::min(real(kChunksPerWave), std::ceil(real(o.pairs) / real(kPairsPerChunk)));
+  const double products =
+      real(kPairsPerBlock) * sizeof(float) * std::min(chunks, static_cast<double>(Machine::here().threads));
+  const double found = real(o.components.size()) * sizeof(VarianceRow) + sizeof(ProductHistogram) +
+                       kHistogramSteps * sizeof(std::int64_t);
+  return real(dims_of(o).size()) * ((1 + chunks) * sizeof(RowSums) + products) + real(o.dk.size()) * found;
 }
 
 }  // namespace
@@ -293,27 +334,36 @@ double expected_variance(const VarianceOptions& o, std::int64_t dk) {
          o.mean * o.mean * (q2 + k2) * over_pairs_of_components(dk, rho);
 }
 
-Variance measure_variance(const VarianceOptions& options, const Watch& watch) {
+MemoryNeed memory_of(const VarianceOptions& options) {
   check(options);
+  return need_of(
+      options, [](const VarianceOptions& o) { return bytes_of(o); }, Size{"dk", &VarianceOptions::dk},
+      Size{"components", &VarianceOptions::components});
+}
+
+Variance measure_variance(const VarianceOptions& options, const Watch& watch) {
+  want_memory(memory_of(options));
   Variance out;
   out.options = options;
   out.intervals = options.correlation == 0 ? IntervalFrom::kKnownMoments : IntervalFrom::kMeasuredMoments;
   out.divided = divide_numbers();
-  std::vector<std::int64_t> dims = options.dk;
-  std::sort(dims.begin(), dims.end());
-  dims.erase(std::unique(dims.begin(), dims.end()), dims.end());
+  const std::vector<std::int64_t> dims = dims_of(options);
+  out.walks = walk(options, dims.back());
 
   // A kind takes as long as its longest vectors; a Student t takes about three normals.
   const auto cost = [](Component kind) { return kind == Component::kStudentT5 ? 3.0 : 1.0; };
   double all = 0.02, done = 0;
   for (const Component kind : options.components) all += cost(kind);
-  out.complete = measure_terms(options, watch, 0, 0.02 / all, out.terms);
+  out.complete = measure_terms(options, watch, {0, 0.02 / all, "terms of a square"}, out.terms);
   done = 0.02;
   for (const Component kind : options.components) {
     if (!out.complete) break;
-    out.complete = measure_kind(options, kind, dims, watch, done / all, (done + cost(kind)) / all, out);
+    const Share share = {done / all, (done + cost(kind)) / all,
+                         fmt::format("{}, d_k up to {}", name_of(kind), dims.back())};
+    out.complete = measure_kind(options, kind, dims, watch, share, out);
     done += cost(kind);
   }
+  if (out.complete) watch.report(1);
   return out;
 }
 

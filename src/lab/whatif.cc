@@ -1,10 +1,16 @@
+// Treatments read from text, each applied to q, k or the problem and run by the engine on full statistics.
 #include "rootdk/lab/whatif.h"
 
-#include <charconv>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "lab/want.h"
+#include "base/nearest.h"
+#include "base/read_number.h"
+#include "engine/call_bytes.h"
+#include "lab/need.h"
 #include "rootdk/adaptive.h"
 #include "rootdk/attention.h"
 #include "rootdk/qk_norm.h"
@@ -22,9 +28,8 @@ std::optional<double> argument_of(std::string_view text, std::string_view name) 
   text.remove_prefix(name.size());
   if (!text.starts_with('(')) return {};
   text = text.substr(1, text.size() - 2);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !(value > 0 && std::isfinite(value)))
+  const std::optional<double> value = base::read_number<double>(text);
+  if (!value || !(*value > 0 && std::isfinite(*value)))
     refuse("rules: \"{}({})\": a number above 0 is wanted", name, text);
   return value;
 }
@@ -65,16 +70,39 @@ double relative_change(const Copy& output, const Copy& before) {
   return std::sqrt(difference / size);
 }
 
+// Without values one number stands for all of them.
+ConstTensor values_of(const WhatifOptions& o) {
+  if (o.v.present()) return o.v;
+  static constexpr double kZeros[1] = {0};  // 0 in f32, too
+  ConstTensor v = o.k;
+  v.data = kZeros;
+  v.shape[3] = 1;
+  v.strides = {0, 0, 0, 0};
+  return v;
+}
+
+Shape checked_shape(const WhatifOptions& o) {
+  const Shape shape = shape_of({o.q, o.k, values_of(o)});
+  if (shape.dtype != DType::kF32 && shape.dtype != DType::kF64)
+    refuse("q: dtype is {}, but f32 or f64 is wanted", name_of(shape.dtype));
+  want_between("len_q", shape.len_q, 1, std::int64_t{1} << 40);
+  want_between("len_kv", shape.len_kv, 2, std::int64_t{1} << 40);
+  want_between("batch", shape.batch, 1, std::int64_t{1} << 40);
+  return shape;
+}
+
+Problem problem_of(const WhatifOptions& o, const Scale& scale) {
+  Problem p;
+  p.scale = scale;
+  p.mask.causal = o.causal;
+  p.stats = StatsLevel::kFull;
+  return p;
+}
+
 class Trial {
  public:
-  explicit Trial(const WhatifOptions& options)
-      : o_(options), v_(options.v.present() ? options.v : stand_in()), shape_(shape_of({o_.q, o_.k, v_})) {
-    if (shape_.dtype != DType::kF32 && shape_.dtype != DType::kF64)
-      refuse("q: dtype is {}, but f32 or f64 is wanted", name_of(shape_.dtype));
-    want_between("len_q", shape_.len_q, 1, std::int64_t{1} << 40);
-    want_between("len_kv", shape_.len_kv, 2, std::int64_t{1} << 40);
-    want_between("batch", shape_.batch, 1, std::int64_t{1} << 40);
-    unit_ = adaptive_unit_variance(problem(Scale::none()), o_.q, o_.k);
+  explicit Trial(const WhatifOptions& options) : o_(options), v_(values_of(options)), shape_(checked_shape(options)) {
+    unit_ = adaptive_unit_variance(problem_of(o_, Scale::none()), o_.q, o_.k);
     for (std::size_t h = 0; h < unit_.variance.size(); ++h)
       if (!std::isfinite(unit_.variance[h]))
         refuse("q, k: NaN or Inf in query head {} or its keys, but finite numbers are wanted", h);
@@ -88,7 +116,7 @@ class Trial {
 
   Stats run(const Treatment& t, Copy& output) const {
     const Outputs out{output.view, {}, {}};
-    Problem p = problem(t.scale);
+    Problem p = problem_of(o_, t.scale);
     p.soft_cap = t.soft_cap;
     if (t.on == Treatment::On::kTemperature) return forward_adaptive_temperature(p, {o_.q, o_.k, v_}, out);
     if (t.on == Treatment::On::kUnitVariance) p.scale = Scale::per_head(unit_.factors);
@@ -104,24 +132,6 @@ class Trial {
   Extents output_shape() const { return {shape_.batch, shape_.heads_q, shape_.len_q, shape_.dim_v}; }
 
  private:
-  // Without values one number stands for all of them.
-  ConstTensor stand_in() const {
-    static constexpr double kZeros[1] = {0};  // 0 in f32, too
-    ConstTensor v = o_.k;
-    v.data = kZeros;
-    v.shape[3] = 1;
-    v.strides = {0, 0, 0, 0};
-    return v;
-  }
-
-  Problem problem(const Scale& scale) const {
-    Problem p;
-    p.scale = scale;
-    p.mask.causal = o_.causal;
-    p.stats = StatsLevel::kFull;
-    return p;
-  }
-
   const WhatifOptions& o_;
   ConstTensor v_;
   Shape shape_;
@@ -143,6 +153,29 @@ WhatifRow row_of(const Treatment& t, const Shape& shape, const Stats& stats) {
   }
   row.all = numbers_of(all);
   return row;
+}
+
+struct Known {
+  std::string_view name, parameters;
+};
+constexpr Known kBesideScales[] = {
+    {"measured", ""}, {"qk_norm", ""}, {"cosine", "(c)"}, {"soft_cap", "(c)"}, {"temperature", ""}};
+
+/// Refuses what is called neither as a scale nor as one of these.
+void check_known(std::string_view text) {
+  std::string_view name = text.substr(0, text.find_first_of("(*"));
+  name = name.substr(0, name.find_last_not_of(" \t") + 1);
+  for (const Known& beside : kBesideScales)
+    if (beside.name == name) refuse("rules: \"{}\", but {}{} is wanted", text, name, beside.parameters);
+  std::vector<std::string> names, known;
+  const auto add = [&](const auto& rule) {
+    names.emplace_back(rule.name);
+    known.push_back(fmt::format("{}{}", rule.name, rule.parameters));
+  };
+  for (const ScaleName& rule : Scale::names()) add(rule);
+  if (std::find(names.begin(), names.end(), name) != names.end() || name == "per_head") return;
+  for (const Known& rule : kBesideScales) add(rule);
+  refuse("rules: \"{}\" is not known; known are {}{}", name, fmt::join(known, ", "), base::did_you_mean(name, names));
 }
 
 }  // namespace
@@ -186,17 +219,38 @@ Treatment treatment(std::string_view text) {
   } else if (const auto cap = argument_of(text, "soft_cap"); cap || text == "soft_cap") {
     out.soft_cap = static_cast<float>(cap.value_or(kSoftCap));
   } else {
-    try {
-      out.scale = Scale::parse(text);
-    } catch (const Error& error) {
-      refuse("{}; besides these: measured, qk_norm, cosine(c), soft_cap(c), temperature", error.what());
-    }
+    check_known(text);
+    out.scale = Scale::parse(text);
   }
   return out;
 }
 
+// First two matrices [dim_qk, dim_qk] for each thread, of the variance that is measured. Then an output and the first
+// of them, a call, and what a treatment makes of q and k: both of them anew, or q and a number for each of its rows.
+MemoryNeed memory_of(const WhatifOptions& o) {
+  want_some("rules", o.treatments);
+  const Shape s = checked_shape(o);
+  const double size = real(size_of(s.dtype)), dim = real(s.dim_qk),
+               rows = real(s.batch) * real(s.heads_q) * real(s.len_q);
+  const double keys = real(s.batch) * real(s.heads_kv) * real(s.len_kv);
+  const double at_once = std::min(real(s.batch) * real(s.heads_kv), static_cast<double>(Machine::here().threads));
+  const double variance = at_once * 2 * sizeof(double) * dim * dim;
+  double anew = 0;
+  for (const Treatment& t : o.treatments) {
+    const bool norms = t.on == Treatment::On::kQkNorm || t.on == Treatment::On::kCosine;
+    if (norms) anew = std::max(anew, size * dim * (rows + keys));
+    if (t.on == Treatment::On::kTemperature) anew = std::max(anew, size * rows * (dim + 1));
+  }
+  const double outputs = (o.v.present() ? 2 : 1) * size * rows * real(s.dim_v);
+  const double found = real(o.treatments.size()) * real(s.heads_q) * sizeof(WhatifNumbers);
+  const double bytes =
+      found + std::max(variance, outputs + anew + engine::bytes_of_call(problem_of(o, Scale::none()), s));
+  return {base::saturated(bytes), Machine::here().threads, "q, k",
+          fmt::format("[{}] and [{}]", fmt::join(o.q.shape, ", "), fmt::join(o.k.shape, ", "))};
+}
+
 Whatif try_rules(const WhatifOptions& options, const Watch& watch) {
-  want_some("rules", options.treatments);
+  want_memory(memory_of(options));
   const Trial trial(options);
   const Shape& s = trial.shape();
   Whatif out;
@@ -210,14 +264,15 @@ Whatif try_rules(const WhatifOptions& options, const Watch& watch) {
       out.complete = false;
       break;
     }
+    watch.report(static_cast<double>(out.rows.size()) / static_cast<double>(options.treatments.size()), t.name);
     Copy output(s.dtype, trial.output_shape());
     out.rows.push_back(row_of(t, s, trial.run(t, output)));
     if (options.v.present()) {
       if (!first) first = output, first->view.data = first->memory.data();
       out.rows.back().output_change = relative_change(output, *first);
     }
-    watch.report(static_cast<double>(out.rows.size()) / static_cast<double>(options.treatments.size()));
   }
+  if (out.complete) watch.report(1);
   return out;
 }
 

@@ -1,3 +1,4 @@
+// One pass over chunks of each parameter; norms of gradients summed in a fixed order.
 #include "rootdk/nn/adamw.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The two halves in order, and their gradients back through the two residual sums.
 #include "rootdk/nn/block.h"
 
 #include <cstddef>

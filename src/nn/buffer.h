@@ -11,8 +11,7 @@ namespace rootdk::nn {
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(std::int64_t count)
-      : count_(static_cast<std::size_t>(count)), data_(std::make_unique_for_overwrite<T[]>(count_)) {}
+  explicit Buffer(std::int64_t count) : count_(static_cast<std::size_t>(count)), data_(new T[count_]) {}
   T* data() const { return data_.get(); }
   std::span<T> values() const { return {data_.get(), count_}; }
 

@@ -2,12 +2,10 @@
 // count.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 
 namespace rootdk::nn {
 
@@ -20,11 +18,10 @@ constexpr std::int64_t chunks_in(std::int64_t rows, std::int64_t chunk_rows = kC
 /// call(chunk, first, last) for rows first … last−1 of every chunk, on whichever thread is free.
 template <class Call>
 void for_each_chunk(std::int64_t rows, const Call& call, std::int64_t chunk_rows = kChunkRows) {
-  cpu::parallel_tasks(chunks_in(rows, chunk_rows), omp_in_parallel() ? 1 : omp_get_max_threads(),
-                      [&](std::int64_t chunk, int) {
-                        const std::int64_t first = chunk * chunk_rows;
-                        call(chunk, first, std::min(rows, first + chunk_rows));
-                      });
+  base::parallel_tasks(chunks_in(rows, chunk_rows), base::free_threads(), [&](std::int64_t chunk, int) {
+    const std::int64_t first = chunk * chunk_rows;
+    call(chunk, first, std::min(rows, first + chunk_rows));
+  });
 }
 
 }  // namespace rootdk::nn

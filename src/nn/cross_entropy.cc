@@ -1,3 +1,4 @@
+// Rows shifted by their maximum, in double; chunks of rows are summed in order.
 #include "rootdk/nn/cross_entropy.h"
 
 #include <algorithm>

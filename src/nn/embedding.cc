@@ -1,3 +1,4 @@
+// Rows copied; in backward threads share out columns, as one token may come many times.
 #include "rootdk/nn/embedding.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Philox with an element's index in its counter, two numbers at a time; standard deviations from the fans.
 #include "base/refuse.h"
 #include "rootdk/nn/init.h"
 
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <numbers>
 
+#include "base/parallel.h"
 #include "base/philox.h"
 #include "nn/linear.h"
 
@@ -75,12 +77,12 @@ template <class T>
 void fill_with(std::span<T> values, const Init& init, const Fans& fans, const Seed& seed) {
   const double sigma = init.standard_deviation(fans);
   const auto count = static_cast<std::int64_t>(values.size());
-#pragma omp parallel for schedule(static) if (count > kWorthThreadsToDraw)
-  for (std::int64_t i = 0; i < count; i += 2) {
-    const auto pair = draw(init.distribution, seed, static_cast<std::uint64_t>(i / 2));
+  base::parallel_for((count + 1) / 2, count > kWorthThreadsToDraw ? base::free_threads() : 1, [&](std::int64_t half) {
+    const auto pair = draw(init.distribution, seed, static_cast<std::uint64_t>(half));
+    const std::int64_t i = 2 * half;
     values[static_cast<std::size_t>(i)] = static_cast<T>(sigma * pair[0]);
     if (i + 1 < count) values[static_cast<std::size_t>(i + 1)] = static_cast<T>(sigma * pair[1]);
-  }
+  });
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// y = x·Wᵀ + b and its gradients over matmul.h, with sizes checked at each call.
 #include "base/refuse.h"
 #include "nn/linear.h"
 

@@ -1,10 +1,9 @@
+// Tiles handed to threads; which instruction set multiplies one is looked up once.
 #include "nn/matmul.h"
-
-#include <omp.h>
 
 #include <algorithm>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
 #include "nn/matmul_tile.h"
 
 namespace rootdk::nn {
@@ -21,7 +20,7 @@ constexpr std::int64_t kSumCols = 64;
 template <class Tile>
 void for_each_tile(std::int64_t rows, std::int64_t cols, const Tile& tile) {
   const std::int64_t down = (rows + kTileRows - 1) / kTileRows, across = (cols + kTileCols - 1) / kTileCols;
-  cpu::parallel_tasks(down * across, omp_get_max_threads(), [&](std::int64_t task, int) {
+  base::parallel_tasks(down * across, base::free_threads(), [&](std::int64_t task, int) {
     const std::int64_t row = task / across * kTileRows, col = task % across * kTileCols;
     tile(row, col, std::min(kTileRows, rows - row), std::min(kTileCols, cols - col));
   });
@@ -69,7 +68,7 @@ void add_outer_products(std::int64_t rows, std::int64_t in, std::int64_t out, co
 }
 
 void add_column_sums(std::int64_t rows, std::int64_t out, const float* d_y, float* sum) {
-  cpu::parallel_tasks((out + kSumCols - 1) / kSumCols, omp_get_max_threads(), [&](std::int64_t chunk, int) {
+  base::parallel_tasks((out + kSumCols - 1) / kSumCols, base::free_threads(), [&](std::int64_t chunk, int) {
     const std::int64_t col = chunk * kSumCols, n = std::min(kSumCols, out - col);
     double total[kSumCols] = {};
     for (std::int64_t r = 0; r < rows; ++r)

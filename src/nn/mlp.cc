@@ -1,3 +1,4 @@
+// Three linear layers, silu and a product between them; backward takes what forward saved.
 #include "rootdk/nn/mlp.h"
 
 #include <cmath>

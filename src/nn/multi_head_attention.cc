@@ -1,3 +1,4 @@
+// Projections, rotary, the engine's call on views of heads, and all of it backwards, with everything checked first.
 #include "base/refuse.h"
 #include "rootdk/nn/multi_head_attention.h"
 
@@ -23,9 +24,7 @@ namespace {
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes)
-      : space_(bytes + kAlignment),
-        memory_(std::make_unique_for_overwrite<std::byte[]>(space_)),
-        aligned_(memory_.get()) {
+      : space_(bytes + kAlignment), memory_(new std::byte[space_]), aligned_(memory_.get()) {
     std::align(kAlignment, bytes, aligned_, space_);
     bytes_ = bytes;
   }

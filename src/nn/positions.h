@@ -9,8 +9,8 @@
 
 namespace rootdk::nn {
 
-/// Key position of every query: [len_q], or [batch, len_q] where mask.key_lengths moves the items apart. Queries of no
-/// document stand at 0; they see nothing. The mask fits the shape.
+/// Key position of every query: [len_q], or [batch, len_q] where lengths or documents of their own move the items
+/// apart. Queries of no document stand at 0; they see nothing. The mask fits the shape.
 std::vector<std::int64_t> query_positions(const Mask& mask, const Shape& shape);
 
 /// Key j stands at j.

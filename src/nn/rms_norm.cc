@@ -1,3 +1,4 @@
+// Sums of a row in double; gradients of the gain by chunks of rows, added in order.
 #include "rootdk/nn/rms_norm.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Angles for all positions first, then pairs turned forwards or, for gradients, back.
 #include "base/refuse.h"
 #include "rootdk/nn/rotary.h"
 
@@ -5,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/parallel.h"
 #include "nn/rotary.h"
 
 namespace rootdk::nn {
@@ -18,6 +20,7 @@ constexpr std::int64_t kMaxPosition = std::int64_t{1} << 50;
 
 // Below so many components waking threads takes longer than the work.
 constexpr std::int64_t kWorthThreadsToTurn = 1 << 14;
+int threads_for(std::int64_t components) { return components > kWorthThreadsToTurn ? base::free_threads() : 1; }
 
 template <class T>
 struct Angle {
@@ -35,15 +38,14 @@ std::vector<Angle<T>> angles_of(const Rotary& rotary, std::int64_t dim_qk, std::
 
   const auto rows = static_cast<std::int64_t>(positions.size());
   std::vector<Angle<T>> angles(static_cast<std::size_t>(rows * pairs));
-#pragma omp parallel for schedule(static) if (rows * pairs > kWorthThreadsToTurn)
-  for (std::int64_t r = 0; r < rows; ++r) {
+  base::parallel_for(rows, threads_for(rows * pairs), [&](std::int64_t r) {
     const double position = static_cast<double>(positions[static_cast<std::size_t>(r)] + rotary.first_position);
     for (std::int64_t i = 0; i < pairs; ++i) {
       const double angle = position * frequency[static_cast<std::size_t>(i)];
       angles[static_cast<std::size_t>(r * pairs + i)] = {static_cast<T>(std::cos(angle)),
                                                          static_cast<T>(direction * std::sin(angle))};
     }
-  }
+  });
   return angles;
 }
 
@@ -58,8 +60,7 @@ void turn_pairs(const Rotary& rotary, const Tensor& x, std::span<const std::int6
   const std::vector<Angle<T>> angles = angles_of<T>(rotary, dim_qk, positions, turn);
   auto* const data = static_cast<T*>(x.data);
 
-#pragma omp parallel for schedule(static) if (x.count() > kWorthThreadsToTurn)
-  for (std::int64_t row = 0; row < batch * length; ++row) {
+  base::parallel_for(batch * length, threads_for(x.count()), [&](std::int64_t row) {
     const std::int64_t b = row / length, t = row % length;
     const Angle<T>* const angle = angles.data() + (shared ? t : row) * pairs;
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -72,7 +73,7 @@ void turn_pairs(const Rotary& rotary, const Tensor& x, std::span<const std::int6
         second = a * angle[i].sin + c * angle[i].cos;
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Embedding, blocks, final norm and logits in order, saved for backward, under LLaMA's names.
 #include "rootdk/nn/transformer.h"
 
 #include <algorithm>
@@ -12,6 +13,18 @@
 namespace rootdk::nn {
 
 namespace {
+
+MultiHeadAttentionOptions attention_options(const TransformerOptions& o) {
+  MultiHeadAttentionOptions options;
+  options.width = o.width;
+  options.heads_q = o.heads;
+  options.dim_qk = o.dim_qk;
+  options.dim_v = o.dim_v;
+  options.rotary = Rotary{.base = o.rotary_base};
+  return options;
+}
+
+}  // namespace
 
 TransformerOptions with_defaults(TransformerOptions o) {
   check_size("vocabulary", o.vocabulary);
@@ -28,18 +41,6 @@ TransformerOptions with_defaults(TransformerOptions o) {
   check_size("mlp_hidden", o.mlp_hidden);
   return o;
 }
-
-MultiHeadAttentionOptions attention_options(const TransformerOptions& o) {
-  MultiHeadAttentionOptions options;
-  options.width = o.width;
-  options.heads_q = o.heads;
-  options.dim_qk = o.dim_qk;
-  options.dim_v = o.dim_v;
-  options.rotary = Rotary{.base = o.rotary_base};
-  return options;
-}
-
-}  // namespace
 
 template <class T>
 BasicTransformer<T>::BasicTransformer(const TransformerOptions& options)

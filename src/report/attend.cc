@@ -1,3 +1,4 @@
+// `rootdk attend`: statistics of each head as JSON and tables, and one sentence over all rows.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -113,26 +114,32 @@ std::string conclusion_of(const Attended& a) {
     largest = std::max(largest, static_cast<double>(head.score_max));
     if (head.rows_counted > 0) p_max += head.mean_p_max * static_cast<double>(head.rows_counted);
   }
-  std::string out = counted == 0
-                        ? "No row has two finite scores to compare"
-                        : fmt::format("Over {} rows the largest weight is {} on average and the largest score {}",
-                                      whole(counted), fixed(p_max / static_cast<double>(counted), 3), number(largest));
+  std::string out = counted == 0 ? "No row has two finite scores to compare"
+                                 : fmt::format("Over {} the largest weight is {} on average and the largest score {}",
+                                               counted_of(static_cast<std::size_t>(counted), "row"),
+                                               fixed(p_max / static_cast<double>(counted), 3), number(largest));
   if (masked > 0) out += fmt::format("; rows that see no key: {}", whole(masked));
-  out += bad > 0 ? fmt::format("; rows that are not finite: {}; look for NaN or Inf in q, k or v", whole(bad))
-                 : "; every row is finite";
+  out += bad > 0
+             ? fmt::format(
+                   "; rows that are not finite: {}; look for NaN or Inf in q, k or v, and for scores that overflow {}",
+                   whole(bad), name_of(a.shape.dtype))
+             : "; every row is finite";
   return out + ".";
 }
 
-std::string text_of(const Attended& a) {
+std::string text_of(const Attended& a, const Layout& layout) {
   const Shape& s = a.shape;
-  std::string out = wrap(
+  std::string out = layout.wrap(
       fmt::format("{} on {}, {} queries × {} keys, d_k = {}, dim_v = {}, batch {}, {}{}; rule {}; kernel {} {}",
                   counted_of(static_cast<std::size_t>(s.heads_q), "query head"),
                   counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), whole(s.len_q), whole(s.len_kv),
                   s.dim_qk, s.dim_v, s.batch, name_of(s.dtype), a.causal ? ", causal" : "", a.rule, a.kernel, a.isa));
   if (a.stats.level != StatsLevel::kNone) {
+    using enum Table::Align;
+    using enum Table::Place;
     const bool full = a.stats.level == StatsLevel::kFull;
-    std::vector<Table::Column> columns = {{"batch"}, {"head"}, {"largest"}, {"p_max"}, {"lse"}};
+    std::vector<Table::Column> columns = {
+        {"batch", kRight, kKey}, {"head", kRight, kKey}, {"largest"}, {"p_max"}, {"lse"}};
     if (full) columns.insert(columns.end(), {{"spread"}, {"H"}, {"eff. keys"}, {"tr J"}, {"p_max>.99"}});
     Table table(columns);
     for (std::size_t i = 0; i < std::min(a.stats.per_head.size(), kMostHeads); ++i) {
@@ -149,11 +156,11 @@ std::string text_of(const Attended& a) {
           cells.push_back(cell);
       table.add(cells);
     }
-    out += "\n" + table.text();
+    out += "\n" + table.text(layout.columns);
     if (a.stats.per_head.size() > kMostHeads)
-      out += fmt::format("  … and {} more; --json has them all\n", a.stats.per_head.size() - kMostHeads);
+      out += layout.wrap(fmt::format("… and {} more; --json has them all", a.stats.per_head.size() - kMostHeads), "  ");
   }
-  return out + "\n" + wrap(conclusion_of(a));
+  return out + "\n" + layout.wrap(conclusion_of(a));
 }
 
 }  // namespace rootdk::report

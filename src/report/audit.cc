@@ -103,6 +103,23 @@ Json head_json(const Head& head) {
 
 }  // namespace
 
+// As head_json writes them: texts count as so many numbers.
+JsonSize json_size(const audit::Model& model, const audit::Options& options) {
+  constexpr double kOwn = 24, kTexts = 12, kOfContext = 6, kOfDistance = 3, kOnInputs = 5, kMeasured = 14,
+                   kMostContexts = 5;
+  const double contexts = options.contexts.empty() ? kMostContexts : static_cast<double>(options.contexts.size());
+  JsonSize size;
+  for (const Attention& a : model.layers) {
+    double named = kOwn + kTexts + kOfContext * contexts + kOnInputs;
+    if (!a.rotary.frequencies.empty())
+      named += kOfDistance * (2 + std::log2(static_cast<double>(std::max<std::int64_t>(a.context, 1))));
+    if (options.run || !options.inputs.empty()) named += kMeasured;
+    size.named += static_cast<double>(a.heads_q) * named;
+    if (options.spectra) size.listed += static_cast<double>(a.heads_q) * static_cast<double>(a.dim_qk);
+  }
+  return size;
+}
+
 Json json_of(const audit::Audit& audit) {
   Json out{{"experiment", "audit"}};
   out["model"] = audit.model.name;
@@ -129,6 +146,7 @@ Json json_of(const audit::Audit& audit) {
     for (const Head& head : layer.heads) one["heads"].push_back(head_json(head));
     out["layers"].push_back(std::move(one));
   }
+  out["headline"] = headline_of(audit);
   out["conclusion"] = conclusion_of(audit);
   return out;
 }
@@ -176,8 +194,7 @@ std::string csv_of(const audit::Audit& audit) {
   return out;
 }
 
-// Two checkpoints
-// -----------------------------------------------------------------------------------------------------------
+// Two checkpoints ----------------------------------------------------------------------------------------------------
 
 Json json_of(const std::vector<audit::HeadDrift>& drift) {
   Json out = Json::array();
@@ -193,15 +210,15 @@ Json json_of(const std::vector<audit::HeadDrift>& drift) {
   return out;
 }
 
-std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t worst) {
+std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t worst, const Layout& layout) {
   const bool kinds =
       std::any_of(drift.begin(), drift.end(), [&](const audit::HeadDrift& d) { return d.kind != drift.front().kind; });
-  Table table({{"head", Table::Align::kLeft},
+  Table table({{"head", Table::Align::kLeft, Table::Place::kKey},
                {"σ before"},
                {"σ after"},
                {"growth"},
                {"verdict before", Table::Align::kLeft},
-               {"after", Table::Align::kLeft}});
+               {"after", Table::Align::kLeft, Table::Place::kWithPrevious}});
   std::vector<double> growths;
   for (const audit::HeadDrift& d : drift)
     if (std::isfinite(d.growth)) growths.push_back(d.growth);
@@ -211,18 +228,20 @@ std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t wors
                number(d.sigma_before), number(d.sigma_after), number(d.growth), theory::name_of(d.verdict_before),
                theory::name_of(d.verdict_after)});
   }
-  std::string out = "What moved most since the earlier checkpoint (layer.head):\n\n" + table.text() + "\n";
+  std::string out = layout.wrap("What moved most since the earlier checkpoint (layer.head):") + "\n" +
+                    table.text(layout.columns) + "\n";
   if (growths.empty()) return out;
   std::sort(growths.begin(), growths.end());
-  return out + wrap(fmt::format("σ has become {} times what it was at the median, from {} to {}.",
-                                number(median_of(growths)), number(growths.front()), number(growths.back())));
+  return out + layout.wrap(fmt::format("σ has become {} times what it was at the median, from {} to {}.",
+                                       number(median_of(growths)), number(growths.front()), number(growths.back())));
 }
 
-// QK-clip
-// --------------------------------------------------------------------------------------------------------------------
+// QK-clip ------------------------------------------------------------------------------------------------------------
 
-std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
-  const std::string where = base::visible(out);
+namespace {
+
+/// `where` is the copy's name as it is shown.
+std::string sentence_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& where) {
   if (clipped.heads.empty())
     return fmt::format("No head's largest score passed {}; {}.", number(clip.threshold),
                        clip.dry_run ? "nothing would change" : "the copy in " + where + " has the same weights");
@@ -230,6 +249,12 @@ std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip
                      counted_of(clipped.tensors.size(), "tensor"),
                      clip.dry_run ? "would be shrunk" : "shrunk, in " + where,
                      clip.dry_run ? "would then give" : "now give", number(clip.threshold));
+}
+
+}  // namespace
+
+std::string conclusion_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
+  return sentence_of(clipped, clip, base::visible(out));
 }
 
 Json json_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
@@ -251,14 +276,17 @@ Json json_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::
   return json;
 }
 
-std::string text_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out) {
-  if (clipped.heads.empty()) return wrap(conclusion_of(clipped, clip, out));
-  Table table({{"layer.head", Table::Align::kLeft}, {"largest score"}, {"γ"}, {"queries ×"}, {"keys ×"}});
+std::string text_of(const audit::Clipped& clipped, const audit::Clip& clip, const std::string& out,
+                    const Layout& layout) {
+  const std::string conclusion = layout.wrap(sentence_of(clipped, clip, unbroken(base::visible(out))));
+  if (clipped.heads.empty()) return conclusion;
+  Table table(
+      {{"layer.head", Table::Align::kLeft, Table::Place::kKey}, {"largest score"}, {"γ"}, {"queries ×"}, {"keys ×"}});
   for (const audit::ClippedHead& h : clipped.heads)
     table.add({fmt::format("{}{}.{}", h.observed.kind == "self" ? "" : base::visible(h.observed.kind) + " ",
                            h.observed.layer, h.observed.head),
                number(h.observed.largest_raw), number(h.gamma, 4), number(h.on_queries, 4), number(h.on_keys, 4)});
-  return table.text() + "\n" + wrap(conclusion_of(clipped, clip, out));
+  return table.text(layout.columns) + "\n" + conclusion;
 }
 
 }  // namespace rootdk::report

@@ -2,6 +2,7 @@
 // of them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -69,7 +70,12 @@ std::string listed_grounds(const std::map<Ground, std::size_t>& grounds) {
   return listed(parts);
 }
 
-constexpr const char* kHowToMeasure = "Inputs that were recorded (--inputs, inputs=) give measured ones.";
+std::string how_to_measure(const audit::Audit& audit) {
+  if (audit.model.network && audit.model.embedding.known())
+    return "A run on tokens (--tokens ids.npy, run=) gives measured ones; --tokens random needs no text and comes near "
+           "them.";
+  return "Inputs that were recorded (--inputs, inputs=) give measured ones.";
+}
 
 std::string ground_text(const audit::Audit& audit) {
   const std::map<Ground, std::size_t> grounds = grounds_of(audit);
@@ -83,7 +89,14 @@ std::string ground_text(const audit::Audit& audit) {
   if (least == Ground::kWeights)
     condition = "if inputs are isotropic, and queries and keys independent, which in a trained model is not so: "
                 "σ is often several times as large";
-  return fmt::format("{} {}. {}", holds, condition, kHowToMeasure);
+  return fmt::format("{} {}. {}", holds, condition, how_to_measure(audit));
+}
+
+/// "not finite"
+std::string in_words(Verdict verdict) {
+  std::string name = theory::name_of(verdict);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
 }
 
 // The map --------------------------------------------------------------------------------------------------------
@@ -112,7 +125,27 @@ int colour_of(const audit::Audit& audit, const Head& head) {
   return 196;
 }
 
-std::string map_of(const audit::Audit& audit, bool colour) {
+// The map's letters, a few to a line where a terminal is narrow.
+std::string legend_of(const Layout& layout) {
+  std::string out = " ";
+  std::size_t used = display_width(out);
+  for (const char* item : {". soft", "_ uniform", "+ sharp", "# frozen", "X exploding", "! not finite"}) {
+    const std::string_view gap = used == 1 ? " " : "   ";
+    const std::size_t wide = display_width(item);
+    if (used + gap.size() + wide > layout.prose) {
+      out += "\n  ";
+      used = 2;
+    } else {
+      out += gap;
+      used += gap.size();
+    }
+    out += item;
+    used += wide;
+  }
+  return out + "\n";
+}
+
+std::string map_of(const audit::Audit& audit, const AuditText& options) {
   const bool kinds = several_kinds(audit);
   std::size_t label = 0, heads = 0;
   const auto label_of = [&](const Layer& layer) {
@@ -124,25 +157,36 @@ std::string map_of(const audit::Audit& audit, bool colour) {
     heads = std::max(heads, layer.heads.size());
   }
   label = std::max<std::size_t>(label, 5);
-  const std::size_t cell = heads > 32 ? 1 : 2;
+  constexpr std::size_t kMargins = 4, kStep = 8;
+  const std::size_t room = options.layout.columns - std::min(options.layout.columns - kStep, label + kMargins);
+  const std::size_t cell = heads > 32 || 2 * heads > room ? 1 : 2;
+  const std::size_t a_line = heads * cell <= room ? heads : std::max(kStep, room / kStep * kStep);
   const std::string title = heads > 1 ? fmt::format("heads 0 … {}", heads - 1) : "head 0";
-  std::string out = fmt::format("  {:>{}}  {}\n", "layer", label, title);
-  for (const Layer& layer : audit.layers) {
-    out += fmt::format("  {:>{}}  ", label_of(layer), label);
-    for (const Head& head : layer.heads) {
-      const std::string text = std::string(1, letter_of(head.judgement.verdict)) + std::string(cell - 1, ' ');
-      out += colour ? fmt::format("\x1b[48;5;{}m\x1b[38;5;16m{}\x1b[0m", colour_of(audit, head), text) : text;
-    }
-    out.erase(out.find_last_not_of(' ') + 1);
-    out += "\n";
+  const std::string margin = fmt::format("  {:>{}}  ", "", label);
+  std::string out = fmt::format("  {:>{}}  {}", "layer", label, title);
+  if (a_line < heads) {
+    const std::string note = fmt::format("{} a line", a_line);
+    out += display_width(out + ", " + note) <= options.layout.columns ? ", " + note : ",\n" + margin + note;
   }
-  return out + "  . soft   _ uniform   + sharp   # frozen   X exploding   ! not finite\n";
+  out += "\n";
+  for (const Layer& layer : audit.layers)
+    for (std::size_t first = 0; first < layer.heads.size(); first += a_line) {
+      out += first == 0 ? fmt::format("  {:>{}}  ", label_of(layer), label) : margin;
+      for (std::size_t h = first; h < std::min(first + a_line, layer.heads.size()); ++h) {
+        const Head& head = layer.heads[h];
+        const std::string text = std::string(1, letter_of(head.judgement.verdict)) + std::string(cell - 1, ' ');
+        out += options.colour ? fmt::format("\x1b[48;5;{}m\x1b[38;5;16m{}\x1b[0m", colour_of(audit, head), text) : text;
+      }
+      out.erase(out.find_last_not_of(' ') + 1);
+      out += "\n";
+    }
+  return out + legend_of(options.layout);
 }
 
-std::string model_text(const audit::Audit& audit) {
+std::string model_text(const audit::Audit& audit, const Layout& layout) {
   const audit::Model& model = audit.model;
   const std::string name = base::visible(model.name);
-  if (audit.layers.empty()) return wrap(fmt::format("{}: no attention was found.", name));
+  if (audit.layers.empty()) return layout.wrap(fmt::format("{}: no attention was found.", name));
   const Attention& a = audit.layers.front().attention;
   std::string text = fmt::format("{}, a {} model: {} of {}", name, base::visible(model.family),
                                  counted_of(audit.layers.size(), "attention layer"),
@@ -151,25 +195,32 @@ std::string model_text(const audit::Audit& audit) {
   text += fmt::format(", d_k {}, scale {} ({}).", a.dim_qk, base::visible(model.scale_rule), number(a.scale, 4));
   if (a.q_norm.kind != theory::Norm::Kind::kNone) text += " With QK-norm.";
   if (a.soft_cap) text += fmt::format(" Soft-capped at {}.", number(*a.soft_cap));
-  std::string out = wrap(text);
-  for (const std::string& note : model.notes) out += wrap("Note: " + base::visible(note) + ".");
-  if (const std::string ground = ground_text(audit); !ground.empty()) out += "\n" + wrap(ground);
+  std::string out = layout.wrap(text);
+  for (const std::string& note : model.notes) out += layout.wrap("Note: " + base::visible(note) + ".");
+  if (const std::string ground = ground_text(audit); !ground.empty()) out += "\n" + layout.wrap(ground);
   return out;
 }
 
 // The table ------------------------------------------------------------------------------------------------------
 
 /// Where σ is known in more than one way, all of them stand side by side.
-std::string table_of(const audit::Audit& audit, const std::vector<HeadPlace>& heads) {
+std::string table_of(const audit::Audit& audit, const std::vector<HeadPlace>& heads, const Layout& layout) {
+  using enum Table::Align;
+  using enum Table::Place;
   const bool embeddings = any_head(audit, [](const Head& h) { return h.on_embeddings.has_value(); });
   const bool measured = any_head(audit, [](const Head& h) { return h.measured.has_value(); });
   const bool several = embeddings || measured;
-  std::vector<Table::Column> columns = {{"head", Table::Align::kLeft}, {several ? "σ weights" : "σ"}};
+  std::vector<Table::Column> columns = {{"head", kLeft, kKey}, {several ? "σ weights" : "σ"}};
   if (embeddings) columns.push_back({"σ embed."});
   if (measured) columns.push_back({"σ meas."});
-  for (const char* title : {"unit divisor", "÷√d_k", "σ/σ_c", "entropy", "of", "p_max"}) columns.push_back({title});
-  if (!several) columns.push_back({"bound"});
-  columns.push_back({"verdict", Table::Align::kLeft});
+  columns.insert(columns.end(), {{"unit divisor", kRight, kLater},
+                                 {"÷√d_k", kRight, kLater},
+                                 {"σ/σ_c"},
+                                 {"entropy", kRight, kLater},
+                                 {"of", kRight, kWithPrevious},
+                                 {"p_max"}});
+  if (!several) columns.push_back({"bound", kRight, kLater});
+  columns.push_back({"verdict", kLeft});
   Table table(columns);
   for (const HeadPlace& place : heads) {
     const Head& head = *place.head;
@@ -186,17 +237,17 @@ std::string table_of(const audit::Audit& audit, const std::vector<HeadPlace>& he
     cells.emplace_back(theory::name_of(head.judgement.verdict));
     table.add(cells);
   }
-  return table.text();
+  return table.text(layout.columns);
 }
 
 bool is_bad(const HeadPlace& place) { return place.head->judgement.verdict > Verdict::kSoft; }
 
 /// The words and the fix of every head that is not soft, among those in the table; of the first if all are.
-std::string words_of(const audit::Audit& audit, const std::vector<HeadPlace>& shown) {
+std::string words_of(const audit::Audit& audit, const std::vector<HeadPlace>& shown, const Layout& layout) {
   std::string out;
   for (std::size_t i = 0; i < shown.size() && (i == 0 || is_bad(shown[i])); ++i) {
     const theory::Judgement& judgement = shown[i].head->judgement;
-    out += wrap(fmt::format("{}: {} {}", head_name(audit, shown[i]), judgement.words, judgement.fix)) + "\n";
+    out += layout.wrap(fmt::format("{}: {} {}", head_name(audit, shown[i]), judgement.words, judgement.fix)) + "\n";
   }
   return out;
 }
@@ -222,9 +273,41 @@ std::string head_name(const audit::Audit& audit, const HeadPlace& place) {
   return several_kinds(audit) ? base::visible(place.layer->attention.kind) + " " + name : name;
 }
 
+std::string headline_of(const audit::Audit& audit) {
+  const std::vector<HeadPlace> heads = all_heads(audit);
+  if (heads.empty()) return "No attention was found";
+  const std::map<Verdict, std::size_t> counts = counted(audit);
+  const auto count_of = [&](Verdict verdict) { return counts.contains(verdict) ? counts.at(verdict) : 0; };
+  const std::string all = counted_of(heads.size(), "head"), keys = fmt::format("at {} keys", whole(audit.judged_at));
+  // "are" where it was measured of all of them, else "would be".
+  const auto are = [&](Verdict verdict, std::size_t count) {
+    const bool fact = std::none_of(heads.begin(), heads.end(), [&](const HeadPlace& place) {
+      return place.head->judgement.verdict == verdict && ground_of(*place.head) != Ground::kMeasured;
+    });
+    return fact ? count == 1 ? "is" : "are" : "would be";
+  };
+  std::string out;
+  for (const Verdict verdict : {Verdict::kNotFinite, Verdict::kExploding, Verdict::kFrozen, Verdict::kUniform}) {
+    const std::size_t count = count_of(verdict);
+    if (count == 0) continue;
+    const std::string number = whole(static_cast<std::int64_t>(count));
+    out += out.empty() ? fmt::format("{} of {} {}", number, all, are(verdict, count))
+                       : fmt::format(", {} {}", number, are(verdict, count));
+    out += " " + in_words(verdict);
+  }
+  const bool by_keys = count_of(Verdict::kFrozen) + count_of(Verdict::kUniform) > 0;
+  if (!out.empty()) return by_keys ? out + " " + keys : out;
+  const std::size_t sharp = count_of(Verdict::kSharp);
+  const char* is = grounds_of(audit).rbegin()->first == Ground::kMeasured ? "is" : "would be";
+  return sharp > 0 ? fmt::format("No head {} frozen {}; {} of {} {} sharp", is, keys,
+                                 whole(static_cast<std::int64_t>(sharp)), all, are(Verdict::kSharp, sharp))
+                   : fmt::format("No head {} near freezing {}", is, keys);
+}
+
+// What was found first, then how far off √d_k is.
 std::string conclusion_of(const audit::Audit& audit) {
   std::vector<double> ratios;
-  std::size_t near = 0;
+  std::int64_t near = 0;
   for (const HeadPlace& place : all_heads(audit)) {
     const double ratio = place.head->surest_ratio();
     if (!std::isfinite(ratio)) continue;
@@ -238,7 +321,7 @@ std::string conclusion_of(const audit::Audit& audit) {
   std::sort(ratios.begin(), ratios.end());
   std::vector<std::string> parts;
   for (const auto& [verdict, count] : counted(audit))
-    parts.push_back(fmt::format("{} {}", count, theory::name_of(verdict)));
+    parts.push_back(whole(static_cast<std::int64_t>(count)) + " " + in_words(verdict));
   std::reverse(parts.begin(), parts.end());
   const std::map<Ground, std::size_t> grounds = grounds_of(audit);
   const Ground least = grounds.empty() ? Ground::kMeasured : grounds.rbegin()->first;
@@ -247,31 +330,32 @@ std::string conclusion_of(const audit::Audit& audit) {
   if (least == Ground::kEmbeddings) condition = "If every layer's inputs were like the embeddings, ", is = "would be";
   const std::string only = least == Ground::kMeasured ? "" : in_words(least);
   const std::string on = grounds.size() > 1 ? listed_grounds(grounds) : only;
-  return fmt::format("{}√d_k {} within a quarter of the divisor that gives unit variance for {} of {}; that divisor {} "
-                     "{} times √d_k at the median, from {} to {}. At {} keys{}: {}.",
-                     condition, is, near, counted_of(ratios.size(), "head"), is, number(median_of(ratios)),
-                     number(ratios.front()), number(ratios.back()), whole(audit.judged_at),
-                     on.empty() ? "" : " (" + on + ")", listed(parts));
+  return fmt::format(
+      "At {} keys{}: {}. {}√d_k {} within a quarter of the divisor that gives unit variance for {} of {}; "
+      "that divisor {} {} times √d_k at the median, from {} to {}.",
+      whole(audit.judged_at), on.empty() ? "" : " (" + on + ")", listed(parts), condition, is, whole(near),
+      counted_of(ratios.size(), "head"), is, number(median_of(ratios)), number(ratios.front()), number(ratios.back()));
 }
 
 std::string text_of(const audit::Audit& audit, const AuditText& options) {
-  std::string out = model_text(audit);
+  const Layout& layout = options.layout;
+  std::string out = model_text(audit, layout);
   if (audit.layers.empty()) return out;
-  out += "\n" + map_of(audit, options.colour) + "\n";
+  out += "\n" + map_of(audit, options) + "\n";
   std::vector<HeadPlace> worst = worst_first(audit);
   const auto bad = static_cast<std::size_t>(std::count_if(worst.begin(), worst.end(), is_bad));
   worst.resize(std::min(worst.size(), options.worst));
   if (!worst.empty()) {
-    out += worst.size() == 1 ? "The head" : fmt::format("The {} heads", worst.size());
-    out += fmt::format(" furthest from right, at {} keys (layer.head):\n\n", whole(audit.judged_at)) +
-           table_of(audit, worst) + "\n" + words_of(audit, worst);
+    const std::string which = worst.size() == 1 ? "The head" : fmt::format("The {} heads", worst.size());
+    out += layout.wrap(fmt::format("{} furthest from right, at {} keys (layer.head):", which, whole(audit.judged_at))) +
+           "\n" + table_of(audit, worst, layout) + "\n" + words_of(audit, worst, layout);
     if (bad > worst.size())
-      out +=
-          wrap(fmt::format("… and {} that {} not soft: --worst {} shows all of them.",
-                           counted_of(bad - worst.size(), "more head"), bad - worst.size() == 1 ? "is" : "are", bad)) +
-          "\n";
+      out += layout.wrap(fmt::format("… and {} that {} not soft: --worst {} shows all of them.",
+                                     counted_of(bad - worst.size(), "more head"),
+                                     bad - worst.size() == 1 ? "is" : "are", bad)) +
+             "\n";
   }
-  return out + unfinished(audit.complete) + wrap(conclusion_of(audit));
+  return out + unfinished(audit.complete, layout) + layout.wrap(conclusion_of(audit));
 }
 
 std::string heads_that_are(const audit::Audit& audit, const std::vector<Verdict>& verdicts) {

@@ -1,3 +1,4 @@
+// `rootdk explain`: exponentials, softmax, Jacobian and gradient by rule, and what dividing gained.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,34 +45,54 @@ Json matrix(const std::vector<double>& values, std::size_t n) {
   return rows;
 }
 
-std::string jacobian_text(const lab::ExplainedRule& rule, std::size_t n) {
+std::string jacobian_text(const lab::ExplainedRule& rule, std::size_t n, const Layout& layout) {
   if (n < 2 || n > kMostJacobian || rule.jacobian.empty()) return {};
+  constexpr std::size_t kMargin = 3, kCell = 10;
   std::string out = "  softmax's Jacobian ∂p_i/∂s_j:\n";
+  if (kMargin + n * kCell > layout.columns) {
+    std::vector<Table::Column> columns = {{"i", Table::Align::kRight, Table::Place::kKey}};
+    for (std::size_t j = 0; j < n; ++j) columns.push_back({fmt::format("j = {}", j + 1)});
+    Table table(columns);
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<std::string> cells = {fmt::format("{}", i + 1)};
+      for (std::size_t j = 0; j < n; ++j) cells.push_back(fixed(rule.jacobian[i * n + j], 4));
+      table.add(cells);
+    }
+    return out + table.text(layout.columns);
+  }
   for (std::size_t i = 0; i < n; ++i) {
-    out += "   ";
-    for (std::size_t j = 0; j < n; ++j) out += fmt::format(" {:>9}", fixed(rule.jacobian[i * n + j], 4));
+    out += std::string(kMargin, ' ');
+    for (std::size_t j = 0; j < n; ++j) out += fmt::format("{:>{}}", fixed(rule.jacobian[i * n + j], 4), kCell);
     out += "\n";
   }
   return out;
 }
 
-std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule, Detail detail) {
+std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule, const Layout& layout) {
   const std::size_t n = e.raw.size();
   const theory::SoftmaxRow& row = rule.softmax;
-  std::string out = fmt::format("\n{}: divide by {:.5g}\n", rule.rule, rule.divisor);
-  Table table({{"key"}, {"score"}, {"e^score"}, {"softmax"}, {"gradient"}, {"at q·k"}});
+  std::string out = "\n" + layout.wrap(fmt::format("{}: divide by {:.5g}", rule.rule, rule.divisor));
+  Table table({{"key", Table::Align::kRight, Table::Place::kKey},
+               {"score"},
+               {"e^score"},
+               {"softmax"},
+               {"gradient"},
+               {"at q·k"}});
   for (std::size_t i = 0; i < std::min(n, kMostShown); ++i)
     table.add({fmt::format("{}", i + 1), number(rule.scores[i], 4),
                number(row.exponentials[i], row.exponentials[i] < 1e4 ? 5 : 8), fixed(row.probabilities[i], 4),
                fixed(rule.score_gradient[i], 4), fixed(rule.raw_gradient[i], 4)});
   if (n > kMostShown) table.add({"…"});
   table.add({"sum", "", number(row.sum, row.sum < 1e4 ? 5 : 8), "1"});
-  out += table.text();
-  out += fmt::format("  entropy {} of ln {} = {}; largest weight {}; effective keys {}\n", fixed(row.entropy, 4), n,
-                     fixed(std::log(static_cast<double>(n)), 4), fixed(row.p_max, 4), number(rule.effective_keys, 4));
-  out += fmt::format("  gradient let through: tr J {}, ‖J‖² {}\n", fixed(row.trace_jacobian, 4),
-                     fixed(row.jacobian_norm2, 4));
-  return detail == Detail::kAll ? out + jacobian_text(rule, n) : out;
+  out += table.text(layout.columns);
+  out += layout.wrap(
+      fmt::format("entropy {} of ln {} = {}; largest weight {}; effective keys {}", fixed(row.entropy, 4), n,
+                  fixed(std::log(static_cast<double>(n)), 4), fixed(row.p_max, 4), number(rule.effective_keys, 4)),
+      "  ");
+  out += layout.wrap(
+      fmt::format("gradient let through: tr J {}, ‖J‖² {}", fixed(row.trace_jacobian, 4), fixed(row.jacobian_norm2, 4)),
+      "  ");
+  return layout.detail == Detail::kAll ? out + jacobian_text(rule, n, layout) : out;
 }
 
 }  // namespace
@@ -114,16 +135,15 @@ std::string conclusion_of(const lab::Explanation& e) {
   if (none && root && none->softmax.trace_jacobian > 0 && root->softmax.trace_jacobian > 0) {
     const theory::SoftmaxRow &a = none->softmax, &b = root->softmax;
     std::string out =
-        fmt::format("Unscaled, the largest weight is {} and softmax lets a gradient of {} through (tr J); divided by "
-                    "√d_k it is {} and "
-                    "{}, {}.",
-                    fixed(a.p_max, 3), fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(b.trace_jacobian, 3),
-                    compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"));
+        fmt::format("Divided by √d_k, softmax lets {} gradient through: tr J is {}, unscaled {}, and the largest "
+                    "weight {}, unscaled {}.",
+                    compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"), fixed(b.trace_jacobian, 3),
+                    fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(a.p_max, 3));
     const double reaches_root = longest(root->raw_gradient), reaches_dk = by_dk ? longest(by_dk->raw_gradient) : 0;
     if (reaches_dk > 0)
       out += fmt::format(
-          " Divided by d_k the largest of {} weights is {}, and q·k receives a gradient {} than with √d_k.",
-          e.raw.size(), fixed(by_dk->softmax.p_max, 3), compared(reaches_dk, reaches_root, "larger", "smaller"));
+          " Divided by d_k, q·k receives a gradient {} than with √d_k, and the largest of {} weights is {}.",
+          compared(reaches_dk, reaches_root, "larger", "smaller"), e.raw.size(), fixed(by_dk->softmax.p_max, 3));
     return out;
   }
   const auto by_trace = [](const lab::ExplainedRule& a, const lab::ExplainedRule& b) {
@@ -132,31 +152,29 @@ std::string conclusion_of(const lab::Explanation& e) {
   const auto [closed, open] = std::minmax_element(e.rules.begin(), e.rules.end(), by_trace);
   const theory::SoftmaxRow &a = closed->softmax, &b = open->softmax;
   if (a.trace_jacobian == b.trace_jacobian)
-    return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", closed->rule, e.raw.size(),
+    return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", spoken(closed->rule), e.raw.size(),
                        fixed(a.p_max, 3), fixed(a.trace_jacobian, 3));
-  const std::string ratio =
-      a.trace_jacobian > 0 ? fmt::format(", {} as much", times(b.trace_jacobian / a.trace_jacobian)) : "";
+  const std::string more = a.trace_jacobian > 0 ? times(b.trace_jacobian / a.trace_jacobian) + " as much" : "more";
   return fmt::format(
-      "The same scores give a largest weight of {} under {} and of {} under {}; the gradient that softmax lets through "
-      "(tr J) is {} and {}{}.",
-      fixed(a.p_max, 3), closed->rule, fixed(b.p_max, 3), open->rule, fixed(a.trace_jacobian, 3),
-      fixed(b.trace_jacobian, 3), ratio);
+      "Softmax lets {} gradient through under {} {} under {}: tr J is {} and {}, the largest weight {} and {}.", more,
+      spoken(open->rule), a.trace_jacobian > 0 ? "as" : "than", spoken(closed->rule), fixed(b.trace_jacobian, 3),
+      fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(a.p_max, 3));
 }
 
-std::string text_of(const lab::Explanation& e, Detail detail) {
+std::string text_of(const lab::Explanation& e, const Layout& layout) {
   std::string out;
   if (!e.q.empty()) {
-    out += fmt::format("q = {}\n", vector_text(e.q));
+    out += layout.wrap(fmt::format("q = {}", vector_text(e.q)));
     for (std::size_t j = 0; j < std::min(e.keys.size(), kMostShown); ++j)
-      out += fmt::format("k{} = {}: q·k = {:g}\n", e.keys.size() > 1 ? std::to_string(j + 1) : "",
-                         vector_text(e.keys[j]), e.raw[j]);
+      out += layout.wrap(fmt::format("k{} = {}: q·k = {:g}", e.keys.size() > 1 ? std::to_string(j + 1) : "",
+                                     vector_text(e.keys[j]), e.raw[j]));
   } else {
-    out += fmt::format("scores q·k = {}\n", vector_text(e.raw));
+    out += layout.wrap(fmt::format("scores q·k = {}", vector_text(e.raw)));
   }
-  out += wrap(fmt::format("d_k = {}, √d_k = {:.5g}; the gradient starts as {} on the weights", e.dk,
-                          std::sqrt(static_cast<double>(e.dk)), vector_text(e.upstream)));
-  for (const lab::ExplainedRule& rule : e.rules) out += rule_text(e, rule, detail);
-  return out + "\n" + wrap(conclusion_of(e));
+  out += layout.wrap(fmt::format("d_k = {}, √d_k = {:.5g}; the gradient starts as {} on the weights", e.dk,
+                                 std::sqrt(static_cast<double>(e.dk)), vector_text(e.upstream)));
+  for (const lab::ExplainedRule& rule : e.rules) out += rule_text(e, rule, layout);
+  return out + "\n" + layout.wrap(conclusion_of(e));
 }
 
 }  // namespace rootdk::report

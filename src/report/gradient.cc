@@ -1,3 +1,4 @@
+// `rootdk gradient`: gradients at the scores, Q and K by rule and d_k, and rules compared at the largest d_k.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,39 +72,42 @@ std::string conclusion_of(const lab::Gradient& gradient) {
   const lab::GradientPoint *none = find(gradient, "none", dk), *root = find(gradient, "sqrt_dk", dk),
                            *by_dk = find(gradient, "dk", dk);
   std::string out;
-  if (none && root)
-    out +=
-        fmt::format("At d_k = {}, what reaches the scores without scaling is {} in mean square than under 1/√d_k, but "
-                    "{} in the median row, "
-                    "and {} of rows have tr J below 0.01 (under 1/√d_k {}).",
-                    dk, compared(none->scores.mean_square.value, root->scores.mean_square.value, "larger", "smaller"),
-                    compared(none->scores.length.median, root->scores.length.median, "larger", "smaller"),
-                    percent(none->almost_none), percent(root->almost_none));
+  if (none && root) {
+    const double median = none->scores.length.median / root->scores.length.median;
+    const double mean_square = none->scores.mean_square.value / root->scores.mean_square.value;
+    out += fmt::format("Unscaled, the median row of scores receives a gradient {} than under 1/√d_k (at d_k = {}), {} "
+                       "{} in mean square; {} "
+                       "of rows have tr J below 0.01, under 1/√d_k {}.",
+                       compared(none->scores.length.median, root->scores.length.median, "larger", "smaller"), dk,
+                       (median < 1) == (mean_square < 1) ? "and" : "though",
+                       compared(none->scores.mean_square.value, root->scores.mean_square.value, "larger", "smaller"),
+                       percent(none->almost_none), percent(root->almost_none));
+  }
   if (by_dk && root)
-    out += fmt::format("{}{}ividing by d_k brings Q a gradient {} than 1/√d_k does.",
-                       out.empty() ? fmt::format("At d_k = {}, ", dk) : " ", out.empty() ? "d" : "D",
+    out += fmt::format("{}Dividing by d_k brings Q a gradient {} than 1/√d_k does{}.", out.empty() ? "" : " ",
                        compared(by_dk->queries.length.median, root->queries.length.median, "larger in the median row",
-                                "smaller in the median row"));
+                                "smaller in the median row"),
+                       out.empty() ? fmt::format(" (at d_k = {})", dk) : "");
   if (!out.empty()) return out;
   const auto [least, most] =
       std::minmax_element(gradient.points.begin(), gradient.points.end(),
                           [](const auto& a, const auto& b) { return a.scores.length.median < b.scores.length.median; });
   return fmt::format(
       "The median row of scores receives least under {} at d_k = {} ({}) and most under {} at d_k = {} ({}).",
-      least->rule, least->dk, number(least->scores.length.median), most->rule, most->dk,
+      spoken(least->rule), least->dk, number(least->scores.length.median), spoken(most->rule), most->dk,
       number(most->scores.length.median));
 }
 
-std::string text_of(const lab::Gradient& gradient) {
+std::string text_of(const lab::Gradient& gradient, const Layout& layout) {
   const lab::GradientOptions& o = gradient.options;
-  std::string out = wrap(fmt::format(
+  std::string out = layout.wrap(fmt::format(
       "Backward from a random gradient, {} × {} queries, {} keys: lengths of the rows that arrive at the scores (dS), "
       "at Q and at K. Mean ‖dS‖² and what theory says it is, E‖J‖²; quantiles of ‖dS‖; rows with tr J below 0.01; "
       "medians of ‖dQ‖ and ‖dK‖.",
       o.batches, o.queries, whole(o.keys)));
   out += "\n";
-  Table table({{"d_k"},
-               {"rule", Table::Align::kLeft},
+  Table table({{"d_k", Table::Align::kRight, Table::Place::kKey},
+               {"rule", Table::Align::kLeft, Table::Place::kKey},
                {"‖dS‖²"},
                {"E‖J‖²"},
                {"1 %"},
@@ -121,12 +125,13 @@ std::string text_of(const lab::Gradient& gradient) {
                number(p.keys.length.median, 2)});
     last = p.dk;
   }
-  out += table.text();
+  out += table.text(layout.columns);
   const auto in_the_noise = [](const lab::GradientPoint& p) { return p.scores.length.p1 < kRoundingOfBackward; };
   if (std::any_of(gradient.points.begin(), gradient.points.end(), in_the_noise))
-    out += fmt::format("  Below about {} lengths are the rounding of an f32 backward pass.\n",
-                       number(kRoundingOfBackward, 1));
-  return out + unfinished(gradient.complete) + "\n" + wrap(conclusion_of(gradient));
+    out += layout.wrap(
+        fmt::format("Below about {} lengths are the rounding of an f32 backward pass.", number(kRoundingOfBackward, 1)),
+        "  ");
+  return out + unfinished(gradient.complete, layout) + "\n" + layout.wrap(conclusion_of(gradient));
 }
 
 }  // namespace rootdk::report

@@ -62,6 +62,14 @@ void check(const AnyJson& results) {
   }
 }
 
+/// Takes a byte order mark away.
+AnyJson checked_results(std::string_view& json) {
+  if (json.starts_with(kByteOrderMark)) json.remove_prefix(kByteOrderMark.size());
+  AnyJson results = parsed("results_json", json);
+  check(results);
+  return results;
+}
+
 /// The same JSON, which no HTML parser takes for the end of a script and no old JavaScript parser for a line's end. In
 /// JSON these characters stand in strings only, where an escape means the same.
 std::string fit_for_script(std::string_view json) {
@@ -160,6 +168,9 @@ About about_audit(const AnyJson& audit) {
                              "variance.")};
 }
 
+/// Where the page with the engine in it takes results.
+constexpr std::string_view kPlace = R"(<script type="application/json" id="results">{}</script>)";
+
 void want_d3() {
   if (!has_html()) base::refuse("html: this rootdk was built without D3, which its pages need (Debian: node-d3)");
 }
@@ -170,10 +181,19 @@ bool has_html() { return !kPageAfter.empty(); }
 
 std::string html(std::string_view results_json) {
   want_d3();
-  if (results_json.starts_with(kByteOrderMark)) results_json.remove_prefix(kByteOrderMark.size());
-  const AnyJson results = parsed("results_json", results_json);
-  check(results);
+  const AnyJson results = checked_results(results_json);
   return around(kPageBefore, about_results(results), results_json, kPageAfter);
+}
+
+bool is_laboratory(std::string_view page) { return page.find(kPlace) != page.npos; }
+
+std::string laboratory_html(std::string_view page, std::string_view results_json) {
+  if (!is_laboratory(page))
+    base::refuse("page: has no place for results; rootdk.html was wanted, as ./run site makes it");
+  checked_results(results_json);
+  const std::size_t inside = page.find(kPlace) + kPlace.find("{}");
+  std::string out(page.substr(0, inside));
+  return out.append(fit_for_script(results_json)).append(page.substr(inside + 2));
 }
 
 std::string audit_html(std::string_view audit_json) {

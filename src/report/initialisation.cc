@@ -1,3 +1,4 @@
+// `rootdk init`: the spread of scores under each initialiser, and the divisor that would have been right.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,22 +65,27 @@ std::string conclusion_of(const lab::Initialisation& initialisation) {
     if (std::fabs(range.least - 1) <= kRight && std::fabs(range.most - 1) <= kRight) right.push_back(name);
     else wrong.push_back(fmt::format("{} under \"{}\"", least == most ? least : least + " to " + most, name));
   }
-  std::string out = "After dividing by √d_k the scores' spread is ";
-  if (!right.empty()) out += fmt::format("1 (within {:.0f} %) under {}", 100 * kRight, quoted_list(right));
-  if (!wrong.empty()) out += fmt::format("{}{}", right.empty() ? "" : ", but ", listed(wrong));
-  return out + fmt::format("; theory predicted every one to within {}.", percent(furthest));
+  std::string out;
+  if (right.empty()) {
+    out = "√d_k is right under none of these initialisers: after it the scores' spread is " + listed(wrong);
+  } else {
+    out = fmt::format("√d_k is right under {}: after it the scores' spread is 1 (within {:.0f} %)", quoted_list(right),
+                      100 * kRight);
+    if (!wrong.empty()) out += ", but " + listed(wrong);
+  }
+  return out + fmt::format(". Theory predicted every one to within {}.", percent(furthest));
 }
 
-std::string text_of(const lab::Initialisation& initialisation) {
+std::string text_of(const lab::Initialisation& initialisation, const Layout& layout) {
   const lab::InitialisationOptions& o = initialisation.options;
-  std::string out = wrap(fmt::format("Normalised random tokens through W_q and W_k ({} draws of {} heads, {} queries "
-                                     "and keys): the spread of q·k is the "
-                                     "divisor that would give unit variance.",
-                                     o.batches, o.heads, o.tokens));
+  std::string out = layout.wrap(fmt::format("Normalised random tokens through W_q and W_k ({} draws of {} heads, {} "
+                                            "queries and keys): the spread of q·k is the "
+                                            "divisor that would give unit variance.",
+                                            o.batches, o.heads, o.tokens));
   out += "\n";
-  Table table({{"initialiser", Table::Align::kLeft},
-               {"width"},
-               {"d_k"},
+  Table table({{"initialiser", Table::Align::kLeft, Table::Place::kKey},
+               {"width", Table::Align::kRight, Table::Place::kKey},
+               {"d_k", Table::Align::kRight, Table::Place::kKey},
                {"√d_k"},
                {"predicted"},
                {"measured"},
@@ -94,8 +100,8 @@ std::string text_of(const lab::Initialisation& initialisation) {
                            fixed(std::sqrt(row.variance.high), 2)),
                fixed(row.after_sqrt_dk, 3)});
   }
-  out += table.text();
-  return out + unfinished(initialisation.complete) + "\n" + wrap(conclusion_of(initialisation));
+  out += table.text(layout.columns);
+  return out + unfinished(initialisation.complete, layout) + "\n" + layout.wrap(conclusion_of(initialisation));
 }
 
 }  // namespace rootdk::report

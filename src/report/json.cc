@@ -1,9 +1,12 @@
+// Our own layout: lists of plain values on one line, everything else indented by two.
 #include "report/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
+#include "base/read_number.h"
 #include "base/visible.h"
 
 namespace rootdk::report {
@@ -40,11 +43,7 @@ std::string dumped(const Json& json) {
 
 double shortest(float x) {
   if (!std::isfinite(x)) return static_cast<double>(x);
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, x).ptr;
-  double out = 0;
-  std::from_chars(text, end, out);
-  return out;
+  return base::read_number<double>(fmt::format("{}", x)).value();
 }
 
 }  // namespace rootdk::report

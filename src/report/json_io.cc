@@ -1,3 +1,4 @@
+// The reading side: each member by name and type, with the place of what is wrong.
 #include "report/json_io.h"
 
 namespace rootdk::report {

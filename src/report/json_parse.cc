@@ -1,3 +1,4 @@
+// A SAX handler that builds the tree and knows its path; depth is bounded, and no key comes twice.
 #include "report/json_parse.h"
 
 #include <fmt/format.h>

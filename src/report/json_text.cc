@@ -1,3 +1,4 @@
+// One instance of json_text for each kind of result, so that callers need not include nlohmann's JSON.
 #include "report/experiments.h"
 #include "report/json.h"
 
@@ -16,6 +17,7 @@ template std::string json_text(const lab::Precision&);
 template std::string json_text(const lab::Initialisation&);
 template std::string json_text(const lab::TrainResult&);
 template std::string json_text(const lab::Whatif&);
+template std::string json_text(const lab::Playground&);
 template std::string json_text(const lab::Timing&);
 template std::string json_text(const lab::Health&);
 template std::string json_text(const std::vector<lab::Rule>&);

@@ -13,11 +13,17 @@
 namespace rootdk::report {
 
 Json json_of(const lab::Health& h) {
-  Json out{{"experiment", "doctor"},   {"rootdk", h.version},
-           {"compiler", h.compiler},   {"libraries", h.libraries},
-           {"processor", h.processor}, {"memory_bytes", h.memory_bytes},
-           {"cores", h.cores},         {"threads", h.threads},
-           {"isas", h.isas},           {"plan", h.plan}};
+  Json out{{"experiment", "doctor"},
+           {"rootdk", h.version},
+           {"compiler", h.compiler},
+           {"libraries", h.libraries},
+           {"processor", h.processor},
+           {"memory_bytes", h.memory_bytes},
+           {"free_memory_bytes", h.free.bytes},
+           {"cores", h.cores},
+           {"threads", h.threads},
+           {"isas", h.isas},
+           {"plan", h.plan}};
   out["checks"] = Json::array();
   for (const lab::KernelCheck& c : h.checks)
     out["checks"].push_back({{"kernel", c.kernel},
@@ -40,29 +46,34 @@ std::string conclusion_of(const lab::Health& h) {
                      h.checks.size());
 }
 
-std::string text_of(const lab::Health& h) {
+std::string text_of(const lab::Health& h, const Layout& layout) {
   std::string out;
-  out += fmt::format("rootdk      {}, built with {}\n", h.version, h.compiler);
-  out += fmt::format("libraries   {}\n", listed(h.libraries));
-  out += fmt::format("processor   {}\n", h.processor);
-  out += fmt::format("threads     {} a call; {} cores for this process\n", h.threads, h.cores);
-  if (h.memory_bytes > 0) out += fmt::format("memory      {:.1f} GiB\n", static_cast<double>(h.memory_bytes) / 0x1p30);
-  out += fmt::format("SIMD        {} (best first)\n", listed(h.isas));
+  const auto line = [&](std::string_view what, const std::string& text) { out += layout.hanging(what, 12, text); };
+  line("rootdk", fmt::format("{}, built with {}", h.version, h.compiler));
+  line("libraries", listed(h.libraries));
+  line("processor", h.processor);
+  line("threads",
+       fmt::format("{} a call; {} for this process", h.threads, counted_of(static_cast<std::size_t>(h.cores), "core")));
+  if (h.memory_bytes > 0)
+    line("memory", fmt::format("{:.1f} GiB, {:.1f} of them free{}", static_cast<double>(h.memory_bytes) / 0x1p30,
+                               static_cast<double>(std::min(h.free.bytes, h.memory_bytes)) / 0x1p30,
+                               h.free.limit.empty() ? "" : fmt::format(" ({})", h.free.limit)));
+  line("SIMD", fmt::format("{} (best first)", listed(h.isas)));
   out += "\nA usual problem:\n";
   for (std::string_view plan = h.plan; !plan.empty();) {
     const std::size_t end = std::min(plan.find('\n'), plan.size());
-    if (end > 0) out += wrap(plan.substr(0, end), "  ");
+    if (end > 0) out += layout.wrap(plan.substr(0, end), "  ");
     plan.remove_prefix(std::min(end + 1, plan.size()));
   }
-  Table table({{"kernel", Table::Align::kLeft},
-               {"SIMD", Table::Align::kLeft},
-               {"dtype", Table::Align::kLeft},
-               {"error"},
-               {"allowed"},
+  Table table({{"kernel", Table::Align::kLeft, Table::Place::kKey},
+               {"SIMD", Table::Align::kLeft, Table::Place::kKey},
+               {"dtype", Table::Align::kLeft, Table::Place::kKey},
+               {"error", Table::Align::kRight, Table::Place::kLater},
+               {"allowed", Table::Align::kRight, Table::Place::kLater},
                {""}});
   for (const lab::KernelCheck& c : h.checks)
     table.add({c.kernel, c.isa, c.dtype, number(c.error, 2), number(c.allowed, 2), c.passed() ? "ok" : "FAILED"});
-  return out + "\n" + table.text() + "\n" + wrap(conclusion_of(h));
+  return out + "\n" + table.text(layout.columns) + "\n" + layout.wrap(conclusion_of(h));
 }
 
 Json json_of(const lab::Timing& t) {
@@ -91,19 +102,26 @@ std::string conclusion_of(const lab::Timing& t) {
       "Forward reaches {} of the {} GFLOP/s of multiply-adds that {} here can do. In a checkout, ./run bench "
       "compares with PyTorch and others.",
       low == high ? low : low + " to " + high, number(t.peak_gflops),
-      t.threads == 1 ? "1 thread" : fmt::format("{} threads", t.threads));
+      counted_of(static_cast<std::size_t>(t.threads), "thread"));
 }
 
-std::string text_of(const lab::Timing& t) {
-  std::string out =
-      fmt::format("Forward in f32 on {} threads, {}; medians of rounds in turn with the peak\n\n", t.threads, t.isa);
-  Table table(
-      {{"heads"}, {"length"}, {"dim"}, {"mask", Table::Align::kLeft}, {"ms"}, {"spread"}, {"GFLOP/s"}, {"of peak"}});
+std::string text_of(const lab::Timing& t, const Layout& layout) {
+  std::string out = layout.wrap(fmt::format("Forward in f32 on {}, {}; medians of rounds in turn with the peak",
+                                            counted_of(static_cast<std::size_t>(t.threads), "thread"), t.isa)) +
+                    "\n";
+  Table table({{"heads", Table::Align::kRight, Table::Place::kKey},
+               {"length", Table::Align::kRight, Table::Place::kKey},
+               {"dim", Table::Align::kRight, Table::Place::kKey},
+               {"mask", Table::Align::kLeft, Table::Place::kKey},
+               {"ms"},
+               {"spread"},
+               {"GFLOP/s"},
+               {"of peak"}});
   for (const lab::TimingRow& r : t.rows)
     table.add({fmt::format("{}", r.shape.heads), whole(r.shape.len), fmt::format("{}", r.shape.dim),
                r.shape.causal ? "causal" : "", number(r.milliseconds), percent(r.spread), number(r.gflops),
                fixed(r.of_peak, 2)});
-  return out + table.text() + unfinished(t.complete) + "\n" + wrap(conclusion_of(t));
+  return out + table.text(layout.columns) + unfinished(t.complete, layout) + "\n" + layout.wrap(conclusion_of(t));
 }
 
 }  // namespace rootdk::report

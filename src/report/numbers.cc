@@ -1,3 +1,4 @@
+// Significant digits, fixed decimals, percents and factors, with commas between thousands.
 #include "report/numbers.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `rootdk precision`: what each dtype keeps under each rule; what f64 shows, too, is not rounding.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -56,14 +57,15 @@ std::string conclusion_of(const lab::Precision& precision) {
   const lab::PrecisionPoint *exact = find(precision, "none", DType::kF64, dk, gain),
                             *rounded = find(precision, "none", narrow, dk, gain);
   if (exact && rounded && narrow != DType::kF64 && std::isfinite(rounded->p_max))
-    out = fmt::format("Unscaled at d_k = {} the mean largest weight is {} in f64 and {} in {}: rounding {} it.", dk,
-                      fixed(exact->p_max, 3), fixed(rounded->p_max, 3), name_of(narrow),
-                      std::fabs(rounded->p_max - exact->p_max) <= kUnmoved ? "is not what makes" : "moves");
+    out = fmt::format("Rounding {}: unscaled at d_k = {} the mean largest weight is {} in f64 and {} in {}.",
+                      std::fabs(rounded->p_max - exact->p_max) <= kUnmoved ? "is not what saturates softmax"
+                                                                           : "moves softmax's saturation",
+                      dk, fixed(exact->p_max, 3), fixed(rounded->p_max, 3), name_of(narrow));
   std::vector<std::string> bits;
   for (const Scale& rule : o.rules)
     if (const lab::PrecisionPoint* p = find(precision, rule.name(), narrow, dk, gain);
         p && std::isfinite(p->signal_bits))
-      bits.push_back(fmt::format("{:.1f} under {}", p->signal_bits, rule.name()));
+      bits.push_back(fmt::format("{:.1f} {}", p->signal_bits, under(rule.name())));
   if (!bits.empty())
     out += fmt::format("{}Bits of {} that tell one weight from another: {}.", out.empty() ? "" : " ", name_of(narrow),
                        listed(bits));
@@ -71,27 +73,27 @@ std::string conclusion_of(const lab::Precision& precision) {
     if (const lab::PrecisionPoint* a = find(precision, "none", DType::kF16, dk, other),
         *b = find(precision, "sqrt_dk", DType::kF16, dk, other);
         a && b && a->overflow_rows > b->overflow_rows) {
-      out += fmt::format(" With scores {:g} times larger {} of rows overflow f16 unscaled, {} under 1/√d_k.", other,
-                         percent(a->overflow_rows), percent(b->overflow_rows));
+      out += fmt::format(" With scores {} times larger {} of rows overflow f16 unscaled, {} under 1/√d_k.",
+                         number(other, 1), percent(a->overflow_rows), percent(b->overflow_rows));
       break;
     }
-  return out.empty() ? fmt::format("The mean largest weight is {} under {} in {} at d_k = {}.",
-                                   fixed(precision.points.back().p_max, 3), precision.points.back().rule,
+  return out.empty() ? fmt::format("The mean largest weight is {} {} in {} at d_k = {}.",
+                                   fixed(precision.points.back().p_max, 3), under(precision.points.back().rule),
                                    name_of(precision.points.back().dtype), dk)
                      : out;
 }
 
-std::string text_of(const lab::Precision& precision) {
+std::string text_of(const lab::Precision& precision, const Layout& layout) {
   const lab::PrecisionOptions& o = precision.options;
-  std::string out = wrap(fmt::format(
+  std::string out = layout.wrap(fmt::format(
       "The same scores ({} queries, {} keys) kept in four formats. Saturation: mean largest weight, and rows where it "
       "is above "
       "0.99. Rounding: rows lost to overflow, weight that ends up at wrong keys, bits of the weights that are signal.",
       o.queries, whole(o.keys)));
   for (const std::int64_t dk : o.dk)
     for (const double gain : o.gains) {
-      Table table({{"rule", Table::Align::kLeft},
-                   {"format", Table::Align::kLeft},
+      Table table({{"rule", Table::Align::kLeft, Table::Place::kKey},
+                   {"format", Table::Align::kLeft, Table::Place::kKey},
                    {"p_max"},
                    {">0.99"},
                    {"overflow"},
@@ -107,10 +109,12 @@ std::string text_of(const lab::Precision& precision) {
         last = p.rule;
       }
       if (!last.empty())
-        out += fmt::format("\nd_k = {}{}\n", dk, gain == 1 ? "" : fmt::format(", scores {:g} times larger", gain)) +
-               table.text();
+        out += "\n" +
+               layout.wrap(
+                   fmt::format("d_k = {}{}", dk, gain == 1 ? "" : fmt::format(", scores {:g} times larger", gain))) +
+               table.text(layout.columns);
     }
-  return out + unfinished(precision.complete) + "\n" + wrap(conclusion_of(precision));
+  return out + unfinished(precision.complete, layout) + "\n" + layout.wrap(conclusion_of(precision));
 }
 
 }  // namespace rootdk::report

@@ -1,3 +1,4 @@
+// The public functions over json_of, text_of and conclusion_of, one per kind of result.
 #include "rootdk/report/results.h"
 
 #include "report/audit.h"

@@ -1,3 +1,4 @@
+// `rootdk rules`: formula, source and place in the library of each rule.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,22 +23,22 @@ Json json_of(const std::vector<lab::Rule>& rules) {
   return out;
 }
 
-std::string text_of(const std::vector<lab::Rule>& rules) {
-  std::string out = "Scales, for --rules; parts are joined with *, as in sqrt_dk*ssmax(0.43)\n\n";
+std::string text_of(const std::vector<lab::Rule>& rules, const Layout& layout) {
+  std::string out = layout.wrap("Scales, for --rules; parts are joined with *, as in sqrt_dk*ssmax(0.43)") + "\n";
   bool beside = false;
   for (const lab::Rule& rule : rules) {
     if (!rule.in_registry && !beside) {
       out += "Beside them, in the library:\n\n";
       beside = true;
     }
-    out += fmt::format("  {}{}\n", rule.name, rule.parameters) + wrap(rule.formula, "      ") +
-           wrap(rule.source, "      ");
-    if (!rule.in_registry) out += wrap(rule.where, "      ");
+    out += layout.wrap(fmt::format("{}{}", rule.name, rule.parameters), "  ") + layout.wrap(rule.formula, "      ") +
+           layout.wrap(rule.source, "      ");
+    if (!rule.in_registry) out += layout.wrap(rule.where, "      ");
     out += "\n";
   }
   const auto known = std::count_if(rules.begin(), rules.end(), [](const lab::Rule& r) { return r.in_registry; });
-  return out + fmt::format("{} parts make up a scale; {} more rules act elsewhere.\n", known,
-                           static_cast<std::ptrdiff_t>(rules.size()) - known);
+  return out + layout.wrap(fmt::format("{} parts make up a scale; {} more rules act elsewhere.", known,
+                                       static_cast<std::ptrdiff_t>(rules.size()) - known));
 }
 
 }  // namespace rootdk::report

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "report/numbers.h"
+#include "report/text.h"
 
 namespace rootdk::report {
 
@@ -34,9 +35,16 @@ inline std::string compared(double a, double b, std::string_view larger, std::st
   return a >= b ? times(a / b) + " " + std::string(larger) : times(b / a) + " " + std::string(smaller);
 }
 
+/// A rule in a sentence: "1/√d_k", and its own name where it has no other.
+inline std::string spoken(std::string_view rule) {
+  return rule == "none" ? "no scaling" : rule == "sqrt_dk" ? "1/√d_k" : rule == "dk" ? "1/d_k" : std::string(rule);
+}
+/// "unscaled", "under 1/√d_k".
+inline std::string under(std::string_view rule) { return rule == "none" ? "unscaled" : "under " + spoken(rule); }
+
 /// What is written where an experiment was stopped.
-inline std::string unfinished(bool complete) {
-  return complete ? "" : "\nInterrupted: these are the parts that were finished.\n";
+inline std::string unfinished(bool complete, const Layout& layout) {
+  return complete ? "" : "\n" + layout.wrap("Interrupted: these are the parts that were finished.");
 }
 
 }  // namespace rootdk::report

@@ -1,3 +1,4 @@
+// Variances, σ, quantiles, shares and standard errors, computed from the fields at writing.
 #include "report/stats_derived.h"
 
 #include <cmath>

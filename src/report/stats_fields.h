@@ -22,7 +22,7 @@ inline constexpr std::size_t kMostBuckets = 64;
 
 inline constexpr const char* kLevelNames[] = {"none", "basic", "full"};  // in the order of StatsLevel
 
-// What is left out ----------------------------------------------------------------------------------------------------
+// What is left out ---------------------------------------------------------------------------------------------------
 
 /// A struct that is not in the document, as reading leaves it: it saw nothing.
 template <class T>
@@ -62,7 +62,7 @@ void optional_histogram(Io& io, std::string_view name, Histogram& h, const Visit
   io.object(name, h, visit);
 }
 
-// Fields --------------------------------------------------------------------------------------------------------------
+// Fields -------------------------------------------------------------------------------------------------------------
 
 template <class Io, class Spread>
 void spread_fields(Io& io, Spread& s) {

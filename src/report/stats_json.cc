@@ -1,3 +1,4 @@
+// The envelope (kind, version) around the fields that stats_fields.h lists.
 #include "rootdk/report/stats_json.h"
 
 #include "base/memory_errors.h"

@@ -1,9 +1,11 @@
+// `rootdk train`: curves thinned for JSON, a table by rule, and who ends where.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "report/experiments.h"
@@ -81,10 +83,9 @@ float largest_score(const lab::StepTrace& step) {
   return largest;
 }
 
-Json steps_json(const lab::RunResult& run) {
+Json steps_json(const lab::RunResult& run, const std::vector<const lab::StepTrace*>& steps) {
   using lab::HeadTrace;
   using Step = const lab::StepTrace*;
-  const std::vector<Step> steps = shown_steps(run);
   const auto mean = [&](float HeadTrace::*member) {
     return column(steps, [member](Step s) { return shortest(mean_over_heads(*s, member)); });
   };
@@ -153,7 +154,7 @@ Json rule_json(const lab::RuleRuns& rule, const lab::RuleSummary& s) {
       out["runs"].push_back({{"seed", run.options.seed},
                              {"outcome", name_of(run.outcome)},
                              {"evaluations", evaluations_json(run)},
-                             {"steps", steps_json(run)}});
+                             {"steps", steps_json(run, shown_steps(run))}});
   return out;
 }
 
@@ -161,20 +162,65 @@ std::string value_text(double value, lab::Measure measure) {
   return measure == lab::Measure::kAccuracy ? percent(value) : fixed(value, 3);
 }
 
-/// How it stands to the reference, which is named first.
-const char* place_of(lab::Standing standing) {
-  switch (standing) {
-    case lab::Standing::kAhead: return ", ahead of it";
-    case lab::Standing::kLevel: return ", level with it";
-    case lab::Standing::kUnclear: return ", not told apart from it";
-    case lab::Standing::kBehind: return ", behind it";
-    case lab::Standing::kUnfinished:
-    case lab::Standing::kReference: break;
+/// "1 (none) ends behind 1/√d_k, 1/d_k level with it": how rules stand to the reference; empty where there is nothing
+/// to say.
+std::string standings(const std::vector<const lab::RuleSummary*>& ends) {
+  const auto reference =
+      std::find_if(ends.begin(), ends.end(), [](auto* s) { return s->standing == lab::Standing::kReference; });
+  if (reference == ends.end()) return "";
+  std::string out;
+  for (const auto& [standing, place] : {std::pair{lab::Standing::kBehind, "behind"},
+                                        {lab::Standing::kUnclear, "not told apart from"},
+                                        {lab::Standing::kLevel, "level with"},
+                                        {lab::Standing::kAhead, "ahead of"}}) {
+    std::vector<std::string> rules;
+    for (const lab::RuleSummary* s : ends)
+      if (s->standing == standing) rules.push_back(s->rule);
+    if (rules.empty()) continue;
+    out += out.empty()
+               ? fmt::format("{} end{} {} {}", listed(rules), rules.size() == 1 ? "s" : "", place, (*reference)->rule)
+               : fmt::format(", {} {} it", listed(rules), place);
   }
-  return "";
+  return out;
 }
 
 }  // namespace
+
+Json json_of(const RunSoFar& so_far) {
+  const lab::RunResult& run = so_far.run;
+  const lab::RunOptions& o = run.options;
+  Json out{{"rule", o.scale.name()},
+           {"learning_rate", o.learning_rate},
+           {"seed", o.seed},
+           {"dk", o.model.dim_qk},
+           {"width", o.model.width},
+           {"layers", o.model.layers},
+           {"heads_per_layer", o.model.heads},
+           {"sequences", o.sequences},
+           {"last_step", o.steps},
+           {"step", run.steps.size()},
+           {"outcome", name_of(run.outcome)}};
+  out["done"] = run.outcome == lab::Outcome::kFinished || run.outcome == lab::Outcome::kDiverged;
+  const lab::StepTrace none, &last = run.steps.empty() ? none : run.steps.back();
+  const auto or_null = [&](float x) { return run.steps.empty() ? Json(nullptr) : Json(shortest(x)); };
+  out["loss"] = or_null(last.loss), out["accuracy"] = or_null(last.accuracy),
+  out["gradient_norm"] = or_null(last.gradient_norm);
+  out["heads"] = Json::array();
+  for (std::size_t h = 0; h < last.heads.size(); ++h) {
+    const lab::HeadTrace& head = last.heads[h];
+    out["heads"].push_back({{"layer", h / static_cast<std::size_t>(o.model.heads)},
+                            {"head", h % static_cast<std::size_t>(o.model.heads)},
+                            {"sigma", shortest(head.sigma)},
+                            {"entropy", shortest(head.entropy)},
+                            {"p_max", shortest(head.p_max)},
+                            {"score_max", shortest(head.score_max)}});
+  }
+  std::vector<const lab::StepTrace*> steps;
+  for (std::size_t i = so_far.from; i < run.steps.size(); ++i) steps.push_back(&run.steps[i]);
+  out["steps"] = steps_json(run, steps);
+  out["evaluations"] = evaluations_json(run);
+  return out;
+}
 
 Json json_of(const lab::TrainResult& result) {
   const lab::TrainOptions& o = result.options;
@@ -199,17 +245,20 @@ Json json_of(const lab::TrainResult& result) {
   return out;
 }
 
-std::string text_of(const lab::TrainResult& result) {
+std::string text_of(const lab::TrainResult& result, const Layout& layout) {
   const lab::TrainOptions& o = result.options;
   const std::string rates = o.learning_rates.size() == 1
                                 ? fmt::format("at a learning rate of {:g}", o.learning_rates.front())
                                 : fmt::format("each at the best of {} learning rates", o.learning_rates.size());
-  std::string out = wrap(fmt::format("{}; {} layers of width {}, {} steps of {} sequences, {} seed{}, {}.", result.task,
-                                     o.run.model.layers, o.run.model.width, whole(o.run.steps), o.run.sequences,
-                                     o.seeds, o.seeds == 1 ? "" : "s", rates));
+  const auto counted = [](std::int64_t count, const char* what) {
+    return counted_of(static_cast<std::size_t>(count), what);
+  };
+  std::string out = layout.wrap(fmt::format(
+      "{}; {} of width {}, {} of {}, {}, {}.", result.task, counted(o.run.model.layers, "layer"), o.run.model.width,
+      counted(o.run.steps, "step"), counted(o.run.sequences, "sequence"), counted(o.seeds, "seed"), rates));
   const bool accuracy = result.measure == lab::Measure::kAccuracy;
-  Table table({{"d_k"},
-               {"scale", Table::Align::kLeft},
+  Table table({{"d_k", Table::Align::kRight, Table::Place::kKey},
+               {"scale", Table::Align::kLeft, Table::Place::kKey},
                {"rate"},
                {accuracy ? "right" : "loss"},
                {"worst"},
@@ -227,32 +276,33 @@ std::string text_of(const lab::TrainResult& result) {
                value(s.best), s.steps_to_goal ? fmt::format("{:g}", *s.steps_to_goal) : "never",
                fixed(s.first_sigma, 2), fixed(s.last_sigma, 2)});
   }
-  out += "\n" + table.text() + "\n" +
-         wrap(fmt::format(
+  out += "\n" + table.text(layout.columns) + "\n" +
+         layout.wrap(fmt::format(
              "{}, median over seeds; {}; σ is the spread of scores within a row.",
              accuracy ? "Held-out answers that are right" : "Held-out loss in nats",
              accuracy ? "steps until 99 % are" : "steps to 1.05 times the loss that the reference ends with"));
-  for (const std::string& sentence : lab::conclusions(result)) out += "\n" + wrap(sentence, "  ");
-  return out + unfinished(result.complete) + "\n" + wrap(conclusion_of(result));
+  for (const std::string& sentence : lab::conclusions(result)) out += "\n" + layout.wrap(sentence, "  ");
+  return out + unfinished(result.complete, layout) + "\n" + layout.wrap(conclusion_of(result));
 }
 
-// Each rule has sentences of its own; this puts their ends side by side.
+// Each rule has sentences of its own; this says how they stand and puts their ends side by side.
 std::string conclusion_of(const lab::TrainResult& result) {
   const bool accuracy = result.measure == lab::Measure::kAccuracy;
+  const std::vector<lab::RuleSummary> summaries = lab::summarise(result);
   std::string out;
   for (const std::int64_t dk : result.options.dk) {
+    std::vector<const lab::RuleSummary*> finished;
+    for (const lab::RuleSummary& s : summaries)
+      if (s.dk == dk && s.seeds > 0) finished.push_back(&s);
+    if (finished.empty()) continue;
+    std::stable_partition(finished.begin(), finished.end(),
+                          [](auto* s) { return s->standing == lab::Standing::kReference; });
     std::vector<std::string> ends;
-    for (const lab::RuleSummary& s : lab::summarise(result))
-      if (s.dk == dk && s.seeds > 0) {
-        std::string end =
-            fmt::format("{} under {}{}", value_text(s.median, result.measure), s.rule, place_of(s.standing));
-        if (s.standing == lab::Standing::kReference) ends.insert(ends.begin(), std::move(end));
-        else ends.push_back(std::move(end));
-      }
-    if (ends.empty()) continue;
-    out +=
-        fmt::format("{}At d_k = {}, {}: {}.", out.empty() ? "" : " ", dk,
-                    accuracy ? "held-out answers right in the end" : "held-out loss in the end", fmt::join(ends, "; "));
+    for (const lab::RuleSummary* s : finished)
+      ends.push_back(value_text(s->median, result.measure) + " under " + s->rule);
+    const std::string claim = standings(finished);
+    out += fmt::format("{}At d_k = {}, {}{}{}: {}.", out.empty() ? "" : " ", dk, claim, claim.empty() ? "" : "; ",
+                       accuracy ? "held-out answers right in the end" : "held-out loss in the end", listed(ends));
   }
   if (out.empty()) return "Nothing was finished.";
   const std::string over =

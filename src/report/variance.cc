@@ -1,3 +1,4 @@
+// `rootdk variance`: measured variance with its interval by distribution and d_k, and the terms of the square.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +18,8 @@ namespace {
 
 bool contains(const lab::VarianceRow& row, double value) { return row.low <= value && value <= row.high; }
 
+constexpr double kNearlyOne = 1.1;  // of a variance that should be 1: a twentieth of its root
+
 std::string intervals_text(lab::IntervalFrom from) {
   return from == lab::IntervalFrom::kKnownMoments
              ? "Intervals are 95 %: ±1.96·√(κ₄/N + 2κ₂²/(N−1)) with the cumulants κ of q·k, which are known because "
@@ -27,11 +30,11 @@ std::string intervals_text(lab::IntervalFrom from) {
                "correlated.";
 }
 
-std::string terms_text(const lab::Variance& v) {
+std::string terms_text(const lab::Variance& v, const Layout& layout) {
   if (v.terms.empty()) return {};
-  std::string out =
-      fmt::format("\n(q₁k₁ + q₂k₂ + q₃k₃)² has nine terms; their means over {} pairs:\n", whole(v.options.pairs));
-  Table table({{"", Table::Align::kLeft}, {"q₁k₁"}, {"q₂k₂"}, {"q₃k₃"}});
+  std::string out = "\n" + layout.wrap(fmt::format("(q₁k₁ + q₂k₂ + q₃k₃)² has nine terms; their means over {} pairs:",
+                                                   whole(v.options.pairs)));
+  Table table({{"", Table::Align::kLeft, Table::Place::kKey}, {"q₁k₁"}, {"q₂k₂"}, {"q₃k₃"}});
   const char* names[] = {"q₁k₁", "q₂k₂", "q₃k₃"};
   double sum = 0;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -43,14 +46,14 @@ std::string terms_text(const lab::Variance& v) {
     }
     table.add(cells);
   }
-  out += table.text();
+  out += table.text(layout.columns);
   const theory::SquareTerms at64 = theory::square_terms(64);
-  return out + wrap(fmt::format("expected {:g} on the diagonal and {:g} beside it; the nine add up to {}. At d_k = 64 "
-                                "there are {} terms, {} on "
-                                "the diagonal and {} beside it.",
-                                v.terms[0].expected, v.terms[1].expected, fixed(sum, 3), whole(at64.all),
-                                whole(at64.diagonal), whole(at64.off_diagonal)),
-                    "  ");
+  return out + layout.wrap(fmt::format("expected {:g} on the diagonal and {:g} beside it; the nine add up to {}. At "
+                                       "d_k = 64 there are {} terms, {} on "
+                                       "the diagonal and {} beside it.",
+                                       v.terms[0].expected, v.terms[1].expected, fixed(sum, 3), whole(at64.all),
+                                       whole(at64.diagonal), whole(at64.off_diagonal)),
+                           "  ");
 }
 
 /// The same counts under each rule: dividing q·k moves the edges and nothing else.
@@ -109,6 +112,7 @@ Json json_of(const lab::Variance& v) {
                      {"variance", v.divided.variance},
                      {"variance_divided", v.divided.variance_divided},
                      {"ratio", v.divided.variance / v.divided.variance_divided}};
+  if (!v.walks.sums.empty()) out["walks"] = {{"terms", v.walks.terms}, {"sums", v.walks.sums}};
   out["complete"] = v.complete;
   out["conclusion"] = conclusion_of(v);
   return out;
@@ -129,27 +133,33 @@ std::string conclusion_of(const lab::Variance& v) {
   const lab::VarianceRow& last =
       *std::max_element(v.rows.begin(), v.rows.end(), [](const auto& a, const auto& b) { return a.dk < b.dk; });
   if (is_dk)
-    return fmt::format("{} of {} intervals contain d_k (19 in 20 should); dividing q·k by √d_k leaves a variance "
+    return fmt::format("{}: {} of {} intervals contain it (19 in 20 should). Dividing q·k by √d_k leaves a variance "
                        "within {} of 1 at every "
                        "size and distribution here.",
-                       inside, v.rows.size(), percent(furthest));
-  return fmt::format(
-      "{} of {} intervals contain what the general formula says (19 in 20 should), {} contain d_k: at d_k = {} the "
-      "variance is {}, {} d_k, so unit variance takes a divisor of {}, not √d_k = {}.",
-      inside, v.rows.size(), inside_dk, last.dk, number(last.variance, 4),
-      number(last.variance / static_cast<double>(last.dk), 3) + " times", number(std::sqrt(last.variance), 3),
-      number(std::sqrt(static_cast<double>(last.dk)), 3));
+                       5 * inside >= 4 * v.rows.size() ? "Var(q·k) = d_k" : "Var(q·k) = d_k does not hold here", inside,
+                       v.rows.size(), percent(furthest));
+  const double ratio = last.variance / static_cast<double>(last.dk);
+  return fmt::format("√d_k {} here: at d_k = {} the variance is {}, {} d_k, and unit variance takes a divisor of {} "
+                     "(√d_k is {}). {} of {} "
+                     "intervals contain what the general formula says (19 in 20 should), {} contain d_k.",
+                     ratio > kNearlyOne       ? "is too small a divisor"
+                     : ratio < 1 / kNearlyOne ? "is too large a divisor"
+                                              : "is about right",
+                     last.dk, number(last.variance, 4), number(ratio, 3) + " times",
+                     number(std::sqrt(last.variance), 3), number(std::sqrt(static_cast<double>(last.dk)), 3), inside,
+                     v.rows.size(), inside_dk);
 }
 
-std::string text_of(const lab::Variance& v, Detail detail) {
+std::string text_of(const lab::Variance& v, const Layout& layout) {
   const lab::VarianceOptions& o = v.options;
-  std::string out = wrap(fmt::format(
+  const Detail detail = layout.detail;
+  std::string out = layout.wrap(fmt::format(
       "The variance of q·k over {} pairs of random vectors; components of q have standard deviation {:g}, of k {:g}, "
       "mean {:g}, correlation {:g}.",
       whole(o.pairs), o.sigma_q, o.sigma_k, o.mean, o.correlation));
   out += "\n";
-  Table table({{"components", Table::Align::kLeft},
-               {"d_k"},
+  Table table({{"components", Table::Align::kLeft, Table::Place::kKey},
+               {"d_k", Table::Align::kRight, Table::Place::kKey},
                {"mean"},
                {"variance"},
                {"95 % interval"},
@@ -169,15 +179,15 @@ std::string text_of(const lab::Variance& v, Detail detail) {
          fmt::format("{} – {}", number(row.low, 4), number(row.high, 4)) + (contains(row, row.expected) ? "" : " !"),
          number(row.expected, 5), fixed(row.after_sqrt_dk, 3), number(row.after_dk, 3)});
   }
-  out += table.text() + "\n";
-  if (detail == Detail::kAll) out += wrap(intervals_text(v.intervals));
-  out += wrap("A ! marks an interval that misses; the last columns are the variance after dividing.");
-  out += terms_text(v);
-  out += "\n" + wrap(fmt::format(
+  out += table.text(layout.columns) + "\n";
+  if (detail == Detail::kAll) out += layout.wrap(intervals_text(v.intervals));
+  out += layout.wrap("A ! marks an interval that misses; the last columns are the variance after dividing.");
+  out += terms_text(v, layout);
+  out += "\n" + layout.wrap(fmt::format(
                     "Dividing by c divides the variance by c²: [2, 4, 6] has {}, over {:g} it has {}, {:g} times less.",
                     fixed(v.divided.variance, 2), v.divided.divisor, fixed(v.divided.variance_divided, 2),
                     v.divided.variance / v.divided.variance_divided));
-  return out + unfinished(v.complete) + "\n" + wrap(conclusion_of(v));
+  return out + unfinished(v.complete, layout) + "\n" + layout.wrap(conclusion_of(v));
 }
 
 }  // namespace rootdk::report

@@ -1,3 +1,4 @@
+// `rootdk whatif`: a row per treatment, the divisor for unit variance, which rule is sharpest and which flattest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,16 +61,21 @@ std::string conclusion_of(const lab::Whatif& w) {
     if (std::isfinite(row.all.sigma) && std::isfinite(row.all.relative_entropy) && !vanished) finite.push_back(&row);
     else overflowing.push_back(row.name);
   }
-  std::string out = fmt::format(
-      "Within rows{} q·k spreads by {}, which is the divisor that gives unit variance (√d_k is {})",
-      w.causal ? " (hidden keys counted, too)" : "", divisor, number(std::sqrt(static_cast<double>(w.dim_qk))));
+  const double root = std::sqrt(static_cast<double>(w.dim_qk));
+  const bool known = std::isfinite(*least) && std::isfinite(*most) && *most > 0;
+  const bool right = *least > 0.95 * root && *most < root / 0.95;
+  std::string out =
+      fmt::format("{}ithin rows{} q·k spreads by {}, which is the divisor that gives unit variance",
+                  known ? fmt::format("√d_k = {} is {} here: w", number(root), right ? "right" : "not right") : "W",
+                  w.causal ? " (hidden keys counted, too)" : "", divisor);
   if (finite.size() > 1) {
     const auto by_entropy = [](const lab::WhatifRow* a, const lab::WhatifRow* b) {
       return a->all.relative_entropy < b->all.relative_entropy;
     };
     const auto [sharp, flat] = std::minmax_element(finite.begin(), finite.end(), by_entropy);
-    out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", (*sharp)->name,
-                       percent((*sharp)->all.relative_entropy), (*flat)->name, percent((*flat)->all.relative_entropy));
+    out += fmt::format("; {} leaves the softmax sharpest ({} of ln n), {} flattest ({})", spoken((*sharp)->name),
+                       percent((*sharp)->all.relative_entropy), spoken((*flat)->name),
+                       percent((*flat)->all.relative_entropy));
   }
   if (!overflowing.empty())
     out += fmt::format("; under {} scores leave the range of f32, and nothing follows",
@@ -77,14 +83,21 @@ std::string conclusion_of(const lab::Whatif& w) {
   return out + ".";
 }
 
-std::string text_of(const lab::Whatif& w) {
-  std::string out = wrap(fmt::format(
-      "heads {} on {}, {} queries × {} keys, d_k = {}, batch {}{}: what each rule makes of them.", w.heads_q,
-      w.heads_kv, whole(w.len_q), whole(w.len_kv), w.dim_qk, w.batch, w.causal ? ", causal" : ""));
+std::string text_of(const lab::Whatif& w, const Layout& layout) {
+  std::string out =
+      layout.wrap(fmt::format("{} on {}, {} queries × {} keys, d_k = {}, batch {}{}: what each rule makes of them.",
+                              counted_of(static_cast<std::size_t>(w.heads_q), "query head"),
+                              counted_of(static_cast<std::size_t>(w.heads_kv), "key head"), whole(w.len_q),
+                              whole(w.len_kv), w.dim_qk, w.batch, w.causal ? ", causal" : ""));
   out += "\n";
   const bool outputs = !w.rows.empty() && w.rows.front().output_change.has_value();
-  std::vector<Table::Column> columns = {
-      {"rule", Table::Align::kLeft}, {"σ"}, {"max s"}, {"H/ln n"}, {"p_max"}, {"tr J"}, {"trJ<.01"}};
+  std::vector<Table::Column> columns = {{"rule", Table::Align::kLeft, Table::Place::kKey},
+                                        {"σ"},
+                                        {"max s"},
+                                        {"H/ln n"},
+                                        {"p_max"},
+                                        {"tr J"},
+                                        {"trJ<.01"}};
   if (outputs) columns.push_back({"Δo"});
   Table table(columns);
   for (const lab::WhatifRow& row : w.rows) {
@@ -98,9 +111,10 @@ std::string text_of(const lab::Whatif& w) {
     if (outputs) cells.push_back(number(*row.output_change, 2));
     table.add(cells);
   }
-  out += table.text();
-  if (outputs) out += fmt::format("  Δo = ‖o − o′‖/‖o′‖, o′ being the output under {}\n", w.rows.front().name);
-  return out + unfinished(w.complete) + "\n" + wrap(conclusion_of(w));
+  out += table.text(layout.columns);
+  if (outputs)
+    out += layout.wrap(fmt::format("Δo = ‖o − o′‖/‖o′‖, o′ being the output under {}", w.rows.front().name), "  ");
+  return out + unfinished(w.complete, layout) + "\n" + layout.wrap(conclusion_of(w));
 }
 
 }  // namespace rootdk::report

@@ -1,3 +1,4 @@
+// Var(q·k) = d·(σq²σk² + μq²σk² + μk²σq²), and what follows from it.
 #include "rootdk/theory/dot_product.h"
 
 #include <cmath>

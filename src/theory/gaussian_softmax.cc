@@ -1,3 +1,4 @@
+// Calls of the quadrature, averages of it over ‖q‖ for a finite d_k, and the soft and frozen limits.
 #include "rootdk/theory/gaussian_softmax.h"
 
 #include <cmath>
@@ -64,6 +65,15 @@ RoughSoftmax rough_softmax(double sigma, double keys) {
   if (!(sigma > 0)) return {std::log(keys), 1 / keys, 1 / keys};
   const GaussianSoftmax softmax = integrate(sigma, keys, kRoughStep);
   return {softmax.entropy, softmax.sum_p2, integrate_p_max(sigma, keys, kRoughStep)};
+}
+
+double rough_p_max(double sigma, double keys, std::int64_t dim_qk) {
+  check(sigma, keys);
+  want_at_least_1("dim_qk", dim_qk);
+  double mean = 0;
+  for (const auto& [factor, weight] : rough_query_spread(dim_qk))
+    mean += weight * (sigma > 0 ? integrate_p_max(factor * sigma, keys, kRoughStep) : 1 / keys);
+  return mean;
 }
 
 double critical_sigma(double keys) {

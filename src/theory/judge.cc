@@ -1,3 +1,4 @@
+// Each verdict's condition, on measured or predicted evidence, in order of how serious it is.
 #include "rootdk/theory/judge.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Symptom, cause and remedy, each a clause that knows whether it was measured or predicted.
 #include "theory/judge_words.h"
 
 #include <fmt/format.h>
@@ -13,10 +14,14 @@ namespace {
 
 bool known(double x) { return !std::isnan(x); }
 
-/// Three digits, and whole numbers of up to six as they are.
+/// Three digits, and whole numbers of up to six as they are: 0.867, 13.7, 4,096.
 std::string number(double x) {
   const double size = std::fabs(x);
-  return size >= 100 && size < 1e6 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x);
+  if (size < 100 || size >= 1e6) return fmt::format("{:.3g}", x);
+  const std::string digits = fmt::format("{:.0f}", x);
+  if (size < 999.5) return digits;
+  return fmt::format("{},{}", std::string_view(digits).substr(0, digits.size() - 3),
+                     std::string_view(digits).substr(digits.size() - 3));
 }
 
 // What never ran is spoken of as "would be": the words of a measurement, and those of a condition. -----------------
@@ -50,8 +55,7 @@ bool bias_spreads(const Evidence& e, const Judgement& j, const Thresholds& t) {
   return e.sigma > t.sharp * j.sigma_c && e.raw_sigma <= t.sharp * j.sigma_c;
 }
 
-// σ of c·q·k within a row is the product of four parts, each 1 in the ordinary case.
-// --------------------------------------
+// σ of c·q·k within a row is the product of four parts, each 1 in the ordinary case. ---------------------------------
 
 enum class Part { kScale, kQueries, kKeys, kAlignment };
 
@@ -113,7 +117,7 @@ std::string cause(const Evidence& e, const Judgement& j, const Thresholds& t) {
 /// Scores are large because all keys point the same way, which moves whole rows and which softmax does not see.
 bool mean_key_is_long(const Evidence& e) { return e.key_mean_norm > std::sqrt(e.dim_qk) * e.sigma_k; }
 
-// Sentences -----------------------------------------------------------------------------------------------------------
+// Sentences ----------------------------------------------------------------------------------------------------------
 
 std::string spread(const Evidence& e, const Judgement& j) {
   return fmt::format("σ {} {}{} {} times σ_c = {}, where {} keys freeze", is_or(e, "=", "would be"), number(j.sigma),
@@ -140,7 +144,7 @@ std::string exploding(const Evidence& e, const Judgement& j, const Thresholds& t
   std::string out =
       fmt::format("{}raw scores {} {}, which {} rounds by up to {}", opening(e, j.verdict),
                   is_or(e, "reach", "would reach"), number(e.raw_max), name_of(e.dtype), number(j.rounding));
-  if (e.dtype == DType::kF16 && e.raw_max > t.f16_max) out += ", and f16 ends at 65504";
+  if (e.dtype == DType::kF16 && e.raw_max > t.f16_max) out += ", and f16 ends at 65,504";
   out += ".";
   if (mean_key_is_long(e))
     return out + fmt::format(" Why: the mean key has length {}, and keys spread by only {} about it.",
@@ -222,10 +226,10 @@ std::string plain_fix(const Evidence& e, const Judgement& j, const Thresholds& t
   switch (j.verdict) {
     case Verdict::kUnknown:
       return e.rows == 0 ? "None: let rows see two keys or more to judge them." : "Measure with full statistics.";
-    case Verdict::kSoft: return "None needed.";
-    case Verdict::kOutliers: return "None needed; to hide keys use a mask rather than a large negative bias.";
+    case Verdict::kSoft: return "No fix is needed.";
+    case Verdict::kOutliers: return "No fix is needed; to hide keys use a mask rather than a large negative bias.";
     case Verdict::kSink:
-      return "None needed, unless the head is meant to attend: then remove the sink or raise the scale.";
+      return "No fix is needed, unless the head is meant to attend: then remove the sink or raise the scale.";
     case Verdict::kUniform:
       if (divide.empty()) return "Find out why q or k does not differ between keys: no scale can change that.";
       if (e.raw_sigma > 2 * e.sigma) return "Raise the soft-cap, or leave the transform out.";
@@ -277,7 +281,7 @@ std::string words_of(const Evidence& e, const Judgement& j, const Thresholds& t)
 std::string fix_of(const Evidence& e, const Judgement& j, const Thresholds& t) {
   std::string fix = plain_fix(e, j, t);
   if (measured(e) || j.verdict == Verdict::kUnknown || j.verdict == Verdict::kNotFinite) return fix;
-  if (j.verdict == Verdict::kSoft) return "None, if measuring bears this out.";
+  if (j.verdict == Verdict::kSoft) return "No fix is needed, if measuring bears this out.";
   fix[0] = static_cast<char>(fix[0] - 'A' + 'a');
   return "If measuring bears this out, " + fix;
 }

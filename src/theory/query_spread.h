@@ -14,4 +14,7 @@ struct SpreadNode {
 /// More `refinement` means a finer lattice.
 std::vector<SpreadNode> query_spread(std::int64_t dim_qk, double refinement = 1);
 
+/// Fewer nodes, which tell p_max to 1e-4.
+std::vector<SpreadNode> rough_query_spread(std::int64_t dim_qk);
+
 }  // namespace rootdk::theory

@@ -1,3 +1,4 @@
+// Pairs brought side by side, 2×2 blocks as complex numbers, phases averaged over distances.
 #include "theory/rotation.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Covariances of q and k, centred first, and the inner products of them that the variances are.
 #include "rootdk/theory/score_moments.h"
 
 #include "theory/matrix.h"
@@ -10,7 +11,7 @@ namespace {
 ConstMatrixMap rows_of(const char* name, std::span<const double> values, std::int64_t dim) {
   const auto size = static_cast<std::int64_t>(values.size());
   if (size == 0 || size % dim != 0) refuse("{}: {} values, but rows of {} are wanted", name, size, dim);
-  return {values.data(), size / dim, dim};
+  return ConstMatrixMap(values.data(), size / dim, dim);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Shift by the maximum, exponentials, sum; then entropy, Σp², tr J and ‖J‖².
 #include "rootdk/theory/softmax_row.h"
 
 #include <algorithm>

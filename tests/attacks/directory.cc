@@ -1,3 +1,4 @@
+// Directories that lie: indices that name other places, links that lead out, shards that are missing.
 #include <sys/stat.h>
 
 #include "attacks/attack.h"

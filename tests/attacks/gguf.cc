@@ -1,3 +1,4 @@
+// GGUF files that lie: counts, lengths, types, offsets and nesting.
 #include "attacks/attack.h"
 #include "support/gguf_writer.h"
 

@@ -1,3 +1,4 @@
+// .npy and .npz files that lie: dictionaries, shapes, zip's records, streams that inflate without end.
 #include <cstdio>
 
 #include "attacks/attack.h"

@@ -1,3 +1,4 @@
+// Safetensors files that lie: the header's length, its JSON, shapes, offsets, names.
 #include "attacks/attack.h"
 #include "support/safetensors_writer.h"
 
@@ -126,22 +127,22 @@ std::vector<Attack> safetensors_attacks() {
              "byte 9: tensor \"w\": data_offsets are 8 and 4, but the data have 8 bytes"),
       header("a size that does not fit", tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), eight,
              "byte 9: tensor \"w\": 8 bytes, but F32 of shape [3] has 12"),
-      header(
-          "tensors that overlap",
-          R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-          eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 118"),
-      header(
-          "tensors in the same place",
-          R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
-          eight, "byte 9: tensor \"b\" begins at byte 113, inside tensor \"a\", which ends at 121"),
-      header(
-          "nothing inside something",
-          R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
-          eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 121"),
-      header(
-          "a gap between tensors",
-          R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
-          eight, "byte 116: 1 bytes belong to no tensor"),
+      header("tensors that overlap",
+             R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},)"
+             R"("b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+             eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 118"),
+      header("tensors in the same place",
+             R"({"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+             R"("a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})",
+             eight, "byte 9: tensor \"b\" begins at byte 113, inside tensor \"a\", which ends at 121"),
+      header("nothing inside something",
+             R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+             R"("b":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
+             eight, "byte 61: tensor \"b\" begins at byte 117, inside tensor \"a\", which ends at 121"),
+      header("a gap between tensors",
+             R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+             R"("b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
+             eight, "byte 116: 1 bytes belong to no tensor"),
       header("a gap before the first", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), eight,
              "byte 62: 4 bytes belong to no tensor"),
       header("bytes behind the last", tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), eight,

@@ -1,3 +1,4 @@
+// Numbered problems of long rows whose statistics are known by formula, run and compared.
 #include "cuda/long_statistics.h"
 
 #include <mutex>

@@ -1,3 +1,4 @@
+// Copies to the card and back around the backend's own table of functions.
 #include "cuda/run_on_device.h"
 
 #include <cuda_runtime.h>
@@ -5,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/cuda.h"
 #include "base/arena.h"
 #include "base/row_tensors.h"
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
+#include "cuda/api/backend.h"
 #include "cuda/device.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
@@ -125,7 +126,9 @@ Result run_plainly(const Case& c, bool backward) {
 }
 
 std::string chosen_kernel(const Case& c) {
-  return gpu::choose(c.problem, c.shape, Pass::kForward, gpu::current_card()).kernel;
+  return rootdk_cuda_backend()
+      ->choose(c.problem, c.shape, Pass::kForward, rootdk_cuda_backend()->current_card())
+      .kernel;
 }
 
 Result run_on_device(const Case& c, const DeviceOptions& options) {
@@ -151,15 +154,16 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
       p->problem.dropout.device_seed = reinterpret_cast<const std::uint64_t*>(seed.data());
     p->problem.mask.allowed = c.allowed.empty() ? Tensor{} : allowed.tensor();
     p->problem.mask.bias = c.bias.empty() ? Tensor{} : bias.tensor();
-    p->kernel = gpu::choose(p->problem, p->shape, p->pass, gpu::current_card()).kernel;
+    p->kernel =
+        rootdk_cuda_backend()->choose(p->problem, p->shape, p->pass, rootdk_cuda_backend()->current_card()).kernel;
   }
   if (!options.kernel.empty()) plan.kernel = options.kernel;
   if (!options.back_kernel.empty()) back.kernel = options.back_kernel;
 
   // Records, then the kernel's own: as the engine lays a workspace out.
   const std::size_t record_bytes = engine::records_bytes(plan), back_record_bytes = engine::records_bytes(back);
-  const std::size_t forward_bytes = record_bytes + gpu::forward_bytes(plan),
-                    backward_bytes = back_record_bytes + gpu::backward_bytes(back);
+  const std::size_t forward_bytes = record_bytes + rootdk_cuda_backend()->forward_bytes(plan),
+                    backward_bytes = back_record_bytes + rootdk_cuda_backend()->backward_bytes(back);
   DeviceMemory workspace(std::max(forward_bytes, backward_bytes) + 64), back_workspace(backward_bytes + 64);
   must(cudaMemset(workspace.data(), 0xFF, forward_bytes), "poison");
   must(cudaMemset(back_workspace.data(), 0xFF, backward_bytes), "poison");
@@ -190,11 +194,12 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
   cudaStream_t stream;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const auto enqueue = [&] {
-    gpu::forward(
+    rootdk_cuda_backend()->forward(
         {plan, in, out, records.rows, records.full, records.causes, records.gaps, workspace.data() + arena.used()},
         stream);
     if (options.backward)
-      gpu::backward({back, from, to, back_records.heads, back_workspace.data() + back_arena.used()}, stream);
+      rootdk_cuda_backend()->backward({back, from, to, back_records.heads, back_workspace.data() + back_arena.used()},
+                                      stream);
   };
   if (options.graph) {
     cudaGraph_t graph;

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/cuda.h"
+#include "cuda/api/backend.h"
 #include "cuda/long_statistics.h"
 #include "cuda/run_on_device.h"
 #include "support/bits.h"
@@ -45,8 +45,9 @@ Result on_device(const Case& c, const DeviceOptions& options = {}) {
   return run_on_device(c, options);
 }
 
-/// A host function cannot run on a GPU; everything else can.
-std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits = {}) {
+/// A host function cannot run on a GPU, and its kernels take no padding; everything else can.
+std::unique_ptr<Case> device_case(std::uint64_t seed, CaseLimits limits = {}) {
+  limits.padding = false;
   auto c = random_case(seed, limits);
   c->problem.transform = {};
   return c;
@@ -227,7 +228,7 @@ void make_masked(Case& c, std::uint64_t seed, Fast kind) {
                               : rng.integer(1, 512);
   if (kind == Fast::kDecode)
     s.len_q = rng.integer(1, 4), s.len_kv = rng.chance(0.7) ? rng.integer(1, 3000) : rng.integer(3000, 12000);
-  if (gpu::current_card().major < 9)
+  if (rootdk_cuda_backend()->current_card().major < 9)
     s.len_q = (s.len_q + 7) / 8, s.len_kv = (s.len_kv + 7) / 8,
     s.dim_qk = s.dim_v = s.dim_qk / 2;  // nothing is fast there
   clear(c);
@@ -369,8 +370,8 @@ void decode(std::uint64_t seed) {
 
 constexpr double kU = 0x1p-24;
 
-/// Where two numbers are further apart than rounding explains: tests/stats_full_test.cc has the derivation of the
-/// bounds.
+/// Where two numbers are further apart than rounding explains: tests/engine/stats_full_test.cc has the derivation of
+/// the bounds.
 struct Compare {
   std::string out;
   void close(double fast, double exact, double allowed, const char* what) {
@@ -607,11 +608,11 @@ void statistics_of_long_rows(int count, std::uint64_t first) {
 }
 
 int main(int count, std::uint64_t first, const std::string& only) {
-  if (const std::string why = gpu::missing(); !why.empty()) {
+  if (const std::string why = rootdk_cuda_backend()->missing(); !why.empty()) {
     std::printf("SKIPPED: %s\n", why.c_str());
     return 77;
   }
-  const Gpu card = gpu::current_card();
+  const Gpu card = rootdk_cuda_backend()->current_card();
   std::printf("%s, sm_%d%d, %d multiprocessors\n", card.name.c_str(), card.major, card.minor, card.multiprocessors);
   const auto backward = [&](int problems) {
     in_parallel("sweep, the fast backward", problems, first + 700000,

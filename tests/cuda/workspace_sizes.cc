@@ -6,17 +6,17 @@
 #include <algorithm>
 #include <string>
 
-#include "cuda/backend.h"
+#include "cuda/api/backend.h"
 #include "engine/records.h"
 
 namespace rootdk::test {
 namespace {
 
-const gpu::Backend& backend() {
-  static const gpu::Backend* found = [] {
+const cuda::Backend& backend() {
+  static const cuda::Backend* found = [] {
     void* library = dlopen(ROOTDK_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library) throw std::runtime_error(dlerror());
-    return reinterpret_cast<const gpu::Backend* (*)()>(dlsym(library, gpu::kBackendSymbol))();
+    return reinterpret_cast<const cuda::Backend* (*)()>(dlsym(library, cuda::kBackendSymbol))();
   }();
   return *found;
 }

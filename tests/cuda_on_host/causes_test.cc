@@ -1,6 +1,6 @@
 // The sizes of queries and keys on a GPU, without one: above all that rows which are not finite do not count, wherever
 // they are.
-#include "cuda/causes.h"
+#include "cuda/statistics/causes.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "base/element.h"
 #include "support/rng.h"
 
-namespace rootdk::gpu {
+namespace rootdk::cuda {
 namespace {
 
 using test::Rng;
@@ -172,4 +172,4 @@ TEST(Causes, LeaveOutRowsThatAreNotFinite) {
 }
 
 }  // namespace
-}  // namespace rootdk::gpu
+}  // namespace rootdk::cuda

@@ -1,3 +1,4 @@
+// CUDA's bf16 on the host: stored as rootdk::BFloat16, computed with as float.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -1,3 +1,4 @@
+// CUDA's half on the host: stored as rootdk::Float16, computed with as float.
 #pragma once
 
 #include "cuda_runtime.h"

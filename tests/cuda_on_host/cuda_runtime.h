@@ -31,8 +31,7 @@ struct alignas(16) double2 {
   double x, y;
 };
 
-// Threads and lanes
-// ----------------------------------------------------------------------------------------------------
+// Threads and lanes --------------------------------------------------------------------------------------------------
 inline void __syncthreads() { rootdk::test::fibers::meet_block(true); }
 inline int __syncthreads_and(int vote) { return rootdk::test::fibers::meet_block(vote != 0); }
 template <class T>
@@ -55,8 +54,7 @@ T atomicAdd(T* to, T what) {
   return std::exchange(*to, *to + what);
 }
 
-// Numbers
-// --------------------------------------------------------------------------------------------------------------
+// Numbers ------------------------------------------------------------------------------------------------------------
 using std::exp, std::fma, std::isfinite, std::isnan, std::log, std::floor;
 template <class T>
 constexpr T min(T a, T b) {
@@ -80,8 +78,7 @@ inline double __longlong_as_double(long long bits) {
   return x;
 }
 
-// The runtime
-// ----------------------------------------------------------------------------------------------------------
+// The runtime --------------------------------------------------------------------------------------------------------
 enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorCooperativeLaunchTooLarge };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributeNonPortableClusterSizeAllowed };

@@ -1,3 +1,4 @@
+// A stack per CUDA thread, switched by longjmp; barriers and shuffles are where fibers wait for each other.
 #include "cuda_on_host/fibers.h"
 
 #include <csetjmp>

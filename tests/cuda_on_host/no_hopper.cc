@@ -1,9 +1,9 @@
 // In place of the Hopper kernels, which the host cannot stand in for.
 #include <stdexcept>
 
-#include "cuda/hopper.h"
+#include "cuda/hopper/hopper.h"
 
-namespace rootdk::gpu {
+namespace rootdk::cuda {
 
 std::string hopper_misfit(const Problem&, const Shape&, const Gpu&) { return "is not on the host"; }
 std::string hopper_backward_misfit(const Problem&, const Shape&, const Gpu&) { return "is not on the host"; }
@@ -18,4 +18,4 @@ void hopper_backward(const BackwardView&, const base::BackwardCall&, const Hoppe
   throw std::logic_error("no Hopper kernel on the host");
 }
 
-}  // namespace rootdk::gpu
+}  // namespace rootdk::cuda

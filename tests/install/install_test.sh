@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: install_test.sh SOURCE BUILD CMAKE CC CXX
-# rootdk as others meet it: installed and found by CMake or pkg-config, or built inside another project; shared and static.
+# rootdk as others meet it: installed and found by CMake or pkg-config, or built inside another project; shared and
+# static.
 set -euo pipefail
 source=$1 build=$2 cmake=$3
 export CC=$4 CXX=$5
@@ -60,7 +61,8 @@ if [[ -x $work/shared/bin/rootdk ]]; then
   "$work/shared/bin/rootdk" --help >/dev/null
 fi
 
-# The consumer brings rootdk in as a static library and installs it along with itself. Unoptimised: this is about linking.
+# The consumer brings rootdk in as a static library and installs it along with itself. Unoptimised: this is about
+# linking.
 echo "FetchContent"
 configure -S "$source/tests/install/consumer" -B "$work/consumer" -DROOTDK_SOURCE="$source" -DCMAKE_BUILD_TYPE=Debug \
   -DROOTDK_FEW_TARGETS=ON -DROOTDK_INSTALL=ON

@@ -1,5 +1,5 @@
-"""The processes of test_clip_ranks.py: python clip_worker.py WORLD CASE,CASE… Prints a line of JSON for each rank. They are forked after
-the imports, which take longer than all the rest."""
+"""The processes of test_clip_ranks.py: python clip_worker.py WORLD CASE,CASE… Prints a line of JSON for each rank. They
+are forked after the imports, which take longer than all the rest."""
 
 from __future__ import annotations
 

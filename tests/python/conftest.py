@@ -40,6 +40,12 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("default" if os.environ.get("ROOTDK_TEST_RANDOM") else "same")
 
 
+def no_columns():
+    """The environment of a command whose output is compared: as wide as for a pipe, whatever this process has in
+    COLUMNS."""
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
 def plain(q, k, v, *, scale=None, visible=None, bias=None, cap=None, sink=None):
     """(output, scores, probabilities) in double. `visible` and `bias` broadcast to [batch, heads, len_q, len_kv]."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -64,10 +70,10 @@ def plain(q, k, v, *, scale=None, visible=None, bias=None, cap=None, sink=None):
 
 
 def tolerance(q, k, v, scale=None):
-    """How far an f32 result may be from the exact one. A score is a sum of dim products: off by u·A for each level of the sum,
-    with A no less than c·Σ|q||k|. exp turns that into a relative error of p, and o has roundings of its own: u·(2 + A)·max|v| a
-    level. Sums of up to 70 keys and 40 dims are at most 8 levels deep in lanes of 4 or more; and the result is rounded to its own
-    type once."""
+    """How far an f32 result may be from the exact one. A score is a sum of dim products: off by u·A for each level of
+    the sum, with A no less than c·Σ|q||k|. exp turns that into a relative error of p, and o has roundings of its own:
+    u·(2 + A)·max|v| a level. Sums of up to 70 keys and 40 dims are at most 8 levels deep in lanes of 4 or more; and the
+    result is rounded to its own type once."""
     c = q.shape[-1] ** -0.5 if scale is None else float(np.max(np.abs(scale)))
     a = c * (np.abs(q).max() * np.abs(k).max() * q.shape[-1]) if q.size and k.size else 0
     u = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[

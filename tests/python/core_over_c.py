@@ -1,7 +1,9 @@
-"""Stands in for rootdk._core where no extension can be built: what the tests on a GPU need of it, through the C ABI by ctypes.
+"""Stands in for rootdk._core where no extension can be built: what the tests on a GPU need of it, through the C ABI by
+ctypes.
 
-`ROOTDK_LIBRARY=…/librootdk.so python3 -m pytest tests/python/test_cuda.py` takes the package from the source tree and this in the
-compiled module's place. Statistics are rootdk_stats, so merging is the engine's; reports, judgements and the CPU's kernels are not here.
+`ROOTDK_LIBRARY=…/librootdk.so python3 -m pytest tests/python/test_cuda.py` takes the package from the source tree and
+this in the compiled module's place. Statistics are rootdk_stats, so merging is the engine's; reports, judgements and
+the CPU's kernels are not here.
 """
 
 from __future__ import annotations

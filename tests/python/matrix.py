@@ -1,4 +1,5 @@
-"""What must hold of every model that is watched, whatever computes its attention. Each check gives the list of what does not hold, in words."""
+"""What must hold of every model that is watched, whatever computes its attention. Each check gives the list of what
+does not hold, in words."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def tensors(output: Any) -> Iterator[torch.Tensor]:
 
 
 def close(what: str, a: Any, b: Any, exact: bool, units: int = 256, least: float = 1.0) -> list[str]:
-    """b against a. Rounding: so many units in the last place of the largest number there is, or of `least`; a layer takes a few of them."""
+    """b against a. Rounding: so many units in the last place of the largest number there is, or of `least`; a layer
+    takes a few of them."""
     one, other = ([x.detach() for x in tensors(y)] for y in (a, b))
     if [x.shape for x in one] != [x.shape for x in other]:
         return [f"{what}: other shapes"]
@@ -101,7 +103,8 @@ def said(output: Any, inputs: dict[str, Any], side: Optional[str]) -> list[torch
 
 # Who computes attention -----------------------------------------------------------------------------------------------
 class _Softmaxes(TorchDispatchMode):
-    """Notes, under the name of the innermost module, what takes a softmax over scores: known from below, whoever wrote it and however."""
+    """Notes, under the name of the innermost module, what takes a softmax over scores: known from below, whoever wrote
+    it and however."""
 
     FUSED = re.compile(
         r"_?(scaled_dot_product|flash_attention|efficient_attention)|transformer_encoder_layer_fwd|native_multi_head"
@@ -188,7 +191,8 @@ def _seed() -> None:
 def _both(
     problems: list[str], label: str, run: Callable[[bool], Any], works: bool = False
 ) -> Optional[tuple[Any, Any]]:
-    """What `run` gives unwatched and watched; none where the model does not do it unwatched. `works`: in eager it does, so ours must, or say why not."""
+    """What `run` gives unwatched and watched; none where the model does not do it unwatched. `works`: in eager it does,
+    so ours must, or say why not."""
     _seed()
     try:
         plain = run(False)
@@ -234,7 +238,8 @@ def forward(case: Case, side: Optional[str] = None) -> list[str]:
                 problems += close(
                     f"{what}: {implementation} against {against}", outputs[against], outputs[implementation], False
                 )
-            # A query of padding that sees no key gets a mean of all values in eager, zero in sdpa. What it asks in the next layer counts as well.
+            # A query of padding that sees no key gets a mean of all values in eager, zero in sdpa. What it asks in the
+            # next layer counts as well.
             alike = not close("", whole[against], whole[implementation], False)
             problems += same_statistics(
                 f"{what}/{implementation}", watches[against], watches[implementation], all_layers=alike
@@ -334,7 +339,8 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
         )
         problems += unnamed(f"{what}/{implementation}", w, case.attends)
         outputs[implementation], watches[implementation] = plain, w
-    # The same gradients come from the same scores; where transformers' own sdpa computes something else than its eager, ours is as sdpa.
+    # The same gradients come from the same scores; where transformers' own sdpa computes something else than its eager,
+    # ours is as sdpa.
     against = "eager"
     if (
         "sdpa" in outputs

@@ -1,7 +1,8 @@
 """Tiny, randomly initialised models of every architecture that transformers can make from a small config.
 
-The list comes from transformers' own mapping of configs, so new architectures come by themselves. A config's sizes are overridden by the names of its
-attributes; SPECIAL has what names do not say, and LEFT_OUT what cannot be small or has no attention, with the reason.
+The list comes from transformers' own mapping of configs, so new architectures come by themselves. A config's sizes are
+overridden by the names of its attributes; SPECIAL has what names do not say, and LEFT_OUT what cannot be small or has
+no attention, with the reason.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ SIZES: list[tuple[str, int]] = [
     (r"num_feat_extract_layers|max_window_layers", 0),  # 0: left as it is
     (r"(\w+_)?vocab_size(_\w+)?|num_embeddings|codebook_size", VOCABULARY),
     (
-        r"(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|n_embd|emb_dim|embedding_dim|projection_dim|projection_size|d_embed)",
+        r"(\w+_)?(hidden_size|hidden_dim|d_model|embed_dim|embedding_size|n_embd|emb_dim"
+        r"|embedding_dim|projection_dim|projection_size|d_embed)",
         WIDTH,
     ),
     (
-        r"dim|width|attention_hidden_size|word_embed_proj_dim|output_channels|out_hidden_size|project_dim|proj_codevector_dim|lru_width",
+        r"dim|width|attention_hidden_size|word_embed_proj_dim|output_channels|out_hidden_size"
+        r"|project_dim|proj_codevector_dim|lru_width",
         WIDTH,
     ),
     (r"(\w+_)?num_(key_value|kv)_heads|multi_query_group_num|num_kv", 2),
@@ -41,7 +44,8 @@ SIZES: list[tuple[str, int]] = [
         WIDTH // HEADS,
     ),
     (
-        r"(\w+_)?(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|dim_feedforward|d_inner|hidden_mlp_dim)|dim_ff",
+        r"(\w+_)?(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim"
+        r"|dim_feedforward|d_inner|hidden_mlp_dim)|dim_ff",
         2 * WIDTH,
     ),
     (r"(\w+_)?(num_hidden_layers|n_layers?|num_layers|layers|depth|num_blocks|num_hidden_groups)", 2),
@@ -206,9 +210,8 @@ def _small(kind: type[transformers.PretrainedConfig], special: dict[str, Any]) -
             and isinstance(value, (list, tuple))
             and isinstance(getattr(given, "embed_dim", None), int)
         ):
-            sizes.update(
-                embed_dim=16, num_heads=type(value)(2 * 2**i for i in range(len(value)))
-            )  # the width doubles at each stage
+            # the width doubles at each stage
+            sizes.update(embed_dim=16, num_heads=type(value)(2 * 2**i for i in range(len(value))))
         elif isinstance(value, float) and (
             "dropout" in attribute or "pdrop" in attribute or "layerdrop" in attribute or attribute == "drop_path_rate"
         ):
@@ -218,9 +221,8 @@ def _small(kind: type[transformers.PretrainedConfig], special: dict[str, Any]) -
     for token, number in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
         if hasattr(given, token):
             sizes[token] = number
-    if vars(given).get("num_key_value_heads") == vars(given).get(
-        "num_attention_heads"
-    ):  # as many as there are heads, where a config has them so
+    # as many as there are heads, where a config has them so
+    if vars(given).get("num_key_value_heads") == vars(given).get("num_attention_heads"):
         sizes = {key: HEADS if key == "num_key_value_heads" else value for key, value in sizes.items()}
     kinds = vars(given).get("layer_types")
     if kinds and any("attention" not in x or "linear" in x for x in kinds):  # attention comes every fourth layer
@@ -244,7 +246,8 @@ def _size(attribute: str) -> Optional[int]:
 
 
 def build(name: str, implementation: str = "eager", seed: int = 0) -> Tiny:
-    """In eval mode, its projections large enough for heads to have something to do. What an implementation refuses, it raises."""
+    """In eval mode, its projections large enough for heads to have something to do. What an implementation refuses, it
+    raises."""
     if name in LEFT_OUT:
         raise Unbuildable(LEFT_OUT[name])
     pictures = _needs_pictures(name)
@@ -263,7 +266,8 @@ def _model(name: str, implementation: str, seed: int) -> transformers.PreTrained
 
 @functools.cache
 def _needs_pictures(name: str) -> bool:
-    """Whether a model of text and pictures wants pictures; raises where it runs neither with nor without, or cannot be made at all."""
+    """Whether a model of text and pictures wants pictures; raises where it runs neither with nor without, or cannot be
+    made at all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

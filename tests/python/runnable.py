@@ -129,9 +129,9 @@ def tokens(name: str, sequences: int = 2) -> torch.Tensor:
 
 
 def assert_same_hidden_state(model: Any, ours: np.ndarray, **inputs: Any) -> None:
-    """At most twice as far from the model in double as the model in float is, and what it cannot avoid: transformers has
-    rotary angles in float, also in double, which for a position p moves a component by p·2⁻²⁴ of its size; one rounding of the
-    largest number for each of the five sums of a layer."""
+    """At most twice as far from the model in double as the model in float is, and what it cannot avoid: transformers
+    has rotary angles in float, also in double, which for a position p moves a component by p·2⁻²⁴ of its size; one
+    rounding of the largest number for each of the five sums of a layer."""
     with torch.no_grad():
         theirs = model(**inputs).last_hidden_state.numpy()
         exact = (

@@ -638,3 +638,38 @@ def test_in_parts_or_whole_the_bits_are_the_same(rng):
             )
             assert np.array_equal(out[b, h], alone[0, 0])
             assert stats.entropy[b, h] == its.entropy[0, 0] and stats.raw_max[b, h] == its.raw_max[0, 0]
+
+
+# Padding --------------------------------------------------------------------------------------------------------------
+def test_padding_is_what_cutting_it_off_gives(rng):
+    q, k, v = (rng.standard_normal((3, heads, 9, 8), dtype=np.float32) for heads in (4, 2, 2))
+    starts, lengths, queries = [0, 3, 2], [9, 9, 7], [9, 9, 7]
+    out, stats = rootdk.attention(
+        q,
+        k,
+        v,
+        causal=True,
+        diagonal="top_left",
+        key_starts=starts,
+        key_lengths=lengths,
+        query_lengths=queries,
+        stats="full",
+    )
+    for b, (start, end) in enumerate(zip(starts, lengths)):
+        item = slice(b, b + 1), slice(None), slice(start, end)
+        want, alone = rootdk.attention(q[item], k[item], v[item], causal=True, diagonal="top_left", stats="full")
+        np.testing.assert_allclose(out[b, :, start:end], want[0], rtol=1e-5, atol=1e-6)
+        assert not out[b, :, :start].any() and not out[b, :, end:].any()
+        for name in ("entropy", "score_variance", "mean_p_max"):
+            np.testing.assert_allclose(
+                np.asarray(getattr(stats, name))[b], np.asarray(getattr(alone, name))[0], rtol=1e-4
+            )
+        assert (np.asarray(stats.row_count)[b] == queries[b]).all()
+
+
+def test_documents_of_every_item(rng):
+    q, k, v = (rng.standard_normal((2, 2, 7, 4), dtype=np.float32) for _ in range(3))
+    out = rootdk.attention(q, k, v, causal=True, documents=[[0, 3, 7], [0, 5]])
+    for b, starts in enumerate([[0, 3, 7], [0, 5]]):
+        want = rootdk.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], causal=True, documents=starts)
+        np.testing.assert_array_equal(out[b], want[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import struct
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 import rootdk
+from conftest import no_columns
 
 WIDTH, DIM = 16, 4
 
@@ -58,7 +61,10 @@ def llama(folder, layers=2, heads=4, kv_heads=2, growth=1.0, seed=0):
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True
+        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=no_columns(),
     )
 
 
@@ -141,6 +147,41 @@ def test_says_how_to_get_what_it_can_read(tmp_path):
         rootdk.audit(tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match="hf download no-such-org/no-such-model --local-dir no-such-model"):
         rootdk.audit("no-such-org/no-such-model")
+
+
+def test_memory_that_does_not_suffice(tmp_path):
+    """Before anything is allocated, with both figures."""
+    llama(tmp_path / "m")
+    audited = f"""
+import resource, rootdk
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 4_000_000, -1))
+try:
+    rootdk.audit({str(tmp_path / "m")!r})
+except MemoryError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", audited], capture_output=True, text=True, env=no_columns())
+    assert re.fullmatch(
+        r"this would take [\d.]+ MB of memory, but [\d.]+ [kM]?B(ytes)? are free \(ulimit -v\)\n", done.stdout
+    ), done.stderr
+
+
+def test_a_report_replaces_files_only(tmp_path):
+    """A link stays a link, and a pipe a pipe."""
+    found = rootdk.audit(llama(tmp_path / "m"))
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "page.html")
+    assert found.report(link) == link
+    assert (
+        link.is_symlink() and (tmp_path / "page.html").read_text() == found.report(tmp_path / "again.html").read_text()
+    )
+    os.mkfifo(pipe)
+    with open(tmp_path / "came", "wb") as came, subprocess.Popen(["timeout", "20", "cat", pipe], stdout=came):
+        found.report(pipe)
+        assert pipe.is_fifo()
+    assert (tmp_path / "came").read_text() == (tmp_path / "page.html").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.html", "came", "link", "m", "page.html", "pipe"]
 
 
 def test_what_moved(tmp_path):
@@ -244,7 +285,8 @@ def test_trained_weights():
     tensors = safetensors_in(folder / "model.safetensors")
     for head in found.heads:
         variance, mean = isotropic(tensors, head["layer"], head["head"], head["d_k"])
-        # Folding rounds each weight to f32 twice, and blocks of products are added in f32: at most some 40 roundings deep.
+        # Folding rounds each weight to f32 twice, and blocks of products are added in f32: at most some 40 roundings
+        # deep.
         assert head["variance"] == pytest.approx(variance, rel=1e-5)
         assert head["mean"] == pytest.approx(mean, abs=1e-5 * variance**0.5)
     assert found["sigma"].std() > 0.1, "the heads are alike: nothing was learned"

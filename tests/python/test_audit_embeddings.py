@@ -1,5 +1,5 @@
-"""What the audit expects of scores if every layer's inputs were like the model's own embeddings, against double precision
-over the whole vocabulary."""
+"""What the audit expects of scores if every layer's inputs were like the model's own embeddings, against double
+precision over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ def built(name):
     with torch.no_grad():
         for parameter in model.parameters():  # nothing is as it was initialised: means, gains, biases, outlier channels
             parameter += 0.3 * torch.randn(parameter.shape[-1]) + 0.1 * torch.randn_like(parameter)
-        for table in positions_of(
-            model
-        ):  # the same at every position, so that it does not matter which token stands where
+        # the same at every position, so that it does not matter which token stands where
+        for table in positions_of(model):
             table.weight[:] = table.weight[-1]
             if name == "roberta":
                 table.weight[:2] = 100.0  # rows before the first position
-                model.embeddings.word_embeddings.weight[1] = (
-                    torch.nan
-                )  # padding, which alone stands there; the audit leaves it out
+                # padding, which alone stands there; the audit leaves it out
+                model.embeddings.word_embeddings.weight[1] = torch.nan
     return model
 
 
@@ -56,7 +54,8 @@ def positions_of(model):
 
 
 def heads_seen(model, name):
-    """q and k [layers][heads, tokens, dim] of single tokens that no layer has changed yet, from hooks on the projections."""
+    """q and k [layers][heads, tokens, dim] of single tokens that no layer has changed yet, from hooks on the
+    projections."""
     stream = {}
 
     def keep(key):
@@ -112,8 +111,8 @@ def within_rows(q, k, rotary_dims, context, base=10_000.0):
 
 @pytest.mark.parametrize("name", ["llama", "gemma", "qwen3", "gpt_neox", "gpt2", "bert", "roberta"])
 def test_the_first_layer_is_exact(name):
-    """The first layer's inputs are the embeddings, so there the numbers are those of the model itself: row by row of the
-    vocabulary, factors, positions, token types and the embedding's own norm included."""
+    """The first layer's inputs are the embeddings, so there the numbers are those of the model itself: row by row of
+    the vocabulary, factors, positions, token types and the embedding's own norm included."""
     model = built(name)
     found = rootdk.audit(model)
     rotary = {"llama": DIM, "gemma": DIM, "qwen3": DIM, "gpt_neox": DIM // 4}.get(name, 0)
@@ -122,7 +121,8 @@ def test_the_first_layer_is_exact(name):
     context = found.contexts[-1]
     for head in found.heads[:HEADS]:
         wanted = within_rows(q[head["head"]], k[head["head"]], rotary, context, base)
-        # The model's own epsilon is not in the audit: 1e-5 or 1e-6 (1e-12 in BERT) beside a mean square of at least 0.05.
+        # The model's own epsilon is not in the audit: 1e-5 or 1e-6 (1e-12 in BERT) beside a mean square of at least
+        # 0.05.
         assert head["embeddings"]["variance"] == pytest.approx(wanted, rel=5e-4)
         assert head["ground"] == "embeddings"
         assert not head["variance"] == pytest.approx(wanted, rel=0.05), "isotropic inputs say the same"
@@ -145,7 +145,8 @@ def sigma_of(found):
 
 
 def test_a_sample_says_what_the_vocabulary_says():
-    """Queries and keys come from two samples: one alone would make the variance too large by about DIM·tr(G_q)tr(G_k)/512."""
+    """Queries and keys come from two samples: one alone would make the variance too large by about
+    DIM·tr(G_q)tr(G_k)/512."""
     rng = np.random.default_rng(0)
     few = rng.standard_normal((900, WIDTH)) + rng.standard_normal(WIDTH)
     whole = llama_of(few)
@@ -207,3 +208,19 @@ def test_positions_are_spread_over_the_vocabulary():
         q, k = packed[:, 0, head["head"]], packed[:, 1, head["head"]]
         # Of 1,000 tokens 500 ± 2 stand at each: that moves the variance by (2/500)².
         assert head["embeddings"]["variance"] == pytest.approx(within_rows(q, k, 0, 1), rel=0.01)
+
+
+def test_a_trained_model_is_told_better_than_by_its_weights():
+    """σ of every head on rows that are new to it, as a watch sees it; of many models: ./run bench-audit-trained."""
+    import trained
+
+    folder, rows = trained.bert(), trained.rows(32, seed=1000)
+    still, ran = rootdk.audit(folder), rootdk.audit(folder, run=rows)
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad(), rootdk.watch(model) as watch:
+        model(input_ids=rows)
+    seen = np.concatenate([watch.stats(layer).raw_sigma[0] for layer in watch.layers])
+    assert ran["measured_sigma"] == pytest.approx(seen, rel=0.01)
+    weights, embeddings = (np.median(np.abs(np.log2(still[name] / seen))) for name in ("sigma", "embeddings_sigma"))
+    assert weights > 0.5, "isotropic inputs tell it: nothing was tested"
+    assert embeddings <= 0.6 * weights

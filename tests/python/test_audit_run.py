@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 import rootdk  # noqa: E402
 import runnable  # noqa: E402
+from conftest import no_columns  # noqa: E402
 from runnable import CASES, LENGTH, VOCABULARY, assert_same_hidden_state, made, roughened, tokens  # noqa: E402
 
 
@@ -31,7 +32,10 @@ def close(ours, theirs):
 
 def command(*arguments, **more):
     return subprocess.run(
-        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)], capture_output=True, text=True, **more
+        [sys.executable, "-m", "rootdk", "audit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        **{"env": no_columns(), **more},
     )
 
 
@@ -198,6 +202,43 @@ def test_the_command_says_the_same(llama, tmp_path):
     assert np.array_equal(np.load(tmp_path / "again.npy"), found.last_hidden_state)
 
 
+def test_random_tokens(llama):
+    """Always the same, and a note says what was run."""
+    first, again, other = (
+        command(llama, "--tokens", said, "--json") for said in ("random", "random:4x64", "random:2x5")
+    )
+    assert first.returncode == other.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["layers"] == json.loads(again.stdout)["layers"]
+    assert json.loads(first.stdout)["run"] == {"sequences": 4, "length": 64}  # the model's context
+    assert json.loads(other.stdout)["run"] == {"sequences": 2, "length": 5}
+    assert "random tokens, 2 x 5" in json.loads(other.stdout)["notes"][0]
+    for said in (
+        "random:",
+        "random:4",
+        "random:x5",
+        "random:4x",
+        "random:2x3x4",
+        "random:-1x5",
+        "random:0x5",
+        "random:1x65",
+        "random:99999999999999999999x2",
+    ):
+        done = command(llama, "--tokens", said)
+        assert done.returncode == 2 and "tokens: " in done.stderr and done.stderr.count("\n") == 1, (said, done.stderr)
+
+
+def test_the_text_says_how_to_measure(llama):
+    vit = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8
+    )
+    for model, wanted, other in [
+        (llama, "--tokens random", "--inputs"),
+        (transformers.ViTModel(vit, add_pooling_layer=False), "--inputs", "--tokens"),
+    ]:
+        words = " ".join(str(rootdk.audit(model)).split())
+        assert wanted in words and other not in words
+
+
 def test_the_same_bits_at_any_number_of_threads(tmp_path):
     ids = tokens("gemma3").numpy().repeat(40, axis=0)  # more rows than one piece of anything
     made("gemma3").save_pretrained(tmp_path / "saved")
@@ -332,10 +373,8 @@ def test_the_command_refuses_the_same(llama, tmp_path):
         assert done.returncode == 2 and words in done.stderr
     assert "goes with --tokens" in command(llama, "--hidden-out", tmp_path / "x.npy").stderr
     done = command(llama, "--tokens", tmp_path / "ids.npy", "--hidden-out", tmp_path / "ids.npy", "--force")
-    assert done.returncode == 2 and np.load(tmp_path / "ids.npy").shape == (
-        2,
-        LENGTH,
-    )  # what is read is never written over
+    # what is read is never written over
+    assert done.returncode == 2 and np.load(tmp_path / "ids.npy").shape == (2, LENGTH)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])

@@ -1,5 +1,5 @@
-"""A GGUF runs as the model it was made from: the tensors of a small model under llama.cpp's names, laid out as its converter
-lays them out."""
+"""A GGUF runs as the model it was made from: the tensors of a small model under llama.cpp's names, laid out as its
+converter lays them out."""
 
 from __future__ import annotations
 
@@ -157,10 +157,8 @@ def test_a_gguf_runs_as_its_model(name, tmp_path):
     model, ids = made(name), tokens(name)
     architecture, _, more = CASES[name]
     config = model.config
-    if name in (
-        "gemma2",
-        "gemma3",
-    ):  # GGUF keeps neither the scale nor, for Gemma 3, that not every sixth layer sees all keys
+    # GGUF keeps neither the scale nor, for Gemma 3, that not every sixth layer sees all keys
+    if name in ("gemma2", "gemma3"):
         if name == "gemma3":
             config.layer_types = ["sliding_attention"] * 3
             model = type(model)(config).eval()

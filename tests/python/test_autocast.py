@@ -1,4 +1,5 @@
-"""Under torch.autocast every way in gives the dtype that PyTorch's own attention gives, and its values. On a GPU: test_cuda.py."""
+"""Under torch.autocast every way in gives the dtype that PyTorch's own attention gives, and its values. On a GPU:
+test_cuda.py."""
 
 from __future__ import annotations
 

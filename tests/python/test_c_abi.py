@@ -1,5 +1,5 @@
-"""The C ABI as rootdk._cuda calls it by ctypes: that its structs are those of rootdk/c.h shows on the CPU, where the compiled module says
-what is right. What is on a GPU: test_cuda.py."""
+"""The C ABI as rootdk._cuda calls it by ctypes: that its structs are those of rootdk/c.h shows on the CPU, where the
+compiled module says what is right. What is on a GPU: test_cuda.py."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def problems(rng):
     yield {"causal": True, "diagonal": "top_left", "window": (20, None), "softcap": 5.0}
     yield {"causal": True, "diagonal": 3, "scale": 0.3, "alibi": [0.5, 0.25, 0.125, 0.1]}
     yield {"key_lengths": [70, 33], "causal": True, "diagonal": "last_key", "sink": [0.0, 1.0, -1.0, 2.0]}
+    yield {"key_starts": [0, 12], "key_lengths": [70, 33], "query_lengths": [61, 70], "causal": True}
+    yield {"documents": [[0, 30, 70], [0, 20, 20, 64]], "causal": True}
     yield {"documents": ([0, 30, 70], [0, 20, 70]), "scale": [0.1, 0.2, 0.3, 0.4], "window": (None, 9)}
     yield {"mask": rng.random((2, 1, 70, 70)) < 0.7, "bias": rng.standard_normal((1, 4, 70, 1), dtype=np.float32)}
     yield {"scale": "sqrt_dk*ssmax(0.43)", "dropout": 0.25, "seed": 2**61 + 5}

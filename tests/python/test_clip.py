@@ -1,5 +1,5 @@
-"""qk_clip: asked for a factor, the measured maximum is multiplied by it, on transformers' own classes; all layers or none; each
-look once; and what did not follow is said."""
+"""qk_clip: asked for a factor, the measured maximum is multiplied by it, on transformers' own classes; all layers or
+none; each look once; and what did not follow is said."""
 
 from __future__ import annotations
 
@@ -540,9 +540,8 @@ def test_an_unknown_layer_leaves_all_as_they_were_and_can_be_named_afterwards():
                 },
             )
         assert unchanged(model, before)
-        factors = w.qk_clip(
-            tau=0.1, projections={"layers.1": rootdk.Projections(w_q=view, b_q=bias)}
-        )  # the peaks were kept
+        # the peaks were kept
+        factors = w.qk_clip(tau=0.1, projections={"layers.1": rootdk.Projections(w_q=view, b_q=bias)})
     assert set(factors) == {"layers.0", "layers.1", "layers.2"}
     rows = torch.tensor(factors["layers.0"]).repeat_interleave(4).sqrt()[:, None]  # once, whatever was tried before
     torch.testing.assert_close(model.layers[0].q_proj.weight, before["layers.0.q_proj.weight"] * rows)
@@ -550,9 +549,8 @@ def test_an_unknown_layer_leaves_all_as_they_were_and_can_be_named_afterwards():
 
 def test_what_fails_half_way_is_put_back():
     model = loud(Model(Attention(), Attention()))
-    model.layers[1].k_proj.weight = torch.nn.Parameter(
-        torch.randn(16, 1).expand(16, 16)
-    )  # which torch does not write to
+    # which torch does not write to
+    model.layers[1].k_proj.weight = torch.nn.Parameter(torch.randn(16, 1).expand(16, 16))
     before = weights(model)
     clipper = Clipper()
     for label in ("layers.0", "layers.1"):

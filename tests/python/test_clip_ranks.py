@@ -1,4 +1,5 @@
-"""qk_clip with several processes: data parallel, FSDP2, tensor parallel; what it cannot know it refuses, on all ranks alike."""
+"""qk_clip with several processes: data parallel, FSDP2, tensor parallel; what it cannot know it refuses, on all ranks
+alike."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ WORKER = pathlib.Path(__file__).with_name("clip_worker.py")
 
 
 def ranks(*cases, world=2):
-    """What each rank says of each case: {case: [of rank 0, of rank 1, …]}. Processes are started once for all of them."""
+    """What each rank says of each case: {case: [of rank 0, of rank 1, …]}. Processes are started once for all of
+    them."""
     done = subprocess.run(
         [sys.executable, str(WORKER), str(world), ",".join(cases)],
         capture_output=True,

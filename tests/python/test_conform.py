@@ -139,7 +139,8 @@ def test_a_cap_is_measured_to_a_percent_whatever_the_scale(cap, scale):
 
 
 def test_double_precision_is_measured_in_double():
-    # One part in a million: within rounding in f32, far beyond it in f64 (the f32 factor in Plain is off by 6e-8 of it).
+    # One part in a million: within rounding in f32, far beyond it in f64 (the f32 factor in Plain is off by 6e-8 of
+    # it).
     slightly = Plain(scale=0.125 * (1 + 1e-6))
     assert rootdk.conform(slightly, Promise(scale=0.125)).ok
     assert [f.property for f in rootdk.conform(slightly, Promise(scale=0.125), dtype="float64").wrong] == ["scale"]

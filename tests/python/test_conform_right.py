@@ -1,4 +1,5 @@
-"""Functions that are right, in every dtype: conform accuses none of them; and torch functions that are wrong in a torch way."""
+"""Functions that are right, in every dtype: conform accuses none of them; and torch functions that are wrong in a torch
+way."""
 
 from __future__ import annotations
 

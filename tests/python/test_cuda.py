@@ -1,5 +1,6 @@
-"""Attention on a GPU, held against torch in float64. Needs no compiled module: with ROOTDK_LIBRARY the package of the source tree runs over
-the C ABI (core_over_c.py), so a machine with a GPU and PyTorch is enough; `python3 tests/python/test_cuda.py` does without pytest."""
+"""Attention on a GPU, held against torch in float64. Needs no compiled module: with ROOTDK_LIBRARY the package of the
+source tree runs over the C ABI (core_over_c.py), so a machine with a GPU and PyTorch is enough;
+`python3 tests/python/test_cuda.py` does without pytest."""
 
 from __future__ import annotations
 
@@ -132,9 +133,9 @@ def cases():
 
 
 def errors(case, q, k, v, d_o, ours):
-    """For output and gradients: how far off ours and the plain method are, and the rounding that nobody avoids. With u of f32 and A =
-    max c·Σ|q||k|, an f32 score is off by u·A and a probability by that share of itself: u·(2 + A) of the sum of what is added, taken
-    absolutely; and a result is rounded to its dtype once."""
+    """For output and gradients: how far off ours and the plain method are, and the rounding that nobody avoids. With u
+    of f32 and A = max c·Σ|q||k|, an f32 score is off by u·A and a probability by that share of itself: u·(2 + A) of the
+    sum of what is added, taken absolutely; and a result is rounded to its dtype once."""
 
     def run(dtype):
         x = [t.detach().to(dtype).requires_grad_() for t in (q, k, v)]
@@ -186,9 +187,8 @@ def test_any_strides():
     want = rootdk.attention(*(x.contiguous() for x in (q, k, v)))
     assert torch.equal(rootdk.attention(q, k, v), want)
     odd = torch.randn(2, 4, 65, 131, device="cuda", dtype=torch.bfloat16)
-    views = [
-        odd[:, :, :64].transpose(2, 3)[:, :, x : x + 130] for x in (0, 1, 0)
-    ]  # dim is not the innermost axis: the copy engine cannot
+    # dim is not the innermost axis: the copy engine cannot
+    views = [odd[:, :, :64].transpose(2, 3)[:, :, x : x + 130] for x in (0, 1, 0)]
     case = Case({}, {})
     out = rootdk.attention(*views)
     exact = case.by_hand(*(x.double() for x in views))
@@ -232,9 +232,8 @@ def test_statistics_are_those_of_the_scores():
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-4)):
         q, k, v = qkv(dtype=dtype, heads_kv=2)
         out, stats = rootdk.attention(q, k, v, causal=True, stats=StatsOptions("full", rows=True))
-        assert (
-            torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16
-        )  # other tiles, other bits
+        # other tiles, other bits
+        assert torch.equal(out, rootdk.attention(q, k, v, causal=True)) or dtype == torch.bfloat16
         K = k.double().repeat_interleave(2, 1)
         s = q.double() @ K.mT / 8
         hidden = torch.ones(130, 130, dtype=torch.bool, device="cuda").triu(1)
@@ -374,9 +373,8 @@ def test_the_operator_compiles_without_a_break():
     want = torch.autograd.grad(f(q, k, v), (q, k, v))
     compiled = torch.compile(f, fullgraph=True, backend=os.environ.get("ROOTDK_TEST_COMPILER", "aot_eager"))
     for ours, exact in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), want):
-        assert float((ours - exact).abs().max()) <= 2.0**-6 * float(
-            exact.abs().max()
-        )  # a rounding to bf16 more or less
+        # a rounding to bf16 more or less
+        assert float((ours - exact).abs().max()) <= 2.0**-6 * float(exact.abs().max())
 
 
 def test_the_operator_passes_torchs_own_checks():
@@ -615,9 +613,8 @@ def test_autocast_is_pytorchs():
     with torch.autocast("cuda", dtype=torch.bfloat16):
         want = rootdk.attention(*(x.bfloat16() for x in (q, k, v)))
         assert torch.equal(torch.ops.rootdk.attention(q, k, v)[0], want)
-        assert torch.equal(
-            torch.ops.rootdk.attention(q, k.bfloat16(), v, torch.full((4,), 0.125))[0], want
-        )  # a scale on the host
+        # a scale on the host
+        assert torch.equal(torch.ops.rootdk.attention(q, k.bfloat16(), v, torch.full((4,), 0.125))[0], want)
         with torch.autocast("cuda", enabled=False):
             assert torch.equal(rootdk.attention(q, k, v), plain)
         with torch.autocast("cuda", dtype=torch.float16):
@@ -631,9 +628,8 @@ def test_autocast_is_pytorchs():
         with Counted("forward") as calls, rootdk.watch(model) as w:
             model(x)
         slow = rootdk.explain_plan(q, k, v, stats="full").startswith("slow: ")
-        assert (
-            calls.count == (0 if slow else 2) and len(w.layers) == 2
-        )  # bf16 is what the fused kernel takes, so it is watched from inside
+        # bf16 is what the fused kernel takes, so it is watched from inside
+        assert calls.count == (0 if slow else 2) and len(w.layers) == 2
         with Counted("forward") as calls, rootdk.watch():
             assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
         assert calls.count == (0 if slow else 1)
@@ -859,12 +855,12 @@ def test_causes_are_those_of_the_finite_rows():
                     rows, keys = q[b, h].double(), k[b, h // 2, : None if lengths is None else lengths[b]].double()
                     rows, keys = rows[rows.isfinite().all(-1)], keys[keys.isfinite().all(-1)]
                     mean = keys.mean(0) if len(keys) else keys.new_zeros(dim)
-                    root = (
-                        rows.square().mean().sqrt() if lengths is None or lengths[b] else 0.0
-                    )  # queries that see no key do not count
+                    # queries that see no key do not count
+                    root = rows.square().mean().sqrt() if lengths is None or lengths[b] else 0.0
                     want = (root, (keys - mean).square().mean().sqrt() if len(keys) else 0.0, mean.norm())
                     found = (stats.sigma_q[b, h], stats.sigma_k[b, h], stats.key_mean_norm[b, h])
-                    # Squares are within 64 roundings of f32, as in tests/cuda/sweep.cc, and their roots within half of that.
+                    # Squares are within 64 roundings of f32, as in tests/cuda/sweep.cc, and their roots within half of
+                    # that.
                     assert np.allclose(found, [float(x) for x in want], rtol=32 * 2.0**-24), (
                         dtype,
                         dim,
@@ -877,7 +873,8 @@ def test_causes_are_those_of_the_finite_rows():
 
 
 def test_the_last_tiles_may_be_divided():
-    """On a card of 132 multiprocessors a few tiles are left for a last round; a row has the same bits in a tile of its own as in any other."""
+    """On a card of 132 multiprocessors a few tiles are left for a last round; a row has the same bits in a tile of its
+    own as in any other."""
     slopes = [2.0 ** -(h % 8) for h in range(23)]
     for batch, length, dim, options in (
         (2, 1100, 128, {}),
@@ -909,9 +906,8 @@ def test_the_last_tiles_may_be_divided():
 
 
 def test_tiles_beside_sampled_rows_may_be_divided():
-    q, k, v = qkv(
-        batch=4, heads=16, len_q=4096, len_kv=300, dim=128, seed=8
-    )  # rounds enough for sampled rows to get clusters
+    # rounds enough for sampled rows to get clusters
+    q, k, v = qkv(batch=4, heads=16, len_q=4096, len_kv=300, dim=128, seed=8)
     want, full = rootdk.attention(q, k, v, stats="full")
     out, sampled = rootdk.attention(q, k, v, stats=StatsOptions("full", sample=8))
     rows = torch.arange(4096, device="cuda") // 64 % 8 == 0

@@ -504,7 +504,8 @@ def test_operators_that_are_attention_as_a_whole_are_named():
     assert [what for what, _ in looker.unseen] == ["_scaled_dot_product_flash_attention_for_cpu"]
 
 
-# The model runs as if nobody looked ---------------------------------------------------------------------------------------
+# The model runs as if nobody
+# looked ---------------------------------------------------------------------------------------
 def attention_of(x):
     q, k, v = x.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
     return (q @ k.mT * 0.5).softmax(-1) @ v + F.scaled_dot_product_attention(q, k, v)
@@ -528,6 +529,27 @@ def test_a_compiled_graph_stays_whole(backend, inside):
     # A mode that comes or goes costs one compilation; another watch costs none.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
     assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        lambda: np.log(64.0) / 15,
+        lambda: 15 / np.log(64.0),
+        lambda: np.log(64.0) // 2,
+        lambda: np.log(64.0) % 2,
+        lambda: 2 - np.log(64.0),
+        lambda: 2 ** np.log(3.0),
+        lambda: -np.log(2.0) + 1,
+        lambda: np.sqrt(64),
+    ],
+)
+def test_a_compiled_function_may_count_with_numpy(scale):
+    """Pegasus-X does. Dynamo by itself fails there under any mode."""
+    x = torch.ones(2, dtype=torch.float64)
+    with rootdk.watch():
+        assert torch.equal(torch.compile(lambda x: x * scale(), fullgraph=True, backend="eager")(x), x * scale())
+    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")

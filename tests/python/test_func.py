@@ -1,5 +1,6 @@
-"""torch.func, torch.vmap and forward-mode differentiation: of the functions, of the bare operator and of watched models. The engine's own forward and
-backward, which other tests hold against differences, are what derivatives are held against: ⟨w, J t⟩ = ⟨Jᵀw, t⟩."""
+"""torch.func, torch.vmap and forward-mode differentiation: of the functions, of the bare operator and of watched
+models. The engine's own forward and backward, which other tests hold against differences, are what derivatives are held
+against: ⟨w, J t⟩ = ⟨Jᵀw, t⟩."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rootdk import QkNorm, _kernels
+from rootdk._structure import Structure
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -94,9 +96,14 @@ def problems(data):
         given["key_lengths"] = [data(st.integers(0, len_kv)) for _ in range(batch)]
         if data(st.booleans()):
             given["diagonal"] = "last_key"
+    if data(st.booleans()):
+        given["key_starts"] = [data(st.integers(0, len_kv)) for _ in range(batch)]
+    if data(st.booleans()):
+        given["query_lengths"] = [data(st.integers(0, len_q)) for _ in range(batch)]
     if given["diagonal"] != "last_key" and data(st.booleans()):
         cut = lambda length: sorted([0, data(st.integers(0, length)), data(st.integers(0, length))])
-        given["documents"] = (cut(len_q), cut(len_kv))
+        each = data(st.booleans())
+        given["documents"] = tuple([cut(n) for _ in range(batch)] if each else cut(n) for n in (len_q, len_kv))
     if not counts and data(st.booleans()):
         shape = data(st.sampled_from([(len_q, len_kv), (batch, 1, 1, len_kv), (heads, len_q, 1)]))
         given["mask"] = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.7
@@ -128,7 +135,7 @@ def test_derivatives_are_those_of_the_engine(problem):
     seen = torch.isfinite(lse.detach())
     weights = draw(*out.shape, seed=98), torch.where(seen, draw(*lse.shape, seed=99), 0.0)
     # The engine keeps a scale's gradient and a sink's in f32.
-    engine = torch.autograd.grad(list((out, lse)), given, list(weights), allow_unused=True)
+    engine = torch.autograd.grad([out, lse], given, list(weights), allow_unused=True)
     engine = [torch.zeros_like(x) if g is None else g for g, x in zip(engine, inputs)]
     narrow = [x.ndim == 1 for x in inputs]
     assert all(torch.isfinite(x).all() for x in moved)
@@ -154,7 +161,9 @@ def test_narrow_types_have_the_engine_s_values(dtype):
 CALLS = {
     "attention": lambda q, k, v: rootdk.attention(q, k, v, causal=True, diagonal="top_left"),
     "sdpa": lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, is_causal=True),
-    "operator": lambda q, k, v: torch.ops.rootdk.attention(q, k, v, causal=True, diagonal="top_left")[0],
+    "operator": lambda q, k, v: torch.ops.rootdk.attention(
+        q, k, v, structure=Structure(causal=True, diagonal="top_left").packed()
+    )[0],
 }
 
 
@@ -362,6 +371,8 @@ MAPPED = {  # arguments, and along which axis they are mapped
     "mapped mask with a batch": (lambda: dict(mask=draw(2, 1, 3, 1, 5) > -0.5), dict(mask=2)),
     "mapped bias": (lambda: dict(bias=draw(3, 2, 5, 1)), dict(bias=0)),
     "bias and lengths": (lambda: dict(bias=draw(2, 2, 5, 5), key_lengths=[2, 4], diagonal="last_key", causal=True), {}),
+    "padding": (lambda: dict(key_starts=[1, 0], query_lengths=[5, 3], causal=True), {}),
+    "documents of every item": (lambda: dict(documents=[[0, 2, 5], [0, 4]], causal=True), {}),
     "documents and window": (lambda: dict(documents=[0, 2, 5], window=(1, -1), scale="sqrt_dk*ssmax(0.4)"), {}),
     "mapped scale": (lambda: dict(scale=draw(3, 2)), dict(scale=0)),
     "mapped sink": (lambda: dict(sink=draw(2, 3)), dict(sink=1)),

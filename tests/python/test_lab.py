@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import rootdk
+from conftest import no_columns
 from rootdk import theory
 
 needs_command = pytest.mark.skipif(
@@ -19,7 +20,9 @@ needs_command = pytest.mark.skipif(
 
 
 def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "rootdk", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "rootdk", *arguments], capture_output=True, text=True, env=no_columns()
+    )
 
 
 @needs_command
@@ -45,7 +48,7 @@ def test_explain_from_vectors():
         (dict(scores=[], dk=4), "scores"),
         (dict(scores=[math.nan], dk=4), "score"),
         (dict(scores=[1.0], dk=4, rules=["sqrt"]), "sqrt_dk"),
-        (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "^gradient: 1 numbers"),
+        (dict(scores=[1.0, 2.0], dk=4, gradient=[1.0]), "^gradient: 1 number, but there are 2 scores"),
         (dict(q=[1.0], keys=[[1.0, 2.0]]), "k"),
     ],
 )

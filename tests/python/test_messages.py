@@ -198,7 +198,13 @@ def test_weights_of_a_model_are_taken():
         (dict(bias=np.zeros((5, 5), np.float32)), "bias: shape"),
         (dict(window=(-3, 2)), "window: "),
         (dict(key_lengths=[9]), "key_lengths: entry 0"),
+        (dict(key_starts=[9]), "key_starts: entry 0"),
+        (dict(query_lengths=[9]), "query_lengths: entry 0"),
         (dict(documents=[1, 2]), "documents of q: begins"),
+        (dict(documents=[[0, 1], [0, 9]]), "documents: of 2 items, but batch is 1"),
+        (dict(documents=[[0, 9]]), "documents of q, item 0: ends at 9"),
+        (dict(documents=([[0, 1]], [0, 1])), "documents: of 1 items for q and of the whole batch for k"),
+        (dict(documents=[[0, 1], []]), "documents: an item has none"),
         (dict(documents=([0, 1], [0, 1, 2])), "documents: q has 2"),
         (dict(alibi=[float("nan")] * 2), "alibi: value nan"),
         (dict(softcap=-1), "softcap: -1"),
@@ -231,5 +237,5 @@ def test_verdicts_and_rules_speak_plainly():
             heads=1,
             at=1,
         )
-    with pytest.raises(ValueError, match="^gradient: 1 numbers"):
+    with pytest.raises(ValueError, match="^gradient: 1 number, but there are 2 scores"):
         rootdk.explain([1, 2], dk=4, gradient=[1])

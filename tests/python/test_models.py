@@ -1,4 +1,5 @@
-"""watch on one model for each pattern of masks and scores. `./run test-long` holds every architecture to the same (long/test_every_model.py)."""
+"""watch on one model for each pattern of masks and scores. `./run test-long` holds every architecture to the same
+(long/test_every_model.py)."""
 
 from __future__ import annotations
 

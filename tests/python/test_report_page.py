@@ -10,8 +10,9 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import chromium  # noqa: E402
+import page_rules  # noqa: E402
 import rootdk  # noqa: E402
 
 HOSTILE = "</script><img src=x onerror='window.broken = 1'>"
@@ -54,7 +55,7 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
     def drawn():
         return browser.run("[...document.querySelectorAll('#map rect.cell')].map((r) => Number(r.dataset.value))")
 
-    for width, dark in ((1280, False), (390, True)):
+    for width, dark in ((1280, False), (390, True), (2560, True)):
         browser.open(path, width, dark)
         for name in ("sigma_ratio", "entropy"):
             set_to("statistic", name)
@@ -69,7 +70,7 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
         browser.run("document.querySelector('#alarms button').click()")
         assert browser.run("document.querySelector('.bar output').textContent") == str(w.alarms[0].step)
         shown = browser.run("document.querySelector('#head caption').textContent")
-        assert shown == f"{w.alarms[0].layer}, head {w.alarms[0].head}, at step {w.alarms[0].step}"
+        assert shown == f"layer {w.alarms[0].layer}, head {w.alarms[0].head}, at step {w.alarms[0].step}"
         # Whatever carries a path shows what the JSON has there.
         wrong = browser.run("""(() => {
             const all = JSON.parse(document.getElementById("results").textContent);
@@ -78,7 +79,20 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
             n.dataset.value).length;
         })()""")
         assert wrong == 0 and browser.run("document.querySelectorAll('[data-path]').length") > 100
-        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert page_rules.broken(browser.run) == [] and browser.run(page_rules.SHIFT) == 0
+        # The finding is the title, with what the first alarm says; the map says its numbers as text, too.
+        title = browser.run("document.querySelector('h1').textContent")
+        assert title.startswith(w.alarms[0].words.split(":")[0]) and w.alarms[0].layer in title
+        assert f"{w.alarms[0].what} of every head at step" in browser.run(
+            "document.querySelector('#map svg').getAttribute('aria-label')"
+        )
+        # Arrow keys and Enter choose a head, and one stays where one was.
+        browser.run("document.querySelector('#map .canvas').focus()")
+        for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Enter"):
+            browser.press(key)
+        browser.settle()
+        assert browser.run("document.querySelector('#head caption').textContent").startswith("layer 1, head 1, at step")
+        assert browser.run("document.activeElement === document.querySelector('#map .canvas')")
         assert browser.run("window.broken") is None
         assert browser.problems == [] and [r for r in browser.requests if not r.startswith("file:")] == []
 
@@ -103,7 +117,7 @@ def test_what_was_not_seen_and_masks_of_numbers_are_on_the_page(browser, tmp_pat
     assert "1 place that looks like attention was not seen" in browser.run(
         "document.getElementById('lead').textContent"
     )
-    assert "-1e+09 and lower numbers" in browser.run("document.getElementById('made').textContent")
+    assert "−1×10⁹ and lower numbers" in browser.run("document.getElementById('made').textContent")
     assert browser.problems == []
 
 

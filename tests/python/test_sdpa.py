@@ -1,4 +1,5 @@
-"""rootdk.torch.scaled_dot_product_attention against PyTorch's own: the same result, and an error wherever PyTorch raises one."""
+"""rootdk.torch.scaled_dot_product_attention against PyTorch's own: the same result, and an error wherever PyTorch
+raises one."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def attempt(f, q, k, v, arguments):
 def test_the_same_result_or_the_same_refusal(call):
     q, k, v, arguments = call
     if isinstance(k, torch.Tensor) and q.ndim == k.ndim == v.ndim and k.shape[-2] != v.shape[-2]:
-        # PyTorch's math path refuses this; its fused kernel computes something, and its backward corrupts memory. Ours refuses.
+        # PyTorch's math path refuses this; its fused kernel computes something, and its backward corrupts memory. Ours
+        # refuses.
         with pytest.raises(RuntimeError):
             ours(q, k, v, **arguments)
         return
@@ -146,7 +148,8 @@ def test_the_same_result_or_the_same_refusal(call):
     assert a.shape == b.shape and a.dtype == b.dtype
     if a.numel() == 0:
         return
-    # Both may be wrong by what the dtype rounds: two roundings of the output (size below 8), and PyTorch's own narrower sums.
+    # Both may be wrong by what the dtype rounds: two roundings of the output (size below 8), and PyTorch's own narrower
+    # sums.
     unit = torch.finfo(q.dtype).eps
     assert torch.equal(a.isnan(), b.isnan())
     assert (a.double() - b.double()).nan_to_num().abs().max() <= 16 * max(
@@ -184,7 +187,8 @@ def test_dropout_keeps_the_mean():
     q, k, v = (torch.randn(4, 4, 64, 8) for _ in range(3))
     v = v.abs()
     outs = torch.stack([ours(q, k, v, dropout_p=0.3).mean() for _ in range(20)])
-    # Each mean is over 16 heads of 64 rows of 64 keys: dropout's standard deviation of one is below 1 %, of 20 below 0.25 %.
+    # Each mean is over 16 heads of 64 rows of 64 keys: dropout's standard deviation of one is below 1 %, of 20 below
+    # 0.25 %.
     assert abs(outs.mean() / ours(q, k, v).mean() - 1) < 0.01
     assert outs.std() > 0
 

@@ -1,5 +1,5 @@
-"""What is said where a GPU would compute without tensor cores, and how often the library is asked; over a library that only answers. Which
-problems those are: test_cuda.py."""
+"""What is said where a GPU would compute without tensor cores, and how often the library is asked; over a library that
+only answers. Which problems those are: test_cuda.py."""
 
 from __future__ import annotations
 
@@ -103,9 +103,8 @@ def test_once_for_each_reason(library):
 def test_the_library_is_asked_once_for_each_problem(library):
     said(lambda: [forward(views(dtype="bf16")) for _ in range(5)])
     assert library.asked == 1
-    said(
-        lambda: [forward(views(dtype="bf16"), scale_value=c, seed=7, sample_offset=1) for c in (0.1, 0.2, 0.3)]
-    )  # numbers that no kernel looks at
+    # numbers that no kernel looks at
+    said(lambda: [forward(views(dtype="bf16"), scale_value=c, seed=7, sample_offset=1) for c in (0.1, 0.2, 0.3)])
     assert library.asked == 1
     for changed in (
         {"softcap": 5.0},

@@ -9,6 +9,7 @@ import rootdk.torch as rt
 import torch
 from conftest import plain
 from rootdk import QkNorm, StatsOptions
+from rootdk._structure import Structure
 
 F64 = torch.float64
 
@@ -39,7 +40,10 @@ ARGUMENTS = [
     dict(scale="sqrt_dk*ssmax(0.43)"),
     dict(alibi=[0.5, 0.25]),
     dict(key_lengths=[3]),
+    dict(key_starts=[2], query_lengths=[2]),
+    dict(key_starts=[1], key_lengths=[3], query_lengths=[2], causal=True, diagonal="last_key"),
     dict(documents=([0, 1, 3], [0, 2, 4])),
+    dict(documents=([[0, 1, 3]], [[0, 2, 4]]), causal=True),
     dict(dropout=0.4, seed=9),
     dict(qk_norm="rms", scale=1.0),
     dict(qk_norm=QkNorm("layer", q_gain=[1.0, 2.0, 0.5, 1.5])),
@@ -64,8 +68,8 @@ def test_gradients_of_a_bias_are_summed_where_it_is_repeated(shape):
 
 
 def test_gradients_of_scale_sink_and_lse():
-    # Scale and sink are f32 inside, so steps of 2^-10 from multiples of it: exact. A difference of that size is off by its
-    # square.
+    # Scale and sink are f32 inside, so steps of 2^-10 from multiples of it: exact. A difference of that size is off by
+    # its square.
     scale = torch.tensor([0.5, 0.25], dtype=F64, requires_grad=True)
     sink = torch.tensor([0.5, -0.25], dtype=F64, requires_grad=True)
     q, k, v = (x.detach() for x in qkv())
@@ -92,12 +96,12 @@ def test_one_learned_scale_for_all_heads():
 
 OPERATOR_ARGUMENTS = [
     {},
-    dict(causal=True),
+    dict(structure=Structure(causal=True).packed()),
     dict(softcap=2.0, factor=0.5),
-    dict(window=[1, -1]),
-    dict(key_lengths=[3], diagonal="last_key", causal=True),
+    dict(structure=Structure.of(window=[1, -1]).packed()),
     dict(alibi=[0.5, 0.5]),
     dict(dropout=0.25, seed=4),
+    dict(structure=Structure.of(key_starts=[1], key_lengths=[3], diagonal="last_key", causal=True).packed()),
 ]
 
 

@@ -60,14 +60,8 @@ def inputs(name):
     return out
 
 
-REFUSED = {
-    "bloom": "eager",
-    "mpt": "eager",
-    "codegen": "eager",
-    "led": "eager",
-    "falcon": "sdpa",
-    "big_bird": "eager",
-}  # and what to use instead
+# and what to use instead
+REFUSED = {"bloom": "eager", "mpt": "eager", "codegen": "eager", "led": "eager", "falcon": "sdpa", "big_bird": "eager"}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,5 +1,5 @@
-"""The package is typed: strictly checked itself, and seen with its types by those who use it; the stub of the compiled module is
-true."""
+"""The package is typed: strictly checked itself, and seen with its types by those who use it; the stub of the compiled
+module is true."""
 
 from __future__ import annotations
 

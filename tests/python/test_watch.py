@@ -158,7 +158,8 @@ def test_beside_means_the_model_s_own_bits():
     with rootdk.watch(model, beside=True, rows=64) as sampled:
         model(x)
     for one, other in zip(sampled.to_dicts(), b):
-        # 64 or so of 200 rows: H of a row spreads by less than 1 over rows, so its mean by less than 1/8, and twice that is rare.
+        # 64 or so of 200 rows: H of a row spreads by less than 1 over rows, so its mean by less than 1/8, and twice
+        # that is rare.
         assert abs(one["entropy"] - other["entropy"]) < 0.25
 
 
@@ -442,8 +443,8 @@ def test_arguments_are_checked():
 
 
 def test_threads_watch_their_own_models():
-    """Modes belong to a thread; so do calls inside nn.MultiheadAttention, which is made to call by a name that all threads
-    share."""
+    """Modes belong to a thread; so do calls inside nn.MultiheadAttention, which is made to call by a name that all
+    threads share."""
     import threading
 
     found, failures = {}, []

@@ -1,4 +1,5 @@
-"""rootdk.watch names what it saw: the right step, layer and watch, whoever calls, in whatever thread; and what it did not see."""
+"""rootdk.watch names what it saw: the right step, layer and watch, whoever calls, in whatever thread; and what it did
+not see."""
 
 from __future__ import annotations
 
@@ -439,7 +440,8 @@ def test_numbers_that_do_not_hide_for_certain_change_no_output():
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "rootdk"])
 @pytest.mark.parametrize("name", ["opt", "whisper"])
 def test_a_query_that_was_scaled_before_is_scaled(name, implementation):
-    """OPT and Whisper multiply q, not q·k: their scale is 1/√d_k all the same, and the words must not say that it is missing."""
+    """OPT and Whisper multiply q, not q·k: their scale is 1/√d_k all the same, and the words must not say that it is
+    missing."""
     import models
 
     tiny = models.build(name, implementation)

@@ -1,3 +1,4 @@
+// Every number of a result listed under its name, and compared as 64 bits.
 #include "support/bits.h"
 
 #include <fmt/format.h>

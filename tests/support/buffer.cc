@@ -1,3 +1,4 @@
+// Strides for each layout, guard elements, and conversion of every dtype to double and back.
 #include "support/buffer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What a seed draws, in a fixed order: shape, scale, masks, transform, sink, dropout, then layouts and numbers.
 #include "support/case.h"
 
 #include <algorithm>
@@ -154,8 +155,9 @@ void Case::forget_key_counts() {
 void Case::link() {
   problem.scale.head_values = scale;
   problem.scale.head_gains = gains, problem.scale.head_offsets = offsets;
-  problem.mask.key_lengths = key_lengths;
-  if (problem.mask.documents) problem.mask.documents = Documents{q_starts, kv_starts};
+  problem.mask.key_starts = key_starts, problem.mask.key_lengths = key_lengths,
+  problem.mask.query_lengths = query_lengths;
+  if (problem.mask.documents) problem.mask.documents = Documents{q_starts, kv_starts, problem.mask.documents->items};
   problem.mask.allowed = allowed.tensor();
   problem.mask.bias = bias.tensor();
   problem.mask.alibi_slopes = slopes;
@@ -164,6 +166,30 @@ void Case::link() {
   if (problem.transform.present()) problem.transform = ScoreTransform::of(bend);
 }
 
+namespace {
+
+void draw_padding(Rng& rng, Case& c) {
+  const Shape& s = c.shape;
+  const auto per_item = [&](std::int64_t most) {
+    std::vector<std::int64_t> values;
+    for (std::int64_t b = 0; b < s.batch; ++b) values.push_back(rng.integer(0, most));
+    return values;
+  };
+  if (rng.chance(0.15)) c.key_starts = per_item(s.len_kv);
+  if (rng.chance(0.15)) c.query_lengths = per_item(s.len_q);
+  if (!c.problem.mask.documents || rng.chance(0.5)) return;
+  c.problem.mask.documents->items = s.batch;
+  const std::size_t documents = c.q_starts.size() - 1;
+  c.q_starts.clear(), c.kv_starts.clear();
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (auto [starts, length] : {std::pair(&c.q_starts, s.len_q), std::pair(&c.kv_starts, s.len_kv)}) {
+      const std::vector<std::int64_t> drawn = random_starts(rng, length, documents);
+      starts->insert(starts->end(), drawn.begin(), drawn.end());
+    }
+}
+
+}  // namespace
+
 std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) {
   Rng rng(seed);
   auto c = std::make_unique<Case>();
@@ -171,6 +197,8 @@ std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) 
   const Shape& s = c->shape;
   draw_scale(rng, *c);
   draw_mask(rng, *c);
+  Rng padded(seed ^ 0xFADED);
+  if (limits.padding) draw_padding(padded, *c);
   Rng more(seed ^ 0x5CA1E);
   draw_scale_parts(more, *c);
   if (rng.chance(0.15)) c->problem.soft_cap = static_cast<float>(0.5 + 30 * rng.uniform());
@@ -213,7 +241,8 @@ std::unique_ptr<Case> Case::copy() const {
   c->q = q, c->k = k, c->v = v, c->d_o = d_o, c->d_lse = d_lse;
   c->allowed = allowed, c->bias = bias;
   c->scale = scale, c->gains = gains, c->offsets = offsets, c->slopes = slopes, c->sink = sink;
-  c->key_lengths = key_lengths, c->q_starts = q_starts, c->kv_starts = kv_starts, c->table = table;
+  c->key_starts = key_starts, c->key_lengths = key_lengths, c->query_lengths = query_lengths;
+  c->q_starts = q_starts, c->kv_starts = kv_starts, c->table = table;
   c->out_layout = out_layout;
   c->link();
   return c;
@@ -257,8 +286,18 @@ std::unique_ptr<Case> Case::item(std::int64_t b) const {
   c->k = problem.paged ? k : slice(k, b, shape.batch);
   c->v = problem.paged ? v : slice(v, b, shape.batch);
   c->scale = scale, c->gains = gains, c->offsets = offsets, c->slopes = slopes, c->sink = sink;
+  const auto item_of = [b](const std::vector<std::int64_t>& from, std::size_t count) {
+    const auto first = from.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * count);
+    return from.empty() ? from : std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count));
+  };
   c->q_starts = q_starts, c->kv_starts = kv_starts;
-  if (!key_lengths.empty()) c->key_lengths = {key_lengths[static_cast<std::size_t>(b)]};
+  if (problem.mask.documents && problem.mask.documents->items > 0) {
+    c->problem.mask.documents->items = 1;
+    const std::size_t count = q_starts.size() / static_cast<std::size_t>(shape.batch);
+    c->q_starts = item_of(q_starts, count), c->kv_starts = item_of(kv_starts, count);
+  }
+  c->key_starts = item_of(key_starts, 1), c->key_lengths = item_of(key_lengths, 1),
+  c->query_lengths = item_of(query_lengths, 1);
   if (problem.paged) {
     const auto per_item = problem.paged->pages_per_item;
     c->table.assign(table.begin() + b * per_item, table.begin() + (b + 1) * per_item);

@@ -30,7 +30,7 @@ struct Case {
   Buffer q, k, v, d_o, d_lse;
   Buffer allowed, bias;
   std::vector<float> scale, gains, offsets, slopes, sink;  ///< gains, offsets: of SSMax
-  std::vector<std::int64_t> key_lengths, q_starts, kv_starts;
+  std::vector<std::int64_t> key_starts, key_lengths, query_lengths, q_starts, kv_starts;
   std::vector<std::int32_t> table;
   Bend bend;
   Layout out_layout = Layout::kRowMajor;
@@ -57,6 +57,7 @@ struct CaseLimits {
   std::int64_t work = std::int64_t{1} << 22;  ///< batch·heads·len_q·len_kv·dim at most
   std::int64_t longest = 8192;                ///< long enough for keys to be split
   bool paged = true;
+  bool padding = true;  ///< key_starts, query_lengths, documents per item
 };
 
 std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits = {});

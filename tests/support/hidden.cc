@@ -1,3 +1,4 @@
+// What no row sees is worked out pair by pair, filled, and afterwards looked for in the results.
 #include "support/hidden.h"
 
 #include <fmt/format.h>

@@ -10,11 +10,11 @@
 namespace rootdk::test {
 
 template <class Call>
-std::string message_of(const Call& call) {
+std::string message_of(const Call& call, ErrorCode code = ErrorCode::kInvalidArgument) {
   try {
     call();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code(), code);
     return error.what();
   }
   return "nothing was thrown";

@@ -1,6 +1,7 @@
+// The naive kernel (cpu/naive.h) with arithmetic that rounds S and P as they would be stored.
 #include "support/plain.h"
 
-#include "cpu/naive.h"
+#include "cpu/reference/naive.h"
 
 namespace rootdk::test {
 

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include <filesystem>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,32 +11,17 @@
 
 namespace rootdk::test {
 
-/// A folder of its own that goes when this does.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::size_t files() const;  ///< in it, hidden ones included
-
- private:
-  std::filesystem::path path_;
-};
-
 struct Finished {
   int status = -1;  ///< as a shell has it: 128 + signal
   std::string out, err;
+  std::int64_t peak = 0;  ///< the most memory that it had, in bytes; never less than this process has
 };
 
 /// A program that is still running. Its output goes to files, so it never waits for a reader.
 class Process {
  public:
-  /// `err_descriptor` takes the place of the file for standard error, if it is given.
-  Process(const std::vector<std::string>& arguments, int err_descriptor = -1);
+  /// Descriptors take the place of the files for standard error and standard output, if they are given.
+  Process(const std::vector<std::string>& arguments, int err_descriptor = -1, int out_descriptor = -1);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -45,10 +30,13 @@ class Process {
   Finished wait();
 
  private:
-  TemporaryFolder folder_;
+  TemporaryDirectory folder_;
   pid_t id_ = -1;
 };
 
 inline Finished run(const std::vector<std::string>& arguments) { return Process(arguments).wait(); }
+
+/// With so many bytes of addresses and no more: ulimit -v.
+Finished run_in(std::int64_t bytes, const std::vector<std::string>& arguments);
 
 }  // namespace rootdk::test

@@ -1,3 +1,4 @@
+// Whether two results are equal number by number, a NaN being equal to a NaN.
 #include <cmath>
 
 #include "support/run_case.h"

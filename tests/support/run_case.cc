@@ -1,3 +1,4 @@
+// Memory for outputs, a plan forced onto one kernel, both passes, and everything widened to double.
 #include "support/run_case.h"
 
 #include <cstdlib>

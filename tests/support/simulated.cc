@@ -1,3 +1,4 @@
+// Naive loops over float or double with a rounding after each step that a GPU rounds at, and faults to switch on.
 #include "support/simulated.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The floors derived: f32's by magnitudes, the storage dtype's term by term as sums and as random walks.
 #include "support/tolerance.h"
 
 #include <fmt/format.h>

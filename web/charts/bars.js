@@ -1,6 +1,6 @@
 // Rows of bars with a name above or beside each: what every rule makes of one head; what the kernel reaches.
 
-function row_bars(stage, {rows, name, value, reference, colour, text, tip, most, axis}) {
+function row_bars(stage, {rows, name, value, reference, colour, text, tip, most, axis, tick}) {
   const wide_names = !stage.narrow, left = wide_names ? 190 : 4, right = 64, line = wide_names ? 26 : 40, top = 4;
   const plot = line * rows.length, wide = stage.width - left - right;
   const x = d3.scaleLinear().domain([0, most]).range([0, wide]);
@@ -13,14 +13,15 @@ function row_bars(stage, {rows, name, value, reference, colour, text, tip, most,
       .attr("x1", x)
       .attr("x2", x)
       .attr("y2", plot);
-  x_axis(g, x, plot, axis, {values: x.ticks(stage.narrow ? 4 : 6), width: wide});
+  x_axis(g, x, plot, axis, {values: x.ticks(stage.narrow ? 4 : 6), width: wide, format: tick});
   rows.forEach((row, k) => {
     const y = k * line, v = value(row), bar = wide_names ? y + 5 : y + 19, height = 16;
-    g.append("text")
-        .attr("x", wide_names ? -8 : 0)
-        .attr("y", wide_names ? y + 17 : y + 14)
-        .attr("text-anchor", wide_names ? "end" : "start")
-        .text(name(row));
+    label_text(
+        g.append("text")
+            .attr("x", wide_names ? -8 : 0)
+            .attr("y", wide_names ? y + 17 : y + 14)
+            .attr("text-anchor", wide_names ? "end" : "start"),
+        name(row));
     if (!isNumber(v)) return;
     mark(
         g.append("rect")
@@ -97,7 +98,7 @@ experiments.bench = (data) => {
       ]
     },
     caption: [
-      "heads × length × dim, on ", put(exact, data, "threads"), " threads, ", ref(data, "isa"), "; the peak is ",
+      "heads × length × dim, on ", put(exact, data, "threads"), data.threads === 1 ? " thread, " : " threads, ", ref(data, "isa"), "; the peak is ",
       ref(data, "peak_gflops"), " GFLOP/s, measured in turn with the kernel."
     ],
     draw: (stage) => {

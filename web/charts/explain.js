@@ -18,12 +18,13 @@ experiments.explain = (data) => {
     draw(stage) {
       const rules = data.rules.filter((r) => stage.visible.some((s) => s.id === r.rule));
       const grid = panels(rules.length, {width: stage.width, least: 190, gap: 22});
-      const top = 44, bottom = 46, plot = 190, left = 44, each = top + plot + bottom;
+      const top = 44, bottom = 46, plot = 190, each = top + plot + bottom;
       const values = rules.flatMap((r) => r[stage.chosen.Show]);
       const weights = stage.chosen.Show === "softmax";
       const y =
           d3.scaleLinear().domain(weights ? [0, 1] : [Math.min(0, d3.min(values)), Math.max(0, d3.max(values))]).range([plot, 0]);
       if (!weights) y.nice(4);
+      const left = Math.max(44, room_for(y, 4));
       rules.forEach((rule, r) => {
         const [dx, line] = grid.at(r), dy = line * each + top;
         const g = scaled(stage.svg.append("g").attr("transform", `translate(${dx + left},${dy})`), y);
@@ -49,9 +50,7 @@ experiments.explain = (data) => {
               .style("font-size", x.bandwidth() < 64 ? "11px" : null)
               .text(number(
                   value,
-                  x.bandwidth() >= 64        ? 3 :
-                      Math.abs(value) < 1e-4 ? 1 :
-                                               2));
+                  Math.abs(value) < 1e-4 ? (x.bandwidth() >= 64 ? 3 : 1) : x.bandwidth() >= 44 ? 3 : 2));
           stage.spot(dx + left + x(j) + x.bandwidth() / 2, dy + y(value), `${rule.rule}, key ${j + 1}`, [
             ["q·k", put(exact, data, "raw_scores", j)], ["score c·q·k", ref(rule, "scores", j)],
             ["e^score", put(digits(5), rule, "exp", j)], ["weight", ref(rule, "softmax", j)],

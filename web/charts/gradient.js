@@ -72,7 +72,7 @@ experiments.gradient = (data) => {
       const x = d3.scaleBand().domain(sizes).range([0, wide]).padding(0.2),
             within = d3.scaleBand().domain(rules).range([0, x.bandwidth()]).padding(0.15);
       const g = scaled(stage.svg.append("g").attr("transform", `translate(${left},${top})`), y);
-      y_axis(g, y, wide, "share of rows", 4);
+      y_axis(g, y, wide, "share of rows", 4, percent_tick);
       x_axis(g, x, plot, "d_k", {width: wide});
       for (const p of points) {
         const value = p["share_trace_below_0.01"], px = x(p.dk) + within(p.rule), middle = px + within.bandwidth() / 2;

@@ -15,10 +15,11 @@ experiments.init = (data) => {
     ],
     caption: "The nearer to the dotted √d_k, the better the textbook's divisor fits.",
     draw(stage) {
-      const top = 8, line = 34, plot = line * data.rows.length, right = 16, wide = stage.width - right - 8;
+      const beside = stage.width > 480, left = beside ? 20 + 6.2 * d3.max(data.rows, (r) => name(r).length) : 8;
+      const top = 8, line = beside ? 28 : 44, plot = line * data.rows.length, right = 16, wide = stage.width - right - left;
       const values = data.rows.flatMap((r) => [r.predicted_divisor, r.measured_divisor, r.sqrt_dk]).filter((v) => v > 0);
       const x = d3.scaleLog().domain([d3.min(values) / 1.4, d3.max(values) * 1.4]).range([0, wide]);
-      const g = scaled(stage.svg.append("g").attr("transform", `translate(8,${top})`), x);
+      const g = scaled(stage.svg.append("g").attr("transform", `translate(${left},${top})`), x);
       g.append("g")
           .attr("class", "grid")
           .selectAll("line")
@@ -30,10 +31,11 @@ experiments.init = (data) => {
       x_axis(g, x, plot, "divisor for unit variance", {values: ticks_of(x, 8), width: wide});
       const on = (id) => stage.visible.some((s) => s.id === id);
       data.rows.forEach((r, k) => {
-        const y = k * line + 24, measured = x(r.measured_divisor);
+        const y = k * line + (beside ? 14 : 32), measured = x(r.measured_divisor);
         if (k && r.init !== data.rows[k - 1].init)
-          g.append("line").attr("stroke", "var(--line)").attr("x2", wide).attr("y1", k * line).attr("y2", k * line);
-        g.append("text").attr("class", "quiet").attr("x", 2).attr("y", y - 12).style("font-size", "11px").text(name(r));
+          g.append("line").attr("stroke", "var(--line)").attr("x1", beside ? 8 - left : 0).attr("x2", wide).attr("y1", k * line).attr("y2", k * line);
+        g.append("text").attr("class", "quiet").attr("x", beside ? -10 : 2).attr("y", beside ? y + 4 : y - 18)
+            .attr("text-anchor", beside ? "end" : "start").text(name(r));
         g.append("line").attr("stroke", "var(--grid)").attr("x2", wide).attr("y1", y).attr("y2", y);
         if (on("root"))
           mark(
@@ -41,8 +43,8 @@ experiments.init = (data) => {
                   .attr("class", "reference")
                   .attr("x1", x(r.sqrt_dk))
                   .attr("x2", x(r.sqrt_dk))
-                  .attr("y1", k * line)
-                  .attr("y2", (k + 1) * line),
+                  .attr("y1", y - 13)
+                  .attr("y2", y + 13),
               ref(r, "sqrt_dk"), "x1");
         if (on("predicted"))
           mark(
@@ -62,7 +64,7 @@ experiments.init = (data) => {
               .attr("stroke-width", 4);
           mark(symbol(g, styles.measured, measured, y, 44), ref(r, "measured_divisor"), "tx");
         }
-        stage.spot(8 + measured, top + y, name(r), [
+        stage.spot(left + measured, top + y, name(r), [
           ["measured divisor", put(digits(4), r, "measured_divisor")], ["predicted", put(digits(4), r, "predicted_divisor")],
           ["from the weights", put(digits(4), r, "divisor_from_weights")], ["√d_k", put(digits(4), r, "sqrt_dk")],
           ["spread after /√d_k", put(digits(4), r, "spread_after_sqrt_dk")]

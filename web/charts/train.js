@@ -1,10 +1,11 @@
 // Training under each rule: a curve for each seed, and beneath, on the same steps, what attention did.
 
-experiments.train = (data) => {
+/// coming: of a training that goes on. Then there is everything to choose, and the axis of steps is as long as it will be.
+function training_curves(data, {coming = false} = {}) {
   const sizes = unique(data.rules.map((r) => r.dk));
   const held_out = (field) => (run) => ({node: run.evaluations, field});
   const trained = (field) => (run) => ({node: run.steps, field});
-  const there = (measure) => data.rules.some((r) => r.runs.some((run) => {
+  const there = (measure) => coming || data.rules.some((r) => r.runs.some((run) => {
     const {node, field} = measure.of(run);
     return node && Array.isArray(node[field]) && node[field].length;
   }));
@@ -22,10 +23,10 @@ experiments.train = (data) => {
     {id: "score_max", label: "largest score", of: trained("score_max")}
   ].filter(there);
 
-  if (!above.length && !beneath.length) return {below: []};  // stopped before a counted run had a step
+  if (!above.length && !beneath.length) return null;  // stopped before a counted run had a step
   const many = (data.learning_rates || []).length !== 1;
-  const figure = chart({
-    label: "Training curves under each rule, a line for each seed, with the entropy of attention beneath.",
+  return chart({
+    label: () => `Training curves under each rule, with the entropy of attention beneath.${ends_in_words(data)}`,
     series: rule_series(data.rules.map((r) => r.rule)),
     choices: {
       ...(sizes.length > 1 ? {"d_k": sizes.map((id) => ({id: String(id), label: String(id)}))} : {}),
@@ -33,7 +34,7 @@ experiments.train = (data) => {
       ...(beneath.length ? {Beneath: beneath} : {})
     },
     caption:
-        [ref(data, "task"), many ? ". Each rule at its own best learning rate; a" : ". One learning rate for all; a", " line for each seed. Beneath: means over heads."],
+        ["The task: ", ref(data, "task"), many ? ". Each rule at its own best learning rate; a" : ". One learning rate for all; a", " line for each seed. Beneath: means over heads."],
     draw(stage) {
       const left = 50, right = 14, wide = stage.width - left - right, heights = stage.narrow ? [190, 130] : [230, 150];
       const rules = data.rules.filter(
@@ -43,7 +44,7 @@ experiments.train = (data) => {
           d3.scaleLinear()
               .domain([
                 0,
-                d3.max(runs, ({run}) => d3.max([...((run.steps || {}).step || []), ...((run.evaluations || {}).step || [])])) || 1
+                coming ? data.steps : d3.max(runs, ({run}) => d3.max([...((run.steps || {}).step || []), ...((run.evaluations || {}).step || [])])) || 1
               ])
               .range([0, wide]);
       let top = 28;
@@ -55,8 +56,8 @@ experiments.train = (data) => {
               const {node, field} = measure.of(run);
               return ((node || {})[field] || []).filter((v) => isNumber(v) && (!measure.log || v > 0));
             });
-            if (!values.length) return;
-            const [a, b] = d3.extent(values);
+            if (!values.length && !coming) return;
+            const [a, b] = values.length ? d3.extent(values) : [.1, 1];
             const y = measure.log ?
                 d3.scaleLog().domain([a / 1.2, b * 1.2]) :
                 d3.scaleLinear().domain([Math.min(0, a), measure.id.endsWith("accuracy") ? 1 : b * 1.05 || 1]);
@@ -66,7 +67,7 @@ experiments.train = (data) => {
             x_axis(g, x, plot, "step", {values: x.ticks(stage.narrow ? 4 : 8), width: wide});
             for (const {rule, run} of runs) {
               const {node, field} = measure.of(run), line = node && node[field], style = style_of(rule.rule);
-              if (!line) continue;
+              if (!line || !line.length) continue;
               const ok = (v) => isNumber(v) && (!measure.log || v > 0);
               g.append("path")
                   .classed("mark", true)
@@ -92,6 +93,20 @@ experiments.train = (data) => {
       return top;
     },
   });
+}
+
+/// How far every run has come, for those who cannot see its curve.
+function ends_in_words(data) {
+  const last = (list) => list && list.length ? list[list.length - 1] : null;
+  const parts = data.rules.flatMap((r) => r.runs.map((run) => [r.rule, last((run.steps || {}).step), last((run.steps || {}).loss)]))
+                    .filter(([, step, loss]) => isNumber(step) && isNumber(loss))
+                    .map(([rule, step, loss]) => `${rule} has a loss of ${number(loss)} at step ${step}`);
+  return parts.length ? ` ${parts.join("; ")}.` : "";
+}
+
+experiments.train = (data) => {
+  const figure = training_curves(data);
+  if (!figure) return {below: []};
   const summary = table(
       "What the seeds came to",
       [
@@ -117,5 +132,10 @@ experiments.train = (data) => {
                           (_, j) =>
                               [put(exact, run, "seed"), put(exact, run.evaluations, "step", j),
                                put(digits(4), run.evaluations, "loss", j), put(digits(4), run.evaluations, "accuracy", j)])))));
-  return {figure, below: [summary, sentences.length ? each : null, ends]};
+  const swept = data.rules.filter((r) => r.dk === data.rules[0].dk && (r.tuning || []).length > 1);
+  const sweep = swept.length ? [
+    el("h3", {}, "Every learning rate that was tried"), el("p", {class: "claim"}, sweep_words(swept)),
+    sweep_figure(swept, unique(swept.flatMap((r) => r.tuning.map((t) => t.learning_rate))).sort(d3.ascending), data.measure)
+  ] : [];
+  return {figure, below: [summary, sentences.length ? each : null, ...sweep, ends]};
 };

@@ -18,7 +18,7 @@ experiments.variance = (data) => {
     ],
     draw(stage) {
       const rows = data.rows.filter((r) => r.distribution === (stage.chosen.Components || kinds[0]));
-      const left = 46, top = 30, right = 12, plot = stage.narrow ? 250 : 300, wide = stage.width - left - right;
+      const left = 52, top = 30, right = 66, plot = stage.narrow ? 250 : 300, wide = stage.width - left - right;
       const values = rows.flatMap((r) => stage.visible.map((s) => r[fields[s.id]]));
       const x = d3.scaleLog().domain(d3.extent(sizes)).range([14, wide - 14]);
       const [a, b] = extent(values);
@@ -48,16 +48,11 @@ experiments.variance = (data) => {
             ["after /d_k", put(digits(4), r, "variance_over_dk")]
           ]);
         }
-        const last = rows[rows.length - 1];
-        label_text(
-            g.append("text")
-                .attr("class", "halo")
-                .attr("x", wide - 16)
-                .attr("y", y(last[fields[s.id]]) + (s.id === "dk" ? 22 : -13))
-                .attr("text-anchor", "end")
-                .style("fill", s.style.colour),
-            {none: "q·k", sqrt_dk: "q·k / √d_k", dk: "q·k / d_k"}[s.id]);
       }
+      const last = rows[rows.length - 1], ends = stage.visible.map((s) => y(last[fields[s.id]]));
+      apart(ends, 17, 0, plot).forEach((at, i) => label_text(
+          g.append("text").attr("x", wide - 2).attr("y", at + 4),
+          {none: "q·k", sqrt_dk: "q·k / √d_k", dk: "q·k / d_k"}[stage.visible[i].id]));
       return top + plot + 42;
     },
   });

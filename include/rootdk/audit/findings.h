@@ -11,12 +11,14 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rootdk/audit/model.h"
 #include "rootdk/audit/run.h"
 #include "rootdk/checkpoint/checkpoint.h"
 #include "rootdk/export.h"
+#include "rootdk/memory.h"
 #include "rootdk/theory/judge.h"
 
 namespace rootdk::audit {
@@ -120,7 +122,7 @@ struct Audit {
 struct Options {
   std::vector<std::int64_t> contexts =
       {};  ///< empty: those of 512, 4096, 32768 and 131072 below the model's own, and that
-  std::optional<std::int64_t> judge_at = {};  ///< absent: the longest
+  std::optional<std::int64_t> judge_at = {};  ///< one more of them, if it is not there; absent: the longest
   std::vector<double> distances = {};         ///< of the rotary curve; empty: 0, 1, 2, 4, … up to the model's context
   bool spectra = true;                        ///< whether to compute Head::spectrum
   /// Activations as they enter the projections (after the norm): an .npy [tokens, width] for all layers or [layers,
@@ -130,9 +132,15 @@ struct Options {
   std::optional<RunInput> run = {};
   double clip_threshold = 100;  ///< τ of QK-clip, for Measured::clip_factor
   theory::Thresholds thresholds = {};
-  std::function<void(double done)> progress = {};
+  /// As a part begins: the share that is done, from 0 to 1, and what comes now ("layer 3 of 12"); at the end 1, and
+  /// nothing.
+  std::function<void(double done, std::string_view what)> progress = {};
   std::function<bool()> stop = {};
 };
+
+/// At the peak of an audit, beside its options. Refuses a run and inputs that do not fit the model.
+ROOTDK_API MemoryNeed memory_of(const checkpoint::Checkpoint& checkpoint, const Model& model,
+                                const Options& options = {});
 
 /// Never has more of the projections in memory than one head's for each thread or, where they are stored transposed,
 /// one layer's. Heads run on the threads that OpenMP offers; the numbers do not depend on how many those are.

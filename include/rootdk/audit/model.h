@@ -118,8 +118,8 @@ struct Embedding {
 struct Model {
   std::string name;    ///< the file's or directory's
   std::string family;  ///< "llama"
-  std::string
-      scale_rule;  ///< "sqrt_dk": what Scale::parse reads; "constant(…)" where it is a number of the configuration
+  /// "sqrt_dk": what Scale::parse reads; "constant(…)" where it is a number of the configuration
+  std::string scale_rule;
   Embedding embedding;
   std::vector<Attention> layers;
   std::vector<std::string> notes;  ///< what was assumed, or left out

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "rootdk/audit/model.h"
@@ -40,7 +41,7 @@ ROOTDK_API RunInput random_tokens(const Model& model, std::int64_t sequences = 4
 ROOTDK_API RunInput read_embeddings(const std::filesystem::path& path);
 
 struct RunOptions {
-  std::function<void(double done)> progress = {};
+  std::function<void(double done, std::string_view what)> progress = {};  ///< as audit::Options has it
   std::function<bool()> stop = {};
 };
 
@@ -51,8 +52,8 @@ struct Run {
   bool complete = true;                        ///< false: stopped before the last layer
 };
 
-/// The most memory that a run will take, in bytes, beside what `input` holds: of weights and activations, which is
-/// nearly all of it. The model has a network.
+/// The most memory that a run will take, in bytes, beside what `input` holds: of weights, activations, calls of the
+/// engine and statistics, which is nearly all of it. The model has a network.
 ROOTDK_API std::int64_t bytes_to_run(const Model& model, const RunInput& input);
 
 /// Refuses a model without a network, with Model::why_not_run; ids that are not in the vocabulary; sequences that are

@@ -8,7 +8,7 @@
 // - read_f32, read_f64 and read_i64 go through read(2) and refuse when the file has become shorter;
 // - view and bytes are mapped memory, and so are headers while a file is being opened and arrays in its metadata:
 // touching a
-//   part that has been cut off ends in SIGBUS, as with any mapped file;
+//   part that has been cut off ends in SIGBUS, as with any mapped file (not with OpenOptions::map off);
 // - numbers may be a mixture of old and new, but nothing outside the file's own bytes is ever read.
 #pragma once
 
@@ -35,6 +35,9 @@ struct OpenOptions {
   /// Whether shards may be symbolic links that lead out of their directory. Links into the blobs of a Hugging Face
   /// cache are always followed, and so is the path you give.
   bool follow_links = false;
+  /// Whether files are mapped where they can be. What is not mapped is read: headers once and kept, as is what bytes()
+  /// and view() show.
+  bool map = true;
 };
 
 /// A handle; copies share the files. Everything is const and may be called from several threads.

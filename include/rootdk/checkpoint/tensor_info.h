@@ -20,8 +20,8 @@ enum class Order : std::uint8_t {
 struct TensorInfo {
   std::string name;  ///< UTF-8 without control characters
   Encoding encoding = Encoding::kF32;
-  std::vector<std::int64_t>
-      shape;                 ///< outermost axis first, also where the file counts from the inside (GGUF); may hold 0
+  /// Outermost axis first, also where the file counts from the inside (GGUF); may hold 0
+  std::vector<std::int64_t> shape;
   std::size_t file = 0;      ///< which of Checkpoint::files()
   std::uint64_t offset = 0;  ///< of its first byte in that file
   std::uint64_t bytes = 0;   ///< of its numbers; a compressed tensor takes fewer in the file

@@ -2,11 +2,13 @@
 // through.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "rootdk/export.h"
+#include "rootdk/memory.h"
 #include "rootdk/scale.h"
 #include "rootdk/theory/softmax_row.h"
 
@@ -46,6 +48,9 @@ struct Explanation {
   std::vector<double> upstream;
   std::vector<ExplainedRule> rules;
 };
+
+/// What an explanation of so many scores under so many rules takes, beside the options.
+ROOTDK_API MemoryNeed memory_to_explain(std::size_t scores, std::size_t rules);
 
 ROOTDK_API Explanation explain(const ExplainOptions& options);
 

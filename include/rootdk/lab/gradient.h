@@ -12,6 +12,7 @@
 #include "rootdk/export.h"
 #include "rootdk/lab/estimate.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 #include "rootdk/scale.h"
 
 namespace rootdk::lab {
@@ -56,6 +57,9 @@ struct Gradient {
   std::vector<GradientPoint> points;
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const GradientOptions& options);
 
 ROOTDK_API Gradient measure_gradient(const GradientOptions& options = {}, const Watch& watch = {});
 

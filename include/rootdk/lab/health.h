@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rootdk/export.h"
+#include "rootdk/memory.h"
 
 namespace rootdk::lab {
 
@@ -23,6 +24,7 @@ struct Health {
   std::vector<std::string> libraries;  ///< it was built with: "Highway 1.0.3"
   std::string processor;
   std::int64_t memory_bytes = 0;  ///< 0: not known
+  FreeMemory free;
   int cores = 0;                  ///< that this process may use
   int threads = 0;                ///< that a call would use
   std::vector<std::string> isas;  ///< best first
@@ -34,6 +36,8 @@ struct Health {
     return !checks.empty();
   }
 };
+
+ROOTDK_API MemoryNeed memory_to_examine();
 
 ROOTDK_API Health examine();
 

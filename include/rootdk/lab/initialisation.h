@@ -9,6 +9,7 @@
 #include "rootdk/export.h"
 #include "rootdk/lab/estimate.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 #include "rootdk/nn/init.h"
 
 namespace rootdk::lab {
@@ -51,6 +52,9 @@ struct Initialisation {
   std::vector<InitialisationRow> rows;
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const InitialisationOptions& options);
 
 ROOTDK_API Initialisation measure_initialisation(const InitialisationOptions& options = {}, const Watch& watch = {});
 

@@ -9,6 +9,7 @@
 #include "rootdk/export.h"
 #include "rootdk/lab/estimate.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 #include "rootdk/scale.h"
 
 namespace rootdk::lab {
@@ -49,6 +50,9 @@ struct Phase {
   std::vector<CriticalPoint> critical;
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const PhaseOptions& options);
 
 ROOTDK_API Phase measure_phase(const PhaseOptions& options = {}, const Watch& watch = {});
 

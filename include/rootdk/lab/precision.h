@@ -10,6 +10,7 @@
 
 #include "rootdk/export.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 #include "rootdk/scale.h"
 #include "rootdk/tensor.h"
 
@@ -49,6 +50,9 @@ struct Precision {
   std::vector<PrecisionPoint> points;
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const PrecisionOptions& options);
 
 ROOTDK_API Precision measure_precision(const PrecisionOptions& options = {}, const Watch& watch = {});
 

@@ -8,6 +8,7 @@
 
 #include "rootdk/export.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 
 namespace rootdk::lab {
 
@@ -35,6 +36,9 @@ struct Timing {
   std::vector<TimingRow> rows;
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const TimingOptions& options);
 
 ROOTDK_API Timing time_forward(const TimingOptions& options = {}, const Watch& watch = {});
 

@@ -10,6 +10,7 @@
 #include "rootdk/export.h"
 #include "rootdk/lab/estimate.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 
 namespace rootdk::lab {
 
@@ -31,6 +32,7 @@ struct VarianceOptions {
   double sigma_q = 1, sigma_k = 1;  ///< standard deviation of a component
   double mean = 0;                  ///< of every component of q and of k
   double correlation = 0;           ///< of any two components of a vector, from 0 to 1, through one shared draw
+  std::int64_t walks = 0;           ///< of how many pairs, at most 256, to keep how q·k grows term by term
   std::uint64_t seed = 1;
 };
 
@@ -78,6 +80,13 @@ struct DividedNumbers {
   double variance = 0, variance_divided = 0;
 };
 
+/// q·k of the first pairs as it grows: the sum of its first terms, at most 256 places from the first to the largest
+/// d_k.
+struct Walks {
+  std::vector<std::int64_t> terms;        ///< how many were added, ascending
+  std::vector<std::vector<double>> sums;  ///< [pair][place], of the first kind of component
+};
+
 struct Variance {
   VarianceOptions options;
   IntervalFrom intervals = IntervalFrom::kKnownMoments;
@@ -85,8 +94,12 @@ struct Variance {
   std::vector<SquareTerm> terms;             ///< nine, of the first kind of component
   std::vector<ProductHistogram> histograms;  ///< one for each d_k, of the first kind of component
   DividedNumbers divided;
+  Walks walks;  ///< empty unless asked for
   bool complete = true;
 };
+
+/// At its peak. Refuses what the experiment refuses.
+ROOTDK_API MemoryNeed memory_of(const VarianceOptions& options);
 
 ROOTDK_API Variance measure_variance(const VarianceOptions& options = {}, const Watch& watch = {});
 

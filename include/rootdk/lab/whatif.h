@@ -9,6 +9,7 @@
 
 #include "rootdk/export.h"
 #include "rootdk/lab/watch.h"
+#include "rootdk/memory.h"
 #include "rootdk/scale.h"
 #include "rootdk/stats.h"
 #include "rootdk/tensor.h"
@@ -72,6 +73,9 @@ struct Whatif {
   std::vector<WhatifRow> rows;
   bool complete = true;
 };
+
+/// At its peak, beside q, k and v, of which only the shapes are looked at. Refuses what does not fit together.
+ROOTDK_API MemoryNeed memory_of(const WhatifOptions& options);
 
 ROOTDK_API Whatif try_rules(const WhatifOptions& options, const Watch& watch = {});
 

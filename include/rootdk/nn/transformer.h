@@ -33,13 +33,16 @@ struct TransformerOptions {
   bool operator==(const TransformerOptions&) const = default;
 };
 
+/// With every default filled in. Throws if they do not fit each other.
+ROOTDK_API TransformerOptions with_defaults(TransformerOptions options);
+
 /// What forward keeps for backward. Reuse one from step to step: memory grows once.
 template <class T>
 struct BasicTransformerSaved {
   std::int64_t batch = 0, length = 0;
   std::vector<std::int32_t> tokens;  ///< [batch, length]
-  std::vector<std::vector<T>>
-      stream;  ///< layers + 1 arrays [batch, length, width]: before each block, and after the last
+  /// Layers + 1 arrays [batch, length, width]: before each block, and after the last
+  std::vector<std::vector<T>> stream;
   std::vector<BasicBlockSaved<T>> blocks;  ///< blocks[layer].stats says what the scores did
   std::vector<T> normed, inverse_rms;      ///< of the last
   std::vector<T> logits;                   ///< [batch, length, vocabulary]: at every place, of the token after it

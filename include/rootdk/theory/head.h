@@ -104,8 +104,8 @@ struct HeadTheory {
   double key_mean_norm = 0;
   double alignment = 0;  ///< variance without means over dim·σ_q²·σ_k²: 1 if q and k spread in unrelated directions
   std::optional<double> phase_average;  ///< variance without means if all phases were met equally often; rotation only
-  std::optional<double>
-      phase_within_row_variance;  ///< the same with them: what within_row_variance is in an endless context
+  /// The same with them: what within_row_variance is in an endless context
+  std::optional<double> phase_within_row_variance;
   std::vector<AtDistance> curve;  ///< one entry per distance asked for
 };
 

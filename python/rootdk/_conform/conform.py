@@ -1,8 +1,9 @@
 """rootdk.conform: what an attention function really computes, found out from outside.
 
-The inputs are constructed so that the answer can be read off the output. With V the identity, the output *is* the probabilities,
-and the logarithm of the ratio of two of them is the difference of two scores: so the scale, a cap and a bias can be measured,
-whatever else the function does. Random batches, held against double, then show what nobody thought of constructing.
+The inputs are constructed so that the answer can be read off the output. With V the identity, the output *is* the
+probabilities, and the logarithm of the ratio of two of them is the difference of two scores: so the scale, a cap and a
+bias can be measured, whatever else the function does. Random batches, held against double, then show what nobody
+thought of constructing.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ def _variants(law: Law, missed: list[Miss]) -> Iterator[tuple[str, Law]]:
 
 
 def _narrow(law: Law, missed: list[Miss]) -> str | None:
-    """Rounding something to fewer bits explains an error if it makes seven eighths of it vanish: what is rounded twice, by them and by
-    us, now and then falls to either side."""
+    """Rounding something to fewer bits explains an error if it makes seven eighths of it vanish: what is rounded twice,
+    by them and by us, now and then falls to either side."""
     off = sum(float(np.square((miss.out - miss.exact)[_rows(miss)]).sum()) for miss in missed)
     best: tuple[float, str] | None = None
     for bits, name in NAMES.items():

@@ -1,7 +1,7 @@
 """Asks an attention function one thing after the other, and compares each answer with what was promised.
 
-Each answer becomes part of a law (_law.py). What the law says is then held against the function on random batches: what one of
-the answers already explains is not told twice, and what none of them explains shows there.
+Each answer becomes part of a law (_law.py). What the law says is then held against the function on random batches: what
+one of the answers already explains is not told twice, and what none of them explains shows there.
 """
 
 from __future__ import annotations

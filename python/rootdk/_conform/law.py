@@ -12,7 +12,8 @@ from .probe import Array
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """q [batch, heads, len_q, dim]; k, v [batch, heads_kv, len_kv, dim]; mask and bias broadcast to [batch, heads, len_q, len_kv]."""
+    """q [batch, heads, len_q, dim]; k, v [batch, heads_kv, len_kv, dim]; mask and bias broadcast to [batch, heads,
+    len_q, len_kv]."""
 
     name: str
     q: Array
@@ -24,7 +25,8 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """s = c·q·k → cap → + bias, ALiBi → mask → sink → softmax → ·v, with everything that was found about who reads what."""
+    """s = c·q·k → cap → + bias, ALiBi → mask → sink → softmax → ·v, with everything that was found about who reads
+    what."""
 
     scale: dict[int, Array]  # [heads] by dim
     cap: float | None = None
@@ -41,12 +43,10 @@ class Law:
     counts: dict[int, Array] = dataclasses.field(default_factory=dict)  # bool [dim]: components that count
     k_heads: dict[int, Array] = dataclasses.field(default_factory=dict)  # by heads_kv: the one each query head reads
     v_heads: dict[int, Array] = dataclasses.field(default_factory=dict)
-    items: dict[str, Array] = dataclasses.field(
-        default_factory=dict
-    )  # by "q", "k", "v", "mask", "bias": the item each item reads
-    mask_heads: dict[str, Array] = dataclasses.field(
-        default_factory=dict
-    )  # by "mask", "bias": the head each head reads
+    # by "q", "k", "v", "mask", "bias": the item each item reads
+    items: dict[str, Array] = dataclasses.field(default_factory=dict)
+    # by "mask", "bias": the head each head reads
+    mask_heads: dict[str, Array] = dataclasses.field(default_factory=dict)
     # What is done to the scores beside the law, for diagnosis: (scores, visible) → visible.
     keep: Callable[[Array, Any], Any] | None = None
     padded: int = 0  # keys of score 0 and value 0 that pad the length to a multiple of this
@@ -88,8 +88,8 @@ def _read(law: Law, name: str, given: Any, shape: tuple[int, ...]) -> Any:
 def scores_of(
     law: Law, batch: Batch, rounded: Callable[[Array], Array] = _exact, q_first: bool = True
 ) -> tuple[Array, Array]:
-    """Scores, and how large they can have been on the way: c·Σ|q||k| + |bias|. Both [batch, heads, len_q, len_kv]. Every step is
-    `rounded`; the scale is put on q first, or on q·k."""
+    """Scores, and how large they can have been on the way: c·Σ|q||k| + |bias|. Both [batch, heads, len_q, len_kv].
+    Every step is `rounded`; the scale is put on q first, or on q·k."""
     q, k = batch.q, batch.k
     size, heads, len_q, dim = q.shape
     if len(law.items.get("q", ())) == size:

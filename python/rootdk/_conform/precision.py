@@ -13,14 +13,14 @@ NAMES = {8: "bfloat16", 11: "float16 or TF32", 24: "float32"}
 
 
 def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, str]:
-    """How many bits the output has, and of what; without knowing anything of the function. A number that was rounded to bfloat16 on
-    its way out has zeros after its eighth bit; among a hundred numbers that is no accident."""
+    """How many bits the output has, and of what; without knowing anything of the function. A number that was rounded to
+    bfloat16 on its way out has zeros after its eighth bit; among a hundred numbers that is no accident."""
     n = min(dim, 7)
     q, k = (rng.standard_normal((1, probe.heads, n, dim)) for _ in range(2))
     full = probe.probabilities(q, k)
     p = full[(full > 0) & (full < 1)]
-    # Rounded before they are divided by their sum, it is the ratio to the largest, e^0, that has few bits, but for the roundings of
-    # the division and the output; where those are no finer than what is looked for, it cannot be told.
+    # Rounded before they are divided by their sum, it is the ratio to the largest, e^0, that has few bits, but for the
+    # roundings of the division and the output; where those are no finer than what is looked for, it cannot be told.
     ratio = full / full.max(-1, keepdims=True)
     ratio = ratio[(ratio > 0) & (ratio < 1)]
     v = rng.standard_normal((1, probe.heads, 1, dim))
@@ -43,11 +43,12 @@ def kept_bits(probe: Probe, dim: int, rng: np.random.Generator) -> tuple[int, st
 
 
 def precision(probe: Probe, dim: int, c: float, rows: bool, promised: str | None) -> tuple[Finding, int | None]:
-    """Inputs that only differ in their last bits, and sums that only survive in a wider type than the dtype; and how many bits may
-    be relied on, None if sums are so narrow that no tolerance can be derived."""
+    """Inputs that only differ in their last bits, and sums that only survive in a wider type than the dtype; and how
+    many bits may be relied on, None if sums are so narrow that no tolerance can be derived."""
     bits = BITS[probe.dtype] - 1
-    # Keys 1 and 1 + 2^-kept, q so large that the scores differ by 1: rounding the inputs to fewer bits makes them equal. A
-    # function may scale q first and round that, half a unit in the last place of each product; two bits less are beyond it.
+    # Keys 1 and 1 + 2^-kept, q so large that the scores differ by 1: rounding the inputs to fewer bits makes them
+    # equal. A function may scale q first and round that, half a unit in the last place of each product; two bits less
+    # are beyond it.
     finest = bits - 2 if bits > 10 else bits
     lost = None
     for kept in (finest, 21, 10, 7):
@@ -57,7 +58,8 @@ def precision(probe: Probe, dim: int, c: float, rows: bool, promised: str | None
         q = np.zeros((1, probe.heads, 2, dim))
         k = np.zeros((1, probe.heads, 2, dim))
         q[..., 0] = size
-        # The other component takes away what both have in common: the scores stay small, and only the product must be exact.
+        # The other component takes away what both have in common: the scores stay small, and only the product must be
+        # exact.
         q[..., 1] = -size
         k[..., 0, 0] = 1.0
         k[..., 1, 0] = 1.0 + 2.0**-kept

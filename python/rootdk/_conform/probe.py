@@ -1,4 +1,5 @@
-"""Calls an attention function that may be anything with inputs that are known, and reads its probabilities off the output."""
+"""Calls an attention function that may be anything with inputs that are known, and reads its probabilities off the
+output."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class Probe:
     ):
         self.function, self.framework, self.dtype, self.layout = function, framework, dtype, layout
         self.mask_name, self.heads = mask, heads
-        # Relative rounding of one number, larger where the function was found to round more than its dtype must; f16 and bf16 also
-        # bound how small a probability can be read.
+        # Relative rounding of one number, larger where the function was found to round more than its dtype must; f16
+        # and bf16 also bound how small a probability can be read.
         self.unit = 2.0 ** -BITS[dtype]
         self.axis: dict[int, int] = {}  # by dim: a component of q and k that counts
         self.deepest = {"float64": 60.0, "float32": 60.0, "float16": 6.0, "bfloat16": 60.0}[dtype]
@@ -109,8 +110,8 @@ class Probe:
         return np.concatenate(parts, axis=2)
 
     def gaps(self, scores: Sequence[float], dim: int, size: float = 1.0) -> Array:
-        """ln p_j − ln p_0 of the last query, whose q·k_j are `scores`: [heads, keys]. q and k share the size of the scores, so
-        that neither leaves the range of the dtype."""
+        """ln p_j − ln p_0 of the last query, whose q·k_j are `scores`: [heads, keys]. q and k share the size of the
+        scores, so that neither leaves the range of the dtype."""
         q = np.zeros((1, self.heads, len(scores), dim))
         k = np.zeros((1, self.heads, len(scores), dim))
         axis = self.axis.get(dim, 0)

@@ -17,8 +17,9 @@ class Promise:
     scale: str | float | None = "sqrt_dk"  #: "sqrt_dk", "none", "dk", or a number
     softcap: float | str | None = "none"
     causal: str | None = "none"  #: "none", "top_left", "bottom_right"
-    #: "none"; W as transformers' sliding_window counts: the query's own key and W − 1 before it (where both sides are seen, W on each
-    #: side); or (left, right) as FlashAttention counts: keys before and after the query's own, -1 or None for unbounded
+    #: "none"; W as transformers' sliding_window counts: the query's own key and W − 1 before it (where both sides are
+    #: seen, W on each side); or (left, right) as FlashAttention counts: keys before and after the query's own, -1 or
+    #: None for unbounded
     window: Window = "none"
     sink: str | Sequence[float] | None = "none"  #: or the score of each head's sink
     alibi: str | Sequence[float] | None = "none"  #: "standard" (2^(−8h/H), as in the paper), or the slope of each head
@@ -69,7 +70,8 @@ def compare(name: str, found: Any, promised: Any, detail: str = "") -> Finding:
 
 
 def standard_slopes(heads: int) -> list[float]:
-    """ALiBi's: 2^(−8h/H) for H a power of two; otherwise those of the next smaller power, then every other one of twice as many."""
+    """ALiBi's: 2^(−8h/H) for H a power of two; otherwise those of the next smaller power, then every other one of twice
+    as many."""
     whole = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (h + 1) / whole) for h in range(whole)]
     return slopes + [2.0 ** (-4.0 * (2 * h + 1) / whole) for h in range(heads - whole)]

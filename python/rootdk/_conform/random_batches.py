@@ -40,8 +40,9 @@ class Taken:
 
 
 def draw(probe: Probe, rng: np.random.Generator, taken: Taken) -> Iterator[Batch]:
-    """Batches of several items and heads; odd lengths, so that no block size divides them; longer than a block; one query; a mask and
-    a bias for each item and head; scores from −200 to 200. What the function does not take is left out."""
+    """Batches of several items and heads; odd lengths, so that no block size divides them; longer than a block; one
+    query; a mask and a bias for each item and head; scores from −200 to 200. What the function does not take is left
+    out."""
 
     def batch(name: str, dim: int, len_q: int, len_kv: int, spread: float = 1.0, kv: int = taken.heads_kv[0]) -> Batch:
         # q·k of normal q and k has a spread of √dim; `spread` is that of q·k/√dim, shared by q and k.
@@ -77,11 +78,12 @@ def draw(probe: Probe, rng: np.random.Generator, taken: Taken) -> Iterator[Batch
 def room_of(law: Law, batch: Batch, exact: Array, probe: Probe, uncertain: list[Law]) -> Array:
     """How far a right output may be off: [batch, heads, len_q, 1].
 
-    Twice the error of the plain method in the same dtype (every step rounded to it; the scale on q or on q·k), and a floor: sums in
-    f32 (f64 for f64) of dim products and len_kv terms are log2 levels deep, each level off by u·A of a score, A = Σ|c·q||k| + |bias|;
-    exp makes of that a relative error of p, and o has 2 roundings of its own; the output is rounded once. In f16 and bf16 the plain
-    method's error is one draw of a wide distribution: two more roundings of each score, all of them the worst way, are granted (see
-    _worst). Where the law was measured, not known, also what its uncertainty makes of the output."""
+    Twice the error of the plain method in the same dtype (every step rounded to it; the scale on q or on q·k), and a
+    floor: sums in f32 (f64 for f64) of dim products and len_kv terms are log2 levels deep, each level off by u·A of a
+    score, A = Σ|c·q||k| + |bias|; exp makes of that a relative error of p, and o has 2 roundings of its own; the output
+    is rounded once. In f16 and bf16 the plain method's error is one draw of a wide distribution: two more roundings of
+    each score, all of them the worst way, are granted (see _worst). Where the law was measured, not known, also what
+    its uncertainty makes of the output."""
     unit = max(probe.unit, 2.0 ** -BITS[probe.dtype])
     bits = round(-math.log2(unit))
 
@@ -103,8 +105,8 @@ def room_of(law: Law, batch: Batch, exact: Array, probe: Probe, uncertain: list[
 
 
 def _worst(law: Law, batch: Batch, p: Array, exact: Array) -> Array:
-    """Scores off by δ_j·unit move o by Σ p_j δ_j (v_j − o), to first order: at most Σ p_j |s_j| |v_j − o| if each is off by its own
-    size. [batch, heads, len_q, 1]."""
+    """Scores off by δ_j·unit move o by Σ p_j δ_j (v_j − o), to first order: at most Σ p_j |s_j| |v_j − o| if each is
+    off by its own size. [batch, heads, len_q, 1]."""
     weights = p * np.abs(scores_of(law, batch)[0])
     v = values_of(law, batch)
     worst = np.empty((*exact.shape[:3], 1))

@@ -1,4 +1,5 @@
-"""Who reads whose: which head's and which batch item's q, K, V, mask and bias each output is made of; and what a mask means."""
+"""Who reads whose: which head's and which batch item's q, K, V, mask and bias each output is made of; and what a mask
+means."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Reader:
         self.whole: Array | None = None  # what V of all ones gives: less than 1 beside a sink
 
     def read(self, source: str, of: str, heads_kv: int) -> Array | None:
-        """Index of the head (of="heads") or item (of="items") each one reads; None if it is not one alone. Raises Refused."""
+        """Index of the head (of="heads") or item (of="items") each one reads; None if it is not one alone. Raises
+        Refused."""
         probe, dim = self.probe, self.dim
         items = ITEMS if of == "items" else 1
         count = ITEMS if of == "items" else heads_kv if source in "kv" else probe.heads

@@ -14,8 +14,8 @@ from .promise import Finding, compare, listed, standard_slopes
 
 
 def scale_tolerance(probe: Probe) -> float:
-    """Of a scale: it is read from ln p of differences near 1, with p and two scores rounded to the dtype, each off by less than a
-    unit or so of its own size, which is at most 4; a sum of squares of that, with room for a sloppy exp."""
+    """Of a scale: it is read from ln p of differences near 1, with p and two scores rounded to the dtype, each off by
+    less than a unit or so of its own size, which is at most 4; a sum of squares of that, with room for a sloppy exp."""
     return 64 * probe.unit
 
 
@@ -44,7 +44,8 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
     added = np.where((p > 0) & np.isfinite(added), added, np.nan)
     i, j = np.indices((n, n))
     none = Position(np.zeros(probe.heads), np.zeros(probe.heads))
-    # Two probabilities and two scores are rounded to the dtype, a few times over on the way; a slope is read over n − 1 keys.
+    # Two probabilities and two scores are rounded to the dtype, a few times over on the way; a slope is read over n − 1
+    # keys.
     room = 16 * probe.unit * np.maximum(1.0, np.nan_to_num(np.abs(added)))
     fine = 2 * room[:, -1].max(-1) / (n - 1)  # [heads]
     if not (np.abs(added) > room).any():
@@ -100,8 +101,9 @@ def position(probe: Probe, dim: int, promised: str | Sequence[float] | None) -> 
 
 
 def components(probe: Probe, dim: int, where: Position) -> Array:
-    """How much each component of q and k counts, relative to the most: [dim]. Two keys, one of them 0 and one all ones, and a query
-    with nothing but one component; all alike in every head, so that it does not matter which head reads which."""
+    """How much each component of q and k counts, relative to the most: [dim]. Two keys, one of them 0 and one all ones,
+    and a query with nothing but one component; all alike in every head, so that it does not matter which head reads
+    which."""
 
     def moved(q: Array, x: float) -> Array:
         queries = np.zeros((1, probe.heads, 2, dim))
@@ -151,8 +153,8 @@ def ignored_words(counts: npt.NDArray[np.bool_]) -> str:
 
 
 def scale(probe: Probe, dim: int, where: Position, cap: float | None = None) -> tuple[Array, bool]:
-    """The slope of the score at 0, per head, with what a cap does to it taken away: exactly if it is known, extrapolated from two
-    slopes if not; and whether the size of q counts at all."""
+    """The slope of the score at 0, per head, with what a cap does to it taken away: exactly if it is known,
+    extrapolated from two slopes if not; and whether the size of q counts at all."""
 
     def gap(x: float) -> Array:
         # The last two keys are the ones compared: a window of two still sees them.
@@ -225,8 +227,8 @@ def scale_finding(
 def softcap(
     probe: Probe, dim: int, c: float, where: Position, promised: float | str | None
 ) -> tuple[float | None, float, Finding]:
-    """Far out, a cap makes the score grow more slowly: the slope between S and S − step is compared with 1. The cap is None where
-    there is none, NaN where the bound is another one; with it comes how far it may be off, relatively."""
+    """Far out, a cap makes the score grow more slowly: the slope between S and S − step is compared with 1. The cap is
+    None where there is none, NaN where the bound is another one; with it comes how far it may be off, relatively."""
     slopes: list[tuple[float, float, float]] = []
     top = 1024.0 if probe.unit < 1e-6 else 64.0
     # Powers of two and sums of two of them are exact in every dtype, so that rounded inputs are not taken for a cap.
@@ -287,7 +289,8 @@ def large_scores(probe: Probe, dim: int, c: float, where: Position, sink: bool, 
             gap = probe.gaps([sign * 2.0**m] * 2, dim, 2.0 ** (m // 2))[:, 1]
             if sink and sign * c < 0:
                 continue  # all the mass is the sink's
-            # Both scores are the same number: whatever they were rounded to, they stay the same, unless ALiBi is added to them.
+            # Both scores are the same number: whatever they were rounded to, they stay the same, unless ALiBi is added
+            # to them.
             if not (np.abs(gap - rest) <= 16 * probe.unit * (1.0 if where.none else abs(c) * 2.0**m)).all():
                 s = c * sign * 2.0**m
                 words = "overflow" if s > 0 else "underflow"

@@ -26,7 +26,8 @@ class Sight:
 
 
 def sight(probe: Probe, dim: int, longest: int, where: Position, c: Array | None) -> Sight:
-    """All scores are 0, or what ALiBi adds is taken away by q·k, so that no visible key is too improbable to be seen."""
+    """All scores are 0, or what ALiBi adds is taken away by q·k, so that no visible key is too improbable to be
+    seen."""
 
     def seen(len_q: int, len_kv: int) -> Array:
         q = np.zeros((1, probe.heads, len_q, dim))
@@ -36,9 +37,8 @@ def sight(probe: Probe, dim: int, longest: int, where: Position, c: Array | None
         axis = probe.axis.get(dim, 0)
         q[..., axis] = 1.0
         k[..., axis] = -where.slopes[:, None] / c[:, None] * np.arange(len_kv)
-        return np.fmax(
-            probe.probabilities(q, k), probe.probabilities(q, -k)
-        )  # keys before the query, and keys after it
+        # keys before the query, and keys after it
+        return np.fmax(probe.probabilities(q, k), probe.probabilities(q, -k))
 
     square = seen(longest, longest)
     if not np.isfinite(square).all():
@@ -98,7 +98,8 @@ def _another_mask(p: Array, alike: bool) -> tuple[str, None, None, None, str]:
 
 
 def window_finding(found: Sight, promised: Window) -> Finding:
-    """A causal window of W is the query's own key and W − 1 before it, as transformers counts; two sides are (left, right)."""
+    """A causal window of W is the query's own key and W − 1 before it, as transformers counts; two sides are (left,
+    right)."""
     if not found.known and found.left is None:
         return Finding("window", "unknown", "" if promised is None else window_words(promised), None)
     causal = found.causal != "none"
@@ -115,7 +116,8 @@ def window_finding(found: Sight, promised: Window) -> Finding:
         )
     else:
         text = window_words((left, right))
-        detail = f"{'all' if left is None else left} keys before a query's own and {right} after it, as FlashAttention counts"
+        before = "all" if left is None else left
+        detail = f"{before} keys before a query's own and {right} after it, as FlashAttention counts"
     if promised is None:
         return Finding("window", text, "", None, detail)
     if isinstance(promised, str):
@@ -140,8 +142,8 @@ def window_words(window: Window) -> str:
 def sink(
     probe: Probe, dim: int, where: Position, promised: str | Sequence[float] | None
 ) -> tuple[Array | None, Finding]:
-    """All scores are 0 but for what ALiBi adds: visible keys keep n/(n + e^z) of the probability, n = Σ e^added. The scores of the
-    sinks are None where there is none, NaN where the sums are no sink's."""
+    """All scores are 0 but for what ALiBi adds: visible keys keep n/(n + e^z) of the probability, n = Σ e^added. The
+    scores of the sinks are None where there is none, NaN where the sums are no sink's."""
     n = 4
     zero = np.zeros((1, probe.heads, n, dim))
     kept = probe.probabilities(zero, zero)[:, -1]

@@ -37,15 +37,15 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-    """What to speak up about; None means off. A layer is reported once, and again after it has been open for a while; a head
-    raises each threshold once, and again after it has been back below.
+    """What to speak up about; None means off. A layer is reported once, and again after it has been open for a while; a
+    head raises each threshold once, and again after it has been back below.
 
-    call: what to do with the event: "warn", "raise" (RuntimeError, for tests and debugging), or a function that takes an Event.
+    call: what to do with the event: "warn", "raise" (RuntimeError, for tests and debugging), or a function that takes
+    an Event.
     """
 
-    sigma_ratio: float | None = (
-        None  #: spread of the scores over √(2 ln n); a head that has learned may well be beyond 1
-    )
+    #: spread of the scores over √(2 ln n); a head that has learned may well be beyond 1
+    sigma_ratio: float | None = None
     max_score: float | None = None  #: largest raw score c·q·k
     entropy: float | None = None  #: nats; an alarm below it
     p_max: float | None = None  #: mean largest probability
@@ -166,8 +166,8 @@ class Watchdog:
         ]
 
     def loss(self, step: int, value: Any, classes: int | None = None) -> list[tuple[Alarm, Event]]:
-        """`value`: a number, or a detached tensor of one on a device, which is read when that is needed. `classes`: among how many
-        the model chooses, if that is known: it tells a fresh model from one that was trained before."""
+        """`value`: a number, or a detached tensor of one on a device, which is read when that is needed. `classes`:
+        among how many the model chooses, if that is known: it tells a fresh model from one that was trained before."""
         self.losses.add(step, value)
         if classes is not None:
             self.losses.classes = classes

@@ -1,7 +1,7 @@
 """Why a layer is frozen and what would mend it, in words, from what was measured.
 
-σ of c·q·k within a row is √d_k·c · σ_q · σ_k · √alignment, each factor 1 where all is as it should be: those far above 1 are
-the cause. A layer that was open before has grown; then what it was tells more than what it is.
+σ of c·q·k within a row is √d_k·c · σ_q · σ_k · √alignment, each factor 1 where all is as it should be: those far above
+1 are the cause. A layer that was open before has grown; then what it was tells more than what it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _NORMS = (
 
 
 def facts_of(module: Any) -> dict[str, Any]:
-    """What a layer's module says of itself by the names of its parts: {"qk_norm": whether it normalises queries and keys}."""
+    """What a layer's module says of itself by the names of its parts: {"qk_norm": whether it normalises queries and
+    keys}."""
 
     def has(name: str) -> bool:
         part = getattr(module, name, None)

@@ -334,7 +334,7 @@ def _apply(plan: list[tuple[_Unit, Found, Any]], backup: list[tuple[Tensor, Tens
     """In place; what was there goes to `backup` first."""
     done: set[Any] = set()
     with torch.no_grad():
-        for unit, found, gamma in plan:
+        for _, found, gamma in plan:
             for edit in found.edits:
                 place = _where(edit.tensor)
                 if place in done:

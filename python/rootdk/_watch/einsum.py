@@ -12,8 +12,8 @@ Letters = tuple[str, ...]
 
 @lru_cache(maxsize=256)
 def letters(equation: str, axes: tuple[int, ...]) -> Optional[tuple[tuple[Letters, ...], Letters]]:
-    """Each operand's axes and the result's, one name per axis; those of an ellipsis are counted from the right. None where a
-    letter comes twice in an operand."""
+    """Each operand's axes and the result's, one name per axis; those of an ellipsis are counted from the right. None
+    where a letter comes twice in an operand."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = []
     widest = 0
@@ -42,9 +42,9 @@ def operands_of(args: Sequence[Any]) -> Optional[tuple[str, list[Any]]]:
 
 
 def product_of(equation: str, a: Tensor, b: Tensor) -> Optional[tuple[Tensor, Tensor, Optional[int], int]]:
-    """If this may be q·kᵀ: q [*lead, len_q, dim], k [*lead, dim, len_kv], and the result's axes of queries and keys. Which is
-    which, softmax decides later; the result's first is taken for the queries'. Where each query has keys of its own
-    (local attention), queries are among the lead axes."""
+    """If this may be q·kᵀ: q [*lead, len_q, dim], k [*lead, dim, len_kv], and the result's axes of queries and keys.
+    Which is which, softmax decides later; the result's first is taken for the queries'. Where each query has keys of
+    its own (local attention), queries are among the lead axes."""
     read = letters(equation, (a.ndim, b.ndim))
     if read is None:
         return None

@@ -1,7 +1,8 @@
-"""Who looks at what a thread computes: the watches that are open, and the one mode that follows a thread's calls for all of them.
+"""Who looks at what a thread computes: the watches that are open, and the one mode that follows a thread's calls for
+all of them.
 
-A call has one output, however many watches look at it: it is computed once, with the statistics that the most curious of them wants,
-and every one of them is told.
+A call has one output, however many watches look at it: it is computed once, with the statistics that the most curious
+of them wants, and every one of them is told.
 """
 
 from __future__ import annotations
@@ -236,9 +237,8 @@ class _Eyes:
         if len(tensors) < 3 or rootdk_torch.transformed(*tensors):
             self.missed("scaled_dot_product_attention", "inside a transform of torch.func")
             return theirs()
-        if (
-            query.is_cuda and torch.cuda.is_current_stream_capturing()
-        ):  # what a graph records, nobody can look at meanwhile
+        # what a graph records, nobody can look at meanwhile
+        if query.is_cuda and torch.cuda.is_current_stream_capturing():
             return theirs()
         call = call_here()
         if call is None:
@@ -282,7 +282,8 @@ def forget(finished: bool = True) -> None:
 
 
 def enter() -> bool:
-    """Puts the mode onto this thread's stack, unless it is there; where backward computes again for a checkpoint, stacks are empty."""
+    """Puts the mode onto this thread's stack, unless it is there; where backward computes again for a checkpoint,
+    stacks are empty."""
     if _thread.depth and torch._C._len_torch_function_stack() > 0:
         return False
     _thread.mode.__enter__()
@@ -291,7 +292,8 @@ def enter() -> bool:
 
 
 def leave() -> None:
-    """Takes it off again, if it lies on top: others may have left theirs there. One that stays looks at nothing while no watch is open."""
+    """Takes it off again, if it lies on top: others may have left theirs there. One that stays looks at nothing while
+    no watch is open."""
     _thread.depth -= 1
     size = torch._C._len_torch_function_stack()
     if size and torch._C._get_function_stack_at(size - 1) is _thread.mode:

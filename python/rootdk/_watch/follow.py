@@ -1,11 +1,13 @@
-"""What a watch sees of a model: its calls of torch functions, and attention that is written out, followed from product to
-product."""
+"""What a watch sees of a model: its calls of torch functions, and attention that is written out, followed from product
+to product."""
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Sequence
 
+import numpy
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -64,7 +66,8 @@ class Looker(Protocol):
 
 
 class Follow(TorchFunctionMode):
-    """Sees one thread's calls. While a graph is compiled or a transform of torch.func runs, it is as if it were not there."""
+    """Sees one thread's calls. While a graph is compiled or a transform of torch.func runs, it is as if it were not
+    there."""
 
     def __init__(self, looker: Looker):
         super().__init__()
@@ -100,9 +103,10 @@ class Follow(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():  # dynamo traces these lines, and must find nothing but the call
-            if (
-                getattr(func, "__module__", "") == "torch._tensor"
-            ):  # methods in Python, into whose super() it cannot follow
+            if args and isinstance(args[0], numpy.ndarray):
+                return _of_numpy(func.__name__, args)
+            # methods in Python, into whose super() it cannot follow
+            if getattr(func, "__module__", "") == "torch._tensor":
                 return getattr(args[0], func.__name__)(*args[1:], **kwargs)
             return func(*args, **kwargs)
         step = STEPS.get(func)
@@ -134,7 +138,8 @@ class Follow(TorchFunctionMode):
         return self.looker.sdpa(_SDPA, *args, **kwargs, prescale=self.trail.scaled(*sides[:2]))
 
     def _operator(self, func: Any) -> None:
-        """Operators that compute attention as a whole: flex_attention, a library's own, and what a compiled graph calls."""
+        """Operators that compute attention as a whole: flex_attention, a library's own, and what a compiled graph
+        calls."""
         name = (
             func.name() if isinstance(func, torch._ops.OpOverload) else getattr(func, "_qualified_op_name", str(func))
         )
@@ -146,13 +151,35 @@ class Follow(TorchFunctionMode):
             )
 
 
+#: Python's operators whose method of tensors has another name, and those whose operands come the other way round.
+_OTHERWISE = {"div": "truediv", "floor_divide": "floordiv", "remainder": "mod"}
+_REVERSED = {
+    "__rdiv__": "truediv",
+    "__rsub__": "sub",
+    "__rpow__": "pow",
+    "__rfloordiv__": "floordiv",
+    "__rmod__": "mod",
+    "__rmatmul__": "matmul",
+}
+
+
+def _of_numpy(name: str, args: Any) -> Any:
+    """Dynamo takes numpy's operators for methods of tensors wherever a mode is open, even one that does nothing, and
+    then finds that arrays have no such method. It traces these lines: they ask no more of a name than whether it is a
+    key."""
+    if name in _REVERSED:
+        return getattr(operator, _REVERSED[name])(args[1], args[0])
+    return getattr(operator, _OTHERWISE.get(name, name))(*args)
+
+
 def _elsewhere() -> bool:
     """Whether tensors are not what they seem: inside of torch.func's transforms, or while torch.jit records."""
     return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
 
 
-# Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own, which it does with what
-# runs between two graphs: it takes one property's getter for another's there, and reads a dtype as a shape.
+# Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own,
+# which it does with what runs between two graphs: it takes one property's getter for another's there, and reads a dtype
+# as a shape.
 _frames = torch._C._dynamo.eval_frame
 if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
     _frames.set_code_exec_strategy(

@@ -1,8 +1,10 @@
-"""Whether a layer has stopped learning where to look: rows of all its heads pass no gradient, and the loss says that they should.
+"""Whether a layer has stopped learning where to look: rows of all its heads pass no gradient, and the loss says that
+they should.
 
-Sharp heads are not ill: a run that has learned makes them. What stops learning is a layer none of whose rows passes a gradient
-(tr J) before there is anything to be sure of: from the first step on, or grown while the loss gains nothing. Thresholds come from
-the runs that docs/python/watch.md tells of. Windows are in steps, with a least number of looks, so that `every` does not matter.
+Sharp heads are not ill: a run that has learned makes them. What stops learning is a layer none of whose rows passes a
+gradient (tr J) before there is anything to be sure of: from the first step on, or grown while the loss gains nothing.
+Thresholds come from the runs that docs/python/watch.md tells of. Windows are in steps, with a least number of looks, so
+that `every` does not matter.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ class Look:
 
     @staticmethod
     def of(step: int, values: Any) -> Look | None:
-        """None where no head is known: rows of one key pass nothing by nature and are not counted, others are not finite."""
+        """None where no head is known: rows of one key pass nothing by nature and are not counted, others are not
+        finite."""
         if "trace_j" not in values or "sigma_ratio" not in values:
             return None
         trace_j, ratio = (np.asarray(values[name], dtype=np.float64) for name in ("trace_j", "sigma_ratio"))
@@ -138,7 +141,8 @@ class Frozen:
 
 
 class Layer:
-    """One layer's story. `look` returns a Frozen once per episode; an episode ends when the layer has been open for a while."""
+    """One layer's story. `look` returns a Frozen once per episode; an episode ends when the layer has been open for a
+    while."""
 
     def __init__(self) -> None:
         self.never_open = True

@@ -1,7 +1,7 @@
 """Inside of nn.MultiheadAttention, where modes for functions are off.
 
-What it calls by name can be seen by that name (F.scaled_dot_product_attention, without weights), and what it writes out (with
-weights) as operators, by a mode for those that lasts as long as the call.
+What it calls by name can be seen by that name (F.scaled_dot_product_attention, without weights), and what it writes out
+(with weights) as operators, by a mode for those that lasts as long as the call.
 """
 
 from __future__ import annotations

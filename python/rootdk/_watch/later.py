@@ -1,4 +1,5 @@
-"""What a GPU has not finished yet: threads read it, so that the model need not wait, and it is taken in the order of the calls."""
+"""What a GPU has not finished yet: threads read it, so that the model need not wait, and it is taken in the order of
+the calls."""
 
 from __future__ import annotations
 

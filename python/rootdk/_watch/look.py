@@ -1,4 +1,5 @@
-"""Looking at one call of attention: from the fused pass that computes it, beside the model's own kernel, or at scores written out."""
+"""Looking at one call of attention: from the fused pass that computes it, beside the model's own kernel, or at scores
+written out."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def computable(
     enable_gqa: bool,
     hidden: Optional[Hidden],
 ) -> Optional[Sdpa]:
-    """The call as the operator gets it, if it is ours to compute: what we compute ourselves comes with statistics from the same pass."""
+    """The call as the operator gets it, if it is ours to compute: what we compute ourselves comes with statistics from
+    the same pass."""
     q, k, v, table = rootdk_torch.under_autocast(query, key, value, attn_mask)
     assert q is not None and k is not None and v is not None
     call.dtype = rootdk_torch._NAMES.get(q.dtype, "f32")
@@ -304,7 +306,9 @@ def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
             continue
 
         # x owns the hook: one that held x would keep the two, and all that x came from, for ever.
-        def hook(gradient: Tensor, name: str = name, x: Tensor = x.detach(), heads: int = query.shape[1]) -> None:
+        detached = x.detach()
+
+        def hook(gradient: Tensor, name: str = name, x: Tensor = detached, heads: int = query.shape[1]) -> None:
             wide = gradient.detach().float()
             call.set(name, wide.square().sum((0, 2, 3)).repeat_interleave(heads // wide.shape[1]).cpu().numpy())
             if name == "d_q":

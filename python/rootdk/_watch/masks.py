@@ -1,8 +1,9 @@
-"""Masks that hide by a large negative number where others write −inf: −100 (Swin), −1e4, −1e9, the lowest finite number.
+"""Masks that hide by a large negative number where others write −inf: −100 (Swin), −1e4, −1e9, the lowest finite
+number.
 
-Softmax gives such keys nothing, but to statistics they are scores like others: one of them makes a spread of 1e9. What tells a mask from
-a bias is the gap: between the numbers that a bias adds and those that hide lies a range, wider than all that the bias spans, in which
-there is nothing.
+Softmax gives such keys nothing, but to statistics they are scores like others: one of them makes a spread of 1e9. What
+tells a mask from a bias is the gap: between the numbers that a bias adds and those that hide lies a range, wider than
+all that the bias spans, in which there is nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _NOTHING = 30.0  # e^−30 of each of a million keys is still below a unit in f3
 
 
 def hidden_below(bias: Tensor, highest: float = _HIDES) -> Optional[float]:
-    """The largest of the numbers that hide in a mask of any shape; None where all are added (or are −inf). Numbers are split at the
-    middle of their range, as long as a gap of at least half of it lies there: masks that were added to each other hide by sums."""
+    """The largest of the numbers that hide in a mask of any shape; None where all are added (or are −inf). Numbers are
+    split at the middle of their range, as long as a gap of at least half of it lies there: masks that were added to
+    each other hide by sums."""
     if not bias.is_floating_point() or not bias.numel():
         return None
     found: Optional[float] = None
@@ -43,8 +45,8 @@ def hidden_below(bias: Tensor, highest: float = _HIDES) -> Optional[float]:
 
 
 def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: float) -> bool:
-    """Whether numbers up to `below` leave a key without any weight whatever the scores are: |c·q·k| ≤ c·‖q‖·‖k‖. Not where a row is hidden
-    altogether: there such a mask gives the mean of V, −inf zero."""
+    """Whether numbers up to `below` leave a key without any weight whatever the scores are: |c·q·k| ≤ c·‖q‖·‖k‖. Not
+    where a row is hidden altogether: there such a mask gives the mean of V, −inf zero."""
     hidden = bias.detach() <= below
     if bool(hidden.logical_or(bias.detach() == -math.inf).all(-1).any()):
         return False
@@ -56,9 +58,9 @@ def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: 
 
 
 def hidden_scores(scores: Tensor, before: Optional[Tensor]) -> tuple[Optional[Tensor], int]:
-    """Of scores that were written out, with what they were before masks and biases: which are hidden by a number, None if none is, and how
-    many. A key counts as hidden only if it is that far below its row's maximum as well, or its whole row is. Where nobody knows what they
-    were before, only what no score is counts."""
+    """Of scores that were written out, with what they were before masks and biases: which are hidden by a number, None
+    if none is, and how many. A key counts as hidden only if it is that far below its row's maximum as well, or its
+    whole row is. Where nobody knows what they were before, only what no score is counts."""
     added = scores.detach() if before is None else scores.detach() - before.detach()
     below = hidden_below(added, _HIDES if before is not None else _NO_SCORE)
     if below is None:

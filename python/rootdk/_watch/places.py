@@ -1,7 +1,9 @@
-"""Where in a model a thread is: which of its modules are running, which step that is, and which calls it has seen there.
+"""Where in a model a thread is: which of its modules are running, which step that is, and which calls it has seen
+there.
 
-A step is a call of the model. Where only parts of it are called (an encoder inside generate(), the parts that a training_step calls), a
-step ends when a part is called again. What backward computes again for a checkpoint belongs to the step that computed it first.
+A step is a call of the model. Where only parts of it are called (an encoder inside generate(), the parts that a
+training_step calls), a step ends when a part is called again. What backward computes again for a checkpoint belongs to
+the step that computed it first.
 """
 
 from __future__ import annotations
@@ -112,9 +114,8 @@ class Modules:
         self.step = -1
         self._begin, self._end, self._interrupted, self._unseen = begin, end, interrupted, unseen
         self._lock = threading.Lock()
-        self._running: dict[
-            int, tuple[int, dict[str, int]]
-        ] = {}  # thread → step and calls, while the model itself runs there
+        # thread → step and calls, while the model itself runs there
+        self._running: dict[int, tuple[int, dict[str, int]]] = {}
         self._inputs: dict[tuple[str, int], _Input] = {}  # by module and where its input lies
         self._hooks: list[Any] = []
         attention = (name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__))
@@ -202,7 +203,8 @@ class Modules:
 
 
 class Hook:
-    """One hook of one module. Copies of a watched model, pickled or deep, are not watched: EMA and reference models have the same names."""
+    """One hook of one module. Copies of a watched model, pickled or deep, are not watched: EMA and reference models
+    have the same names."""
 
     def __init__(self, call: Callable[..., None], name: str, module: torch.nn.Module):
         self.call, self.name, self.module = call, name, weakref.ref(module)
@@ -233,8 +235,8 @@ def compiled_parts(model: torch.nn.Module) -> Iterable[str]:
 
 
 def label_of(place: Place, root: str) -> Optional[str]:
-    """Who calls; a second call from the same module in one step gets a number. None where backward computes one of several calls again,
-    and nothing says which."""
+    """Who calls; a second call from the same module in one step gets a number. None where backward computes one of
+    several calls again, and nothing says which."""
     name = place.stack[-1] if place.stack else ""
     name = name or root
     if in_backward():

@@ -1,7 +1,8 @@
 """What is known of tensors on their way from one product to the next: q·kᵀ and all that has happened to it since.
 
-A product's tensors are kept in the form q [*lead, len_q, dim], k [*lead, dim, len_kv], whose lead axes broadcast to the scores'.
-Scores may have their axes anywhere; a Note says where the queries' and the keys' are, and the others, in order, are lead.
+A product's tensors are kept in the form q [*lead, len_q, dim], k [*lead, dim, len_kv], whose lead axes broadcast to the
+scores'. Scores may have their axes anywhere; a Note says where the queries' and the keys' are, and the others, in
+order, are lead.
 """
 
 from __future__ import annotations

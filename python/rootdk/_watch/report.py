@@ -15,7 +15,7 @@ from .history import COLUMNS, History
 
 _WEB = pathlib.Path(__file__).parents[1] / "web"
 _STYLES = ("report.css", "watch.css")
-_SCRIPTS = ("values.js", "rules.js", "chart.js", "watch.js")
+_SCRIPTS = ("values.js", "rules.js", "chart.js", "heat.js", "watch.js")
 _MOST_NUMBERS = 1_500_000  # in one page: some 10 MB
 
 

@@ -1,5 +1,5 @@
-"""Statistics in plain torch, where the engine does not compute the attention itself: from a few query rows against all keys, or
-from scores that somebody has written out. Row by row, then reduced by the engine."""
+"""Statistics in plain torch, where the engine does not compute the attention itself: from a few query rows against all
+keys, or from scores that somebody has written out. Row by row, then reduced by the engine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from .._stats import Stats
 def stats_of_scores(
     raw: Tensor, score: Tensor, visible: Optional[Tensor] = None, sink: Optional[Tensor] = None
 ) -> Stats:
-    """raw and score [batch, heads, rows, keys], the same tensor where nothing comes between; what is not visible (None: all is)
-    does not count. A sink's score broadcasts to [batch, heads, rows, 1]. float32 throughout, on whatever device they are."""
+    """raw and score [batch, heads, rows, keys], the same tensor where nothing comes between; what is not visible (None:
+    all is) does not count. A sink's score broadcasts to [batch, heads, rows, 1]. float32 throughout, on whatever device
+    they are."""
     same = raw is score
     raw = raw.float()
     score = raw if same else score.float()
@@ -87,8 +88,8 @@ def sampled(
     offset: int,
     below: Optional[float] = None,
 ) -> Stats:
-    """`rows` queries, evenly spaced from `offset` on, against all keys. query [batch, heads_q, len_q, dim], key with heads_kv. Numbers up to
-    `below` in a mask that is added hide."""
+    """`rows` queries, evenly spaced from `offset` on, against all keys. query [batch, heads_q, len_q, dim], key with
+    heads_kv. Numbers up to `below` in a mask that is added hide."""
     with torch.no_grad():
         len_q, len_kv = query.shape[-2], key.shape[-2]
         stride = max(1, len_q // rows)

@@ -11,8 +11,8 @@ import numpy as np
 from .history import COLUMNS, Record
 
 NO_LOSS = (
-    "No loss was given, so of layers that stop learning only those that are frozen from the start are reported: call w.loss(loss) "
-    "after each step."
+    "No loss was given, so of layers that stop learning only those that are frozen from the start are reported: "
+    "call w.loss(loss) after each step."
 )
 
 

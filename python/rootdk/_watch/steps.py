@@ -1,5 +1,5 @@
-"""One step after another from a product to softmax and on to the second product: what each torch function makes of a tensor
-that is known."""
+"""One step after another from a product to softmax and on to the second product: what each torch function makes of a
+tensor that is known."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class Trail(Arithmetic):
     def _times_values(
         self, sides: Sequence[Any], axes: Sequence[set[int]], out: Any, own: Optional[Callable[[Tensor], bool]] = None
     ) -> Found:
-        """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody else's,
-        as weights have their queries; those of a router have not."""
+        """If one side holds weights and the sum goes over their keys. `own`: whether a side has an axis that is nobody
+        else's, as weights have their queries; those of a router have not."""
         for x, summed in zip(sides, axes):
             note = self.memory.get(x)
             if isinstance(note, Note) and note.key in summed:

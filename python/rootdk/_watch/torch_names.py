@@ -32,10 +32,10 @@ _BY_STEP: dict[Step, str] = {
     Trail.tanh: "tanh tanh_",
     Trail.negative: "neg neg_ negative __neg__",
     Trail.inverse: "reciprocal reciprocal_ __rtruediv__ __rdiv__",
-    Trail.masked: "masked_fill masked_fill_ where max min clamp clamp_ clip clamp_min clamp_max maximum minimum nan_to_num nan_to_num_ "
-    "masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
-    Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach dropout dropout_ feature_dropout alpha_dropout "
-    "requires_grad_ _to_copy cpu cuda native_dropout alias",
+    Trail.masked: "masked_fill masked_fill_ where max min clamp clamp_ clip clamp_min clamp_max maximum minimum "
+    "nan_to_num nan_to_num_ masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
+    Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach dropout dropout_ "
+    "feature_dropout alpha_dropout requires_grad_ _to_copy cpu cuda native_dropout alias",
     Trail.overwritten: "copy_ zero_ fill_ normal_ uniform_ set_",
     Trail.reshape: "view reshape unflatten flatten unsqueeze squeeze view_as reshape_as _unsafe_view expand expand_as",
     Trail.transpose: "transpose swapaxes swapdims",

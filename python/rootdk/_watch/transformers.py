@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import torch as rootdk_torch
+from .._structure import Structure
 from .eyes import Call, call_here, scaled_before
 from .look import beside, hidden_by_numbers
 
@@ -59,8 +60,8 @@ def _checked(method: Callable[..., str]) -> Callable[..., str]:
 def _set_checked(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that all
-        changes or nothing."""
+        """A class that is not asked there is left as it is, with a line in the log. Before anything changes, so that
+        all changes or nothing."""
         wanted = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
         if wanted == NAME:
             _refuse(type(self))
@@ -175,25 +176,16 @@ def _transformers_attention(
             query,
             key,
             value,
-            None,
-            mask,
-            bias,
-            sink,
-            "sqrt_dk",
-            scaling,
-            softcap,
-            causal,
-            "top_left",
-            0,
-            None,
-            None,
-            None,
-            None,
-            None,
-            dropout,
-            seed,
-            tag,
-            seed_tensor,
+            mask=mask,
+            bias=bias,
+            sink=sink,
+            factor=scaling,
+            softcap=softcap,
+            structure=Structure(causal=causal, diagonal="top_left").packed(),
+            dropout=dropout,
+            seed=seed,
+            tag=tag,
+            seed_tensor=seed_tensor,
         )
         return out.transpose(1, 2).contiguous()
 

@@ -1,9 +1,9 @@
 """rootdk.watch: eyes on a model that is already running.
 
-Three ways in, none of which changes the model: calls of `F.scaled_dot_product_attention` are seen by a TorchFunctionMode, which
-also follows attention that is written out (a product, a softmax over it, a second product); and transformers can be told to call
-rootdk. `places.py` knows where in the model a thread is, `eyes.py` and `look.py` look at calls, `history.py` remembers, `alarm.py`
-judges, `say.py` and `report.py` speak, `clip.py` mends.
+Three ways in, none of which changes the model: calls of `F.scaled_dot_product_attention` are seen by a
+TorchFunctionMode, which also follows attention that is written out (a product, a softmax over it, a second product);
+and transformers can be told to call rootdk. `places.py` knows where in the model a thread is, `eyes.py` and `look.py`
+look at calls, `history.py` remembers, `alarm.py` judges, `say.py` and `report.py` speak, `clip.py` mends.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ __all__ = ["Alarm", "Event", "Watch"]
 
 
 class Watch:
-    """Looks at every attention a torch model computes while the context is open, in whatever thread it runs; without a model, at what the
-    thread that opened it computes.
+    """Looks at every attention a torch model computes while the context is open, in whatever thread it runs; without a
+    model, at what the thread that opened it computes.
 
     every     look at every k-th call of the model
-    on        Alarm, a function that takes an Event, or a list of both; by default a layer that has stopped learning and scores that are
-              not finite give a warning; None or () is silence
+    on        Alarm, a function that takes an Event, or a list of both; by default a layer that has stopped learning and
+              scores that are not finite give a warning; None or () is silence
     sample    full statistics from every so many blocks of 64 queries
-    rows      not on the CPU: full statistics from about so many query rows, in blocks of 64 where rootdk computes the attention
-    beside    True: leave the model's own kernel alone and sample `rows` rows beside it, which is what happens anyway where rootdk
-              has no fast kernel for the problem
+    rows      not on the CPU: full statistics from about so many query rows, in blocks of 64 where rootdk computes the
+              attention
+    beside    True: leave the model's own kernel alone and sample `rows` rows beside it, which is what happens anyway
+              where rootdk has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
     resumed   the model was trained before: layers that are closed at first have learned to be
@@ -131,7 +132,8 @@ class Watch:
 
     def __repr__(self) -> str:
         what = "" if self.model is None else f"{type(self.model).__name__}, "
-        return f"Watch({what}{len(self._history.layers)} layers, {self._history.number + 1} steps, {len(self._events)} alarms)"
+        layers, steps = len(self._history.layers), self._history.number + 1
+        return f"Watch({what}{layers} layers, {steps} steps, {len(self._events)} alarms)"
 
     @property
     def step(self) -> int:
@@ -179,8 +181,9 @@ class Watch:
             self._warn_of_unseen()
 
     def loss(self, value: Union[float, Tensor]) -> None:
-        """The loss of the newest step, which tells a layer that has stopped learning from one that has learned. A tensor on a device is not
-        read before that is needed. Not wanted where the model's output has a `loss`: then it is taken from there."""
+        """The loss of the newest step, which tells a layer that has stopped learning from one that has learned. A
+        tensor on a device is not read before that is needed. Not wanted where the model's output has a `loss`: then it
+        is taken from there."""
         self._lost(value, None)
 
     def _own_loss(self, output: Any) -> None:
@@ -219,8 +222,8 @@ class Watch:
 
     # Looking ----------------------------------------------------------------------------------------------------------
     def looks(self) -> bool:
-        """Whether it wants to know of what this thread computes now: inside of the model in the steps it looks at, and outside to name what
-        is there."""
+        """Whether it wants to know of what this thread computes now: inside of the model in the steps it looks at, and
+        outside to name what is there."""
         place = self._place
         return place.step % self._every == 0 if place.stack else place.opened
 
@@ -263,7 +266,8 @@ class Watch:
         if self.model is not None and self._place.opened and not self._place.stack:
             self._not_seen(
                 "(outside)",
-                f"{what} was called outside of the model's modules, or by torch.compile; rootdk.watch() without a model sees that",
+                f"{what} was called outside of the model's modules, or by torch.compile; "
+                "rootdk.watch() without a model sees that",
             )
 
     def missed(self, what: str, why: str) -> None:
@@ -318,7 +322,8 @@ class Watch:
             self._later.read(call.spots[number].step, lambda: _read(found), take)
 
     def settle(self, before: Optional[int] = None) -> None:
-        """Takes what has come from a GPU meanwhile; waits for what is from before that step, or without one for all of it."""
+        """Takes what has come from a GPU meanwhile; waits for what is from before that step, or without one for all of
+        it."""
         with self._lock:
             self._later.settle(before)
 
@@ -406,7 +411,8 @@ class Watch:
         return [part for part in (self.cost(), hidden_words(self._hidden), NO_LOSS if blind else "") if part]
 
     def cost(self) -> str:
-        """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same pass."""
+        """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same
+        pass."""
         self.settle()
         if not self._looked:
             never = "This watch was not opened yet: with rootdk.watch(model) as w: …"
@@ -452,14 +458,15 @@ class Watch:
         projections: Optional[Mapping[str, Projections]] = None,
         group: Any = None,
     ) -> dict[str, list[float]]:
-        """QK-clip, to be called after an optimizer step: where a head's largest raw score since the last call passed tau, its
-        projection weights, or the gains of its QK-norm, shrink so that the same inputs would give tau. All layers or none: what
-        cannot be done exactly raises before anything is changed. Returns by how much each head's scores were multiplied, for the
-        layers where that is below 1. The next look at such a layer warns if its maximum did not follow.
+        """QK-clip, to be called after an optimizer step: where a head's largest raw score since the last call passed
+        tau, its projection weights, or the gains of its QK-norm, shrink so that the same inputs would give tau. All
+        layers or none: what cannot be done exactly raises before anything is changed. Returns by how much each head's
+        scores were multiplied, for the layers where that is below 1. The next look at such a layer warns if its maximum
+        did not follow.
 
-        projections: for layers whose weights cannot be found by name, `{layer: rootdk.Projections(...)}` with views of them.
-        group: with torch.distributed, whose maxima count: by default all ranks'; a process group; False for this rank's alone. All
-        of its ranks must call.
+        projections: for layers whose weights cannot be found by name, `{layer: rootdk.Projections(...)}` with views of
+        them. group: with torch.distributed, whose maxima count: by default all ranks'; a process group; False for this
+        rank's alone. All of its ranks must call.
         """
         if self.model is None:
             raise ValueError("qk_clip: this watch has no model")
@@ -471,5 +478,5 @@ def _read(found: Union[Stats, GradientStats]) -> Union[Stats, GradientStats]:
     """In a thread, most of it without Python's lock."""
     if isinstance(found, Stats):
         return found.over_batch()
-    found._core  # waits for the device
+    _ = found._core  # waits for the device
     return found

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/read_number.h"
 #include "lab/train/check.h"
 #include "lab/train/trainer.h"
 
@@ -79,7 +80,60 @@ const CheckpointTensor& find_rows(const Checkpoint& checkpoint, const std::strin
   return find(checkpoint, path, name, row);
 }
 
+/// Numbers of the metadata, by the names that identity() gives them.
+class Metadata {
+ public:
+  Metadata(const Checkpoint& checkpoint, const std::string& path) : all_(checkpoint.metadata), path_(path) {}
+
+  const std::string& text(const char* name) const {
+    const auto found = all_.find(name);
+    if (found == all_.end()) refuse("{}: its metadata has no {}; not a checkpoint of rootdk's training?", path_, name);
+    return found->second;
+  }
+  template <class Number>
+  void read(const char* name, Number& value) const {
+    const auto number = base::read_number<Number>(text(name));
+    if (!number) refuse("{}: {} is {}, but a number is wanted", path_, name, text(name));
+    value = *number;
+  }
+
+ private:
+  const std::map<std::string, std::string>& all_;
+  const std::string& path_;
+};
+
 }  // namespace
+
+// What identity() writes, read back.
+RunOptions options_of(const Checkpoint& checkpoint, const std::string& name) {
+  const Metadata metadata(checkpoint, name);
+  RunOptions o;
+  metadata.read("vocab_size", o.model.vocabulary);
+  metadata.read("hidden_size", o.model.width);
+  metadata.read("intermediate_size", o.model.mlp_hidden);
+  metadata.read("num_hidden_layers", o.model.layers);
+  metadata.read("num_attention_heads", o.model.heads);
+  metadata.read("head_dim", o.model.dim_qk);
+  metadata.read("v_head_dim", o.model.dim_v);
+  metadata.read("rope_theta", o.model.rotary_base);
+  metadata.read("rms_norm_eps", o.model.norm_epsilon);
+  o.scale = Scale::parse(metadata.text("scale"));
+  metadata.read("seed", o.seed);
+  metadata.read("steps", o.steps);
+  metadata.read("sequences", o.sequences);
+  metadata.read("learning_rate", o.learning_rate);
+  metadata.read("warmup_share", o.warmup_share);
+  metadata.read("final_rate_share", o.final_rate_share);
+  if (metadata.text("clip_norm") == "none") o.clip_norm.reset();
+  else metadata.read("clip_norm", o.clip_norm.emplace());
+  metadata.read("beta1", o.optimiser.beta1);
+  metadata.read("beta2", o.optimiser.beta2);
+  metadata.read("epsilon", o.optimiser.epsilon);
+  metadata.read("weight_decay", o.optimiser.weight_decay);
+  metadata.read("evaluate_every", o.evaluate_every);
+  metadata.read("evaluation_batches", o.evaluation_batches);
+  return o;
+}
 
 Checkpoint Trainer::checkpoint(const RunResult& log) {
   Checkpoint result;

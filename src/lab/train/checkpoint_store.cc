@@ -1,3 +1,4 @@
+// The destructor that ties the interface's table of functions to this file.
 #include "rootdk/lab/train/checkpoint_store.h"
 
 namespace rootdk::lab {

@@ -1,3 +1,4 @@
+// Medians over seeds, who reached the reference's loss when, and sentences from those numbers alone.
 #include "rootdk/lab/train/conclusions.h"
 
 #include <fmt/format.h>

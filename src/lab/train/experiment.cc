@@ -1,16 +1,20 @@
+// Learning rates tried first, then every rule × seed × d_k as jobs, as many at once as memory allows.
 #include "rootdk/lab/train/experiment.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <utility>
 
-#include "cpu/parallel.h"
+#include "base/parallel.h"
+#include "lab/need.h"
 #include "lab/train/check.h"
+#include "lab/train/memory.h"
+#include "lab/train/trainer.h"
 
 namespace rootdk::lab {
 
@@ -56,18 +60,22 @@ double final_loss(const RunResult& run) {
 
 bool ended(const RunResult& run) { return run.outcome == Outcome::kFinished || run.outcome == Outcome::kDiverged; }
 
-RunOptions options_of(const TrainOptions& all, const RuleRuns& rule, double learning_rate, std::uint64_t seed) {
+RunOptions options_at(const TrainOptions& all, std::int64_t dk) {
   RunOptions options = all.run;
-  options.scale = rule.scale;
-  options.model.dim_qk = rule.dk;
-  options.learning_rate = learning_rate;
-  options.seed = seed;
+  options.model.dim_qk = dk;
   return options;
+}
+
+int runs_at_once(const Task& task, TrainOptions options, bool has_store) {
+  options.parallel_runs = base::free_threads();
+  const FreeMemory free = free_memory(options.parallel_runs);
+  while (options.parallel_runs > 1 && !fits(memory_of(task, options, has_store), free)) --options.parallel_runs;
+  return options.parallel_runs;
 }
 
 void run_all(const Task& task, const std::vector<Job>& jobs, int at_once, const TrainObserver& observer) {
   std::mutex mutex;
-  cpu::parallel_tasks(static_cast<std::int64_t>(jobs.size()), at_once, [&](std::int64_t index, int) {
+  base::parallel_tasks(static_cast<std::int64_t>(jobs.size()), at_once, [&](std::int64_t index, int) {
     const Job& job = jobs[static_cast<std::size_t>(index)];
     if (observer.stop && observer.stop()) return;
     RunObserver one;
@@ -81,12 +89,88 @@ void run_all(const Task& task, const std::vector<Job>& jobs, int at_once, const 
     };
     if (observer.on_step) one.on_step = [&](const StepTrace& trace) { locked(observer.on_step, trace); };
     if (observer.on_evaluation) one.on_evaluation = [&](const Evaluation& e) { locked(observer.on_evaluation, e); };
-    *job.result = train(task, job.options, one);
+    *job.result = run(task, job.options, one);
     if (observer.on_run) locked(observer.on_run, *job.result);
   });
 }
 
+/// The time of a step, up to a factor: it goes with the number of weights.
+double cost_of_step(const nn::TransformerOptions& model, std::int64_t dk) {
+  const auto width = static_cast<double>(model.width), heads = static_cast<double>(model.heads);
+  const double values = model.dim_v > 0 ? heads * static_cast<double>(model.dim_v) : width;
+  const double hidden = model.mlp_hidden > 0 ? static_cast<double>(model.mlp_hidden) : width * 8 / 3;
+  return width * (2 * heads * static_cast<double>(dk) + 2 * values + 3 * hidden);
+}
+
+/// How far all runs together have come, and which of them are under way.
+class RunsInProgress {
+ public:
+  explicit RunsInProgress(const TrainOptions& options) : options_(options) {
+    for (const std::int64_t dk : options.dk)
+      all_ += cost_of_step(options.run.model, dk) * static_cast<double>(total_steps(options)) /
+              static_cast<double>(options.dk.size());
+  }
+
+  /// Steps that an earlier process made are no work of this one.
+  void step(const RunLabel& label, std::int64_t step) {
+    const auto known = find(label);
+    if (known != active_.end()) {
+      known->step = step;
+    } else {
+      active_.push_back({label, label.name(), step});
+      all_ -= cost(label) * static_cast<double>(step - 1);
+    }
+    done_ += cost(label);
+  }
+
+  /// Steps that it will not make are work of nobody.
+  void end(const RunLabel& label) {
+    const auto known = find(label);
+    all_ -= cost(label) * static_cast<double>(options_.run.steps - (known != active_.end() ? known->step : 0));
+    if (known != active_.end()) active_.erase(known);
+  }
+
+  double done() const { return all_ > 0 ? std::min(1.0, done_ / all_) : 1; }
+
+  std::string what() const {
+    if (active_.empty()) return "";
+    const auto& [label, name, step] = active_.front();
+    std::string out = fmt::format("{}, rate {:g}, seed {}, step {}/{}", label.rule, label.learning_rate, label.seed,
+                                  step, options_.run.steps);
+    if (options_.dk.size() > 1) out += fmt::format(", d_k {}", label.dk);
+    if (label.tuning) out += ", to find the rate";
+    if (active_.size() > 1) out += fmt::format(", and {} more", active_.size() - 1);
+    return out;
+  }
+
+ private:
+  struct Active {
+    RunLabel label;
+    std::string name;
+    std::int64_t step;
+  };
+
+  double cost(const RunLabel& label) const { return cost_of_step(options_.run.model, label.dk); }
+  std::vector<Active>::iterator find(const RunLabel& label) {
+    return std::find_if(active_.begin(), active_.end(), [&](const Active& a) { return a.name == label.name(); });
+  }
+
+  TrainOptions options_;
+  double all_ = 0, done_ = 0;
+  std::vector<Active> active_;  ///< in the order in which they began
+};
+
 }  // namespace
+
+RunOptions run_of(const TrainOptions& options, const Scale& rule, std::int64_t dk, double learning_rate,
+                  std::uint64_t seed) {
+  RunOptions one = options.run;
+  one.scale = rule;
+  one.model.dim_qk = dk;
+  one.learning_rate = learning_rate;
+  one.seed = seed;
+  return one;
+}
 
 TrainOptions text_defaults() {
   TrainOptions options;
@@ -112,19 +196,50 @@ std::int64_t total_steps(const TrainOptions& options) {
 
 TrainObserver watched_by(const Watch& watch, const TrainOptions& options) {
   TrainObserver observer;
-  observer.on_step = [watch, done = 0.0, all = static_cast<double>(total_steps(options))](
-                         const RunLabel&, const StepTrace&) mutable { watch.report(++done / all); };
+  if (watch.progress) {
+    const auto runs = std::make_shared<RunsInProgress>(options);  // calls come one at a time
+    observer.on_step = [watch, runs](const RunLabel& label, const StepTrace& trace) {
+      runs->step(label, trace.step);
+      watch.report(runs->done(), runs->what());
+    };
+    observer.on_run = [watch, runs](const RunLabel& label, const RunResult&) {
+      runs->end(label);
+      watch.report(runs->done(), runs->what());
+    };
+  }
   observer.stop = [watch] { return watch.stopped(); };
   return observer;
 }
 
-TrainResult train_rules(const Task& task, const TrainOptions& options, const TrainObserver& observer) {
+MemoryNeed memory_of(const Task& task, const TrainOptions& options, bool has_store) {
   check(options);
+  for (const std::int64_t dk : options.dk) checked(options_at(options, dk), task);
+  const auto bytes = [&](const TrainOptions& o) {
+    double most = 0;
+    for (const std::int64_t dk : o.dk)
+      most = std::max(most, bytes_of_state(checked(options_at(o, dk), task), task, has_store));
+    const double runs = real(o.dk.size()) * real(o.rules.size()) * (real(rates_to_try(o)) + real(o.seeds));
+    return most * std::max(1, o.parallel_runs) + runs * bytes_of_log(checked(options_at(o, o.dk.front()), task));
+  };
+  return need_of(options, bytes, Size{"layers", [](auto& o) -> auto& { return o.run.model.layers;
+}
+}  // namespace rootdk::lab
+, Size{"sequences", [](auto& o) -> auto& {return o.run.sequences;
+}
+}
+, Size{"dk", &TrainOptions::dk}, Size{"steps", [](auto& o) -> auto& {return o.run.steps;
+}
+}, Size{"seeds", &TrainOptions::seeds},
+                 Size{"rules", &TrainOptions::rules}, Size{"learning rates", &TrainOptions::learning_rates});
+}
+
+TrainResult train_rules(const Task& task, const TrainOptions& options, const TrainObserver& observer) {
+  want_memory(memory_of(task, options, observer.store != nullptr));
   TrainResult result;
   result.options = options;
   result.task = task.description();
   result.measure = task.measure();
-  if (result.options.parallel_runs == 0) result.options.parallel_runs = omp_in_parallel() ? 1 : omp_get_max_threads();
+  if (options.parallel_runs == 0) result.options.parallel_runs = runs_at_once(task, options, observer.store != nullptr);
   for (const std::int64_t dk : options.dk)
     for (const Scale& scale : options.rules) {
       RuleRuns rule = {scale, dk, {}, {}, {}};
@@ -138,9 +253,8 @@ TrainResult train_rules(const Task& task, const TrainOptions& options, const Tra
   for (RuleRuns& rule : result.rules)
     for (std::size_t r = 0; r < rule.tuning.size(); ++r) {
       const double rate = options.learning_rates[r];
-      jobs.push_back({{rule.scale.name(), rule.dk, rate, tuning_seed, true},
-                      options_of(options, rule, rate, tuning_seed),
-                      &rule.tuning[r]});
+      const RunLabel label = {rule.scale.name(), rule.dk, rate, tuning_seed, true};
+      jobs.push_back({label, run_of(options, rule.scale, rule.dk, rate, tuning_seed), &rule.tuning[r]});
     }
   run_all(task, jobs, result.options.parallel_runs, observer);
 
@@ -154,8 +268,8 @@ TrainResult train_rules(const Task& task, const TrainOptions& options, const Tra
     const double rate = options.learning_rates[*rule.best];
     for (std::size_t s = 0; s < rule.runs.size(); ++s) {
       const std::uint64_t seed = tuning_seed + 1 + s;
-      jobs.push_back(
-          {{rule.scale.name(), rule.dk, rate, seed, false}, options_of(options, rule, rate, seed), &rule.runs[s]});
+      const RunLabel label = {rule.scale.name(), rule.dk, rate, seed, false};
+      jobs.push_back({label, run_of(options, rule.scale, rule.dk, rate, seed), &rule.runs[s]});
     }
   }
   run_all(task, jobs, result.options.parallel_runs, observer);

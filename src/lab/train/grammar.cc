@@ -1,3 +1,4 @@
+// A context-free grammar expanded at random, and stories whose ends repeat their beginnings.
 #include "rootdk/lab/train/grammar.h"
 
 #include <algorithm>

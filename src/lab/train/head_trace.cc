@@ -1,3 +1,4 @@
+// Batch items merged, then σ, entropy, p_max and the largest score of each head.
 #include "lab/train/head_trace.h"
 
 #include <cmath>

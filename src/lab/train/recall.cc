@@ -1,3 +1,4 @@
+// Pairs drawn without repeating a key, from a generator that split, seed and index determine.
 #include "rootdk/lab/train/recall.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// A lab::Checkpoint to and from write_safetensors and Checkpoint::open.
 #include "rootdk/lab/train/safetensors_store.h"
 
 #include <filesystem>

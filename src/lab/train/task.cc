@@ -1,3 +1,4 @@
+// The destructor that ties the interface's table of functions to this file.
 #include "rootdk/lab/train/task.h"
 
 namespace rootdk::lab {

@@ -1,3 +1,4 @@
+// Bytes numbered in ascending order; windows from random places, the text's end being held out.
 #include "rootdk/lab/train/text.h"
 
 #include <fmt/format.h>
@@ -7,13 +8,19 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 
+#include "lab/need.h"
 #include "lab/train/check.h"
 #include "lab/train/random.h"
 
 namespace rootdk::lab {
+
+namespace {
+
+constexpr std::size_t kPiece = 1 << 20, kMostCharacters = (std::size_t{1} << 31) - 1;
+
+}  // namespace
 
 TextTask::TextTask(std::string_view text, const TextOptions& options) : options_(options) {
   check_between("length", options.length, 1, 1 << 20);
@@ -24,8 +31,8 @@ TextTask::TextTask(std::string_view text, const TextOptions& options) : options_
   if (held_out < window || text.size() - held_out < window)
     base::refuse("text: {} characters, but training on {} at a time and holding a share of {} back takes more",
                  text.size(), options.length, options.held_out_share);
-  if (text.size() >= std::size_t{1} << 31)
-    base::refuse("text: {} characters, but fewer than 2³¹ are wanted", text.size());
+  if (text.size() > kMostCharacters)
+    base::refuse("text: {} characters, but at most {} are wanted", text.size(), kMostCharacters);
 
   std::array<std::int32_t, 256> token_of;
   token_of.fill(-1);
@@ -78,7 +85,21 @@ std::string read_text(const std::string& path) {
   if (std::filesystem::is_directory(path, error)) base::refuse("text: {} is a folder, but a file is wanted", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) base::refuse("text: cannot open {}", path);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // A pipe or a device does not say how much there is: room is made as the text grows.
+  const std::uintmax_t size =
+      std::filesystem::is_regular_file(path, error) ? std::filesystem::file_size(path, error) : 0;
+  if (!error && size > kMostCharacters)
+    base::refuse("text: {} bytes in {}, but at most {} are wanted", size, path, kMostCharacters);
+  std::string text;
+  for (std::size_t room = error ? kPiece : std::max<std::size_t>(kPiece, size + 1); file; room *= 2) {
+    want_memory(
+        {base::saturated(real(room) * (1 + sizeof(std::int32_t))), 1, "text", fmt::format("{} characters", room - 1)});
+    const std::size_t had = text.size();
+    text.resize(room);
+    file.read(text.data() + had, static_cast<std::streamsize>(room - had));
+    text.resize(had + static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMostCharacters) base::refuse("text: more than {} bytes in {}", kMostCharacters, path);
+  }
   if (file.bad()) base::refuse("text: cannot read {}", path);
   return text;
 }

@@ -1,3 +1,4 @@
+// One step: draw, forward with full statistics, loss, backward, clip, AdamW at the schedule's rate.
 #include "lab/train/trainer.h"
 
 #include <algorithm>
@@ -15,6 +16,8 @@ namespace {
 // Held-out batches are everyone's: no run's seed is in them.
 constexpr std::uint64_t kHeldOutSeed = 0;
 
+}  // namespace
+
 RunOptions checked(RunOptions options, const Task& task) {
   options.model.vocabulary = task.vocabulary();
   check_positive("learning_rate", options.learning_rate);
@@ -26,11 +29,10 @@ RunOptions checked(RunOptions options, const Task& task) {
   check_between("evaluate_every", options.evaluate_every, 1, 1 << 24);
   check_between("evaluation_batches", options.evaluation_batches, 1, 1 << 20);
   check_between("checkpoint_every", options.checkpoint_every, 1, 1 << 24);
+  options.model = nn::with_defaults(options.model);
   Scale::parse(options.scale.name());  // throws for one that a checkpoint could not name
   return options;
 }
-
-}  // namespace
 
 double learning_rate_at(const RunOptions& options, std::int64_t step) {
   const double steps = static_cast<double>(options.steps), t = static_cast<double>(step);
@@ -49,7 +51,6 @@ Trainer::Trainer(const Task& task, const RunOptions& options)
       parameters_(model_.parameters()),
       gradient_list_(gradients_.parameters()),
       optimiser_(options_.optimiser, parameters_) {
-  options_.model = model_.options();
   nn::initialise(model_, options_.seed);
 }
 

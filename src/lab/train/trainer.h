@@ -9,6 +9,12 @@
 
 namespace rootdk::lab {
 
+/// With every default filled in. Throws if they do not fit.
+RunOptions checked(RunOptions options, const Task& task);
+
+/// `train` without a look at the memory that is free.
+RunResult run(const Task& task, const RunOptions& options, const RunObserver& observer);
+
 class Trainer {
  public:
   /// Before the first step.

@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::audit: links, and catches the library's errors.
 #include <rootdk/audit.h>
 #include <rootdk/error.h>
 

@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::checkpoint: writes a file, reads it, catches its refusal.
 #include <rootdk/checkpoint/checkpoint.h>
 #include <rootdk/checkpoint/safetensors.h>
 #include <rootdk/error.h>

@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::lab: explains a row of scores.
 #include <rootdk/lab.h>
 
 int main() {

@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::nn: makes a layer and initialises it.
 #include <rootdk/nn/init.h>
 
 int main() {

@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::report: a page, JSON and back, and a sentence.
 #include <rootdk/report/html.h>
 #include <rootdk/report/results.h>
 #include <rootdk/report/stats_json.h>

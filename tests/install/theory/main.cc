@@ -1,3 +1,4 @@
+// A program of somebody else's over rootdk::theory: a closed form and a quadrature.
 #include <rootdk/theory.h>
 
 int main() {

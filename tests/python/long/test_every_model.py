@@ -1,5 +1,5 @@
-"""watch on every architecture that transformers makes from a small config: eager, sdpa and rootdk; padded left and right; generation; training
-with and without checkpoints; compiled. `./run test-long`."""
+"""watch on every architecture that transformers makes from a small config: eager, sdpa and rootdk; padded left and
+right; generation; training with and without checkpoints; compiled. `./run test-long`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 
 NAMES = models.names()
 #: Whose absence would mean that the list is not made any more, rather than that an architecture is new.
-KNOWN = """llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_next gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neo gpt_neox gptj opt bloom mpt falcon
-starcoder2 stablelm cohere cohere2 olmo olmo2 granite deepseek_v2 deepseek_v3 gpt_oss llama4_text codegen xglm biogpt persimmon nemotron glm smollm3
-bert roberta distilbert albert electra deberta deberta-v2 mpnet xlm xlnet longformer big_bird funnel modernbert vit deit dinov2 clip siglip
-wav2vec2 hubert whisper t5 mt5 bart mbart pegasus m2m_100 blenderbot""".split()
+KNOWN = """llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_next gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neo
+gpt_neox gptj opt bloom mpt falcon starcoder2 stablelm cohere cohere2 olmo olmo2 granite deepseek_v2 deepseek_v3
+gpt_oss llama4_text codegen xglm biogpt persimmon nemotron glm smollm3 bert roberta distilbert albert electra deberta
+deberta-v2 mpnet xlm xlnet longformer big_bird funnel modernbert vit deit dinov2 clip siglip wav2vec2 hubert whisper
+t5 mt5 bart mbart pegasus m2m_100 blenderbot""".split()
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,9 +25,10 @@ struct TrainOptions {
   std::vector<double> learning_rates = {3e-4, 1e-3, 3e-3, 1e-2,
                                         3e-2};  ///< ascending; tried with a seed that does not count
   std::int64_t seeds = 3;                       ///< counted
-  RunOptions run = {};    ///< all else; its seed is the one rates are tried with, the counted ones follow it
-  int parallel_runs = 0;  ///< runs at a time, each on one thread (one at a time has all threads); 0: as many as
-                          ///< threads. No bit depends on it
+  RunOptions run = {};  ///< all else; its seed is the one rates are tried with, the counted ones follow it
+  /// Runs at a time, each on one thread (one at a time has all threads). 0: as many as threads, or as there is memory
+  /// for. No bit depends on it.
+  int parallel_runs = 0;
 };
 
 /// The same for TextTask, whose sequences are longer: fewer of them and fewer steps.
@@ -50,8 +51,8 @@ struct RuleRuns {
   Scale scale;
   std::int64_t dk = 0;
   std::vector<RunResult> tuning;  ///< one per learning rate; none if there is but one
-  std::optional<std::size_t>
-      best;  ///< of the learning rates: the least held-out loss at the end; absent until all were tried
+  /// Of the learning rates: the least held-out loss at the end; absent until all were tried
+  std::optional<std::size_t> best;
   std::vector<RunResult> runs;  ///< one per counted seed, at the best rate
 };
 
@@ -75,12 +76,20 @@ struct TrainObserver {
   bool resume = false;      ///< runs that have a checkpoint there go on from it
 };
 
+/// One of the runs.
+ROOTDK_API RunOptions run_of(const TrainOptions& options, const Scale& rule, std::int64_t dk, double learning_rate,
+                             std::uint64_t seed);
+
 /// Steps of all runs together, for progress.
 ROOTDK_API std::int64_t total_steps(const TrainOptions& options);
 
-/// Reports the share of the steps that are done, and stops when the watch does. The watch is then called from the
-/// threads that train: its progress from one at a time, its stop from several at once.
+/// Reports the share of the work that is done and which run is under way, and stops when the watch does. Steps that a
+/// checkpoint had already are no work. The watch is then called from the threads that train: its progress from one at a
+/// time, its stop from several at once.
 ROOTDK_API TrainObserver watched_by(const Watch& watch, const TrainOptions& options);
+
+/// At its peak; one run at a time where parallel_runs is 0. Refuses options that do not fit.
+ROOTDK_API MemoryNeed memory_of(const Task& task, const TrainOptions& options, bool has_store = false);
 
 ROOTDK_API TrainResult train_rules(const Task& task, const TrainOptions& options = {},
                                    const TrainObserver& observer = {});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "rootdk/export.h"
 #include "rootdk/lab/train/checkpoint_store.h"
 #include "rootdk/lab/train/task.h"
+#include "rootdk/memory.h"
 #include "rootdk/nn/adamw.h"
 #include "rootdk/nn/transformer.h"
 #include "rootdk/scale.h"
@@ -92,6 +94,9 @@ struct RunObserver {
 /// The learning rate of a step, from 1.
 ROOTDK_API double learning_rate_at(const RunOptions& options, std::int64_t step);
 
+/// At its peak, with a store for checkpoints or without. Refuses options that do not fit.
+ROOTDK_API MemoryNeed memory_of(const Task& task, const RunOptions& options, bool has_store = false);
+
 /// Runs until all steps are done, loss or gradients are not finite, or the observer stops it. Throws if options do not
 /// fit, or if the checkpoint to resume from is of a run of other options.
 ///
@@ -100,5 +105,36 @@ ROOTDK_API double learning_rate_at(const RunOptions& options, std::int64_t step)
 /// model's sizes under the names of a LLaMA config (hidden_size, head_dim, …), the scale rule, and every option that
 /// decides the run.
 ROOTDK_API RunResult train(const Task& task, const RunOptions& options, const RunObserver& observer = {});
+
+/// The same run step by step, for who has something else to do in between.
+class ROOTDK_API TrainingRun {
+ public:
+  /// The task must outlive it.
+  TrainingRun(const Task& task, const RunOptions& options);
+  TrainingRun(TrainingRun&&) noexcept;
+  ~TrainingRun();
+
+  /// Goes on where that checkpoint was made, or throws and leaves everything as it was; `name` is what messages call
+  /// it.
+  void restore(const Checkpoint& checkpoint, const std::string& name);
+  Checkpoint checkpoint();
+
+  bool ended() const { return result_.outcome == Outcome::kFinished || result_.outcome == Outcome::kDiverged; }
+  std::int64_t steps_done() const;
+
+  /// The next step, and the evaluation that is due after it; nothing once it has ended.
+  void step();
+
+  /// So far; until it has ended, stopped.
+  const RunResult& result() const { return result_; }
+
+ private:
+  std::unique_ptr<class Trainer> trainer_;
+  RunResult result_;
+};
+
+/// The options that a checkpoint's run had, but for those that decide nothing (checkpoint_every). Throws for one that
+/// is not of rootdk's training; `name` is what messages call it.
+ROOTDK_API RunOptions options_of(const Checkpoint& checkpoint, const std::string& name);
 
 }  // namespace rootdk::lab

@@ -1,0 +1,8 @@
+// Instances of the Hopper forward at head size 256: scores that are scaled and no more.
+#include "cuda/hopper/forward/instances.h"
+
+namespace rootdk::cuda {
+
+ROOTDK_HOPPER_SCALED(256)
+
+}  // namespace rootdk::cuda

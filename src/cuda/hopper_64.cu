@@ -1,7 +1,0 @@
-#include "cuda/hopper_tiles.h"
-
-namespace rootdk::gpu {
-
-ROOTDK_HOPPER_SCALED(64)
-
-}  // namespace rootdk::gpu

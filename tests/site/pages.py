@@ -1,0 +1,147 @@
+"""What the tests of the site's parts share: waiting for a figure's answer, reading what the page shows, holding it
+against the command."""
+
+import json
+import math
+import shlex
+import subprocess
+import time
+
+import accessibility
+import page_rules
+
+SLIDER_STEP = {"ArrowRight": 1, "ArrowLeft": -1}
+
+
+def answered(page, name, **values):
+    """Waits until the figure has drawn the engine's answer for what is set now, and for these values; returns its
+    box."""
+    box = page.locator(f'[data-live="{name}"]')
+    box.scroll_into_view_if_needed()
+    page.wait_for_function(
+        """([name, values]) => {
+          const box = document.querySelector(`[data-live="${name}"]`), asked = box && box.dataset.answered && JSON.parse(box.dataset.answered);
+          return asked && Object.entries(values).every(([key, value]) => String(asked[key]) === String(value) || Number(asked[key]) === value);
+        }""",
+        arg=[name, values],
+    )
+    return box
+
+
+def answered_where(page, name, condition):
+    """The same for a condition on them, in JavaScript: "asked.dk < 16"."""
+    page.wait_for_function(
+        f"""name => {{
+          const {{answered}} = document.querySelector(`[data-live="${{name}}"]`).dataset, asked = answered && JSON.parse(answered);
+          return asked && {condition};
+        }}""",
+        arg=name,
+    )
+
+
+def settled(page):
+    """Waits until charts are drawn for the width there is, and nothing is being computed or moves."""
+    page.wait_for_function(
+        """() => [...document.querySelectorAll('figure.chart .canvas')].every(canvas => {
+          const svg = canvas.querySelector(':scope > svg'), wide = canvas.clientWidth;
+          return !wide || (svg && Math.abs(svg.getBoundingClientRect().width - Math.max(240, wide)) <= 1);
+        }) && !document.querySelector('[aria-busy=true]') && document.getAnimations().every(a => a.playState !== 'running')"""
+    )
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+DESK, PHONE = (1280, 2560), (390,)
+
+
+def looks(page, shots, name, widths, more=lambda width: None):
+    """At each width, light and dark: a picture that is kept, and nothing that a rule of accessibility or of ours
+    forbids."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": {390: 844, 1280: 800, 2560: 1440}[width]})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+            settled(page)
+            page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=True)
+            settled(page)
+            assert accessibility.findings(page) == [], (width, scheme)
+        more(width)
+
+
+def labels_apart(page, widths=(390, 1280)):
+    """What is drawn for extreme numbers: no label on another or on a mark, nothing beyond the page, at each width."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 800})
+        settled(page)
+        assert page_rules.broken(page.evaluate) == [], width
+
+
+def at_pointer(node, pointer):
+    for key in pointer.split("/")[1:]:
+        key = key.replace("~1", "/").replace("~0", "~")
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    return node
+
+
+def same(shown, wanted, relative=1e-3, absolute=1e-6):
+    if isinstance(wanted, str) or isinstance(wanted, bool) or wanted is None:
+        return shown == {True: "true", False: "false", None: "null"}.get(wanted, wanted)
+    return math.isclose(float(shown), wanted, rel_tol=relative, abs_tol=absolute)
+
+
+def run(command, words):
+    """The object that the command prints for the command line that the page gives."""
+    words = shlex.split(words)
+    assert words[0] == "rootdk"
+    done = subprocess.run([command, *words[1:], "--json"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def hold_against_command(box, command, relative=1e-3, absolute=1e-6):
+    """Every number and mark that the figure shows is the command's, for the command line that the figure gives. Returns
+    how many."""
+    results = {}
+    for at, words in box.evaluate(
+        "box => [...box.querySelectorAll('.how [data-at]')].map(e => [e.dataset.at, e.textContent])"
+    ):
+        results[at] = run(command, words)
+    assert results
+    shown = box.evaluate(
+        "box => [...box.querySelectorAll('[data-path]')].filter(e => e.dataset.value !== undefined).map(e => [e.dataset.path, e.dataset.value])"
+    )
+    checked = 0
+    for path, value in shown:
+        at = max((a for a in results if path.startswith(a + "/")), key=len, default=None)
+        assert at is not None, path
+        if path.endswith("/conclusion"):
+            continue  # its words may round a number that differs in the last place
+        wanted = at_pointer(results[at], path[len(at) :])
+        assert same(value, wanted, relative, absolute), f"{path}: the page has {value}, the command {wanted}"
+        checked += 1
+    return checked
+
+
+def move(page, slider, presses, key="ArrowRight"):
+    """As somebody at a keyboard moves it."""
+    slider.focus()
+    for _ in range(presses):
+        page.keyboard.press(key)
+
+
+def slider(box, label):
+    return box.get_by_role("slider", name=label)
+
+
+_last_saved = 0.0
+
+
+def saved(page, button):
+    """Name and text of what a button saves. Chromium drops what a page saves beyond ten files a second: nobody clicks
+    that fast."""
+    global _last_saved
+    time.sleep(max(0.0, _last_saved + 0.125 - time.monotonic()))
+    with page.expect_download() as download:
+        button.click()
+    _last_saved = time.monotonic()
+    return download.value.suggested_filename, download.value.path().read_text(encoding="utf-8")

@@ -1,0 +1,204 @@
+// The playground: one random head under two rules, side by side, and everything that can be set about it.
+
+/// Rules with usual parameters; anything else that `rootdk rules` lists can be typed.
+const usual_rules = [
+  {id: "none", label: "not divided", group: "Divisors"},
+  {id: "sqrt_dk", label: "1/√d_k", group: "Divisors"},
+  {id: "dk", label: "1/d_k", group: "Divisors"},
+  {id: "dk(8)", label: "8/d_k (muP)", group: "Divisors"},
+  {id: "constant(0.0625)", label: "a constant, 1/16", group: "Divisors"},
+  {id: "unit_variance(1,1)", label: "1/(√d_k·σ_q·σ_k)", group: "Divisors"},
+  {id: "sqrt_dk*ssmax(0.43)", label: "1/√d_k × SSMax 0.43 ln n", group: "1/√d_k, times something"},
+  {id: "sqrt_dk*entropy_invariant", label: "1/√d_k × ln n/ln 512", group: "1/√d_k, times something"},
+  {id: "sqrt_dk*llama4", label: "1/√d_k × Llama 4", group: "1/√d_k, times something"},
+  {id: "sqrt_dk*yarn(4)", label: "1/√d_k × YaRN, 4 times the context", group: "1/√d_k, times something"},
+];
+const rule_label = (rule) => (usual_rules.find((r) => r.id === rule) || {label: rule}).label;
+
+/// A menu of the usual rules, and a box for any other.
+function rule_choice({state, name, label}) {
+  const id = control_id(), typed = "…";
+  const select =
+      el("select", {id},
+         d3.nest()
+             .key((r) => r.group)
+             .entries(usual_rules)
+             .map(
+                 ({key, values}) => el(
+                     "optgroup", {label: key}, values.map((r) => el("option", {value: r.id}, plain_index(r.label))))),
+         el("option", {value: typed}, "another: type it"));
+  const box = el("input", {
+    type: "text",
+    class: "rule-text",
+    "aria-label": `${label}, typed`,
+    spellcheck: "false",
+    autocapitalize: "off",
+    hidden: ""
+  });
+  const follow = () => {
+    const value = state.values[name], usual = usual_rules.some((r) => r.id === value);
+    if (usual && document.activeElement !== box) {
+      select.value = value;
+      box.hidden = true;
+    } else if (!usual) {
+      select.value = typed;
+      box.hidden = false;
+    }
+    if (document.activeElement !== box) box.value = value;
+  };
+  select.addEventListener("change", () => {
+    if (select.value !== typed) return state.set({[name]: select.value});
+    box.hidden = false;
+    box.focus();
+    box.select();
+  });
+  box.addEventListener("input", () => {
+    if (box.value.trim()) state.set({[name]: box.value.trim()});
+  });
+  box.addEventListener("blur", follow);
+  state.on((changed) => changed.has(name) && follow());
+  follow();
+  return el("div", {class: "control choice rule-choice"}, el("label", {for: id
+            }, label), select, box);
+}
+/// For a menu, which knows no subscripts.
+const plain_index = (text) => text.replace("d_k", "dₖ").replace("σ_q", "σq").replace("σ_k", "σₖ");
+
+const head_needs = [
+  "dk", "keys", "rule", "other", "sigma_q", "sigma_k", "mean", "correlation", "soft_cap", "sink", "dropout", "causal",
+  "seed", "row"
+];
+const head_queries = 64;
+const head_arguments = ({other, ...values}, rule) =>
+    ({...values, rule, queries: head_queries, row: Math.min(values.row, head_queries - 1)});
+
+site_part({
+  id: "playground",
+  title: "Playground",
+  defaults: {
+    dk: 64,
+    keys: 256,
+    rule: "none",
+    other: "sqrt_dk",
+    sigma_q: 1,
+    sigma_k: 1,
+    mean: 0,
+    correlation: 0,
+    soft_cap: null,
+    sink: null,
+    dropout: 0,
+    causal: false,
+    seed: 1,
+    row: 0
+  },
+  make(panel_node, state) {
+    const steps = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4];
+    const two = (x) => x.toFixed(2);
+    const box = live({
+      state,
+      needs: head_needs,
+      at: "playground",
+      says: 320,
+      now: true,
+      ask: async (values, call) => {
+        const heads = [];
+        for (const [k, rule] of [values.rule, values.other].entries())
+          heads.push(await call("playground", head_arguments(values, rule), String(k)));
+        return {heads, styles: pair_styles(values.rule, values.other)};
+      },
+      figures: [scores_of_heads, weights_of_heads, measures_of_heads, row_of_heads, gradient_of_heads],
+      says_first: true,
+      conclude: (data) => data.heads.flatMap(
+          (h, k) => [el("strong", {}, `${rule_label(h.rule)}: `), put(String, h, "conclusion"), k ? "" : " "]),
+      more: playground_table,
+    });
+    const reset = el("button", {type: "button", class: "plain-button"}, "Start over");
+    reset.addEventListener("click", () => state.set({...state.defaults}));
+    // On a phone what is less often set is folded, so that a slider and what it does are seen together.
+    const more = el(
+        "details", {class: "more-settings"}, el("summary", {}, "Components, caps, masks, seed"),
+        el("div", {class: "setting-group"}, el("h3", {}, "The components of q and k"),
+           slider({state, name: "sigma_q", label: "σ_q", hint: "spread of q's", values: steps, exact: true}),
+           slider({state, name: "sigma_k", label: "σ_k", hint: "spread of k's", values: steps, exact: true}),
+           slider({state, name: "mean", label: "mean", min: -1, max: 1, step: 0.05, exact: true, format: two}), slider({
+             state,
+             name: "correlation",
+             label: "correlation",
+             hint: "between components",
+             min: 0,
+             max: 1,
+             step: 0.02,
+             exact: true,
+             format: two
+           })),
+        el("div", {class: "setting-group"}, el("h3", {}, "What else is done to the scores"), slider({
+             state,
+             name: "soft_cap",
+             label: "soft-cap",
+             hint: "c·tanh(s/c)",
+             values: [1, 2, 5, 10, 15, 20, 30, 50, 100],
+             off: 20,
+             exact: true
+           }),
+           slider({
+             state,
+             name: "sink",
+             label: "sink",
+             hint: "one more key, of this score, value 0",
+             min: -5,
+             max: 15,
+             step: 0.5,
+             off: 0,
+             exact: true
+           }),
+           slider({state, name: "dropout", label: "dropout", min: 0, max: 0.9, step: 0.05, exact: true, format: two}),
+           toggle({state, name: "causal", label: "causal: no key after the query's own"})),
+        el("div", {class: "setting-group"}, slider({
+             state,
+             name: "row",
+             label: "row shown",
+             hint: `query 0 to ${head_queries - 1}`,
+             min: 0,
+             max: head_queries - 1,
+             step: 1,
+             exact: true,
+             format: whole
+           }),
+           number_box({state, name: "seed", label: "seed", hint: "other random vectors", min: 0, step: 1})));
+    more.open = matchMedia("(min-width: 60rem)").matches ||
+        head_needs.slice(4).some((name) => String(state.values[name]) !== String(state.defaults[name]));
+    const controls =
+        el("form", {class: "setting", "aria-label": "What is computed"},
+           el("div", {class: "setting-group"}, slider({
+                state,
+                name: "dk",
+                label: "d_k",
+                hint: "length of q and k",
+                values: doublings(1, 1024),
+                exact: true,
+                format: whole,
+                ticks: [1, 8, 64, 512]
+              }),
+              slider({
+                state,
+                name: "keys",
+                label: "n",
+                hint: "keys",
+                values: doublings(2, 4096),
+                exact: true,
+                format: whole,
+                ticks: [4, 32, 256, 2048]
+              })),
+           el("div", {class: "setting-group two"}, rule_choice({state, name: "rule", label: "First rule"}),
+              rule_choice({state, name: "other", label: "Second rule"})),
+           more, reset);
+    controls.addEventListener("submit", (event) => event.preventDefault());
+    panel_node.append(
+        el("div", {class: "part-head"}, el("h2", {}, "Playground"),
+           el("p", {},
+              `${head_queries} random queries on n random keys under two rules, side by side. Everything is ` +
+                  `computed anew with each move; the address in your browser says what is set, so a link shows ` +
+                  `the same.`)),
+        el("div", {class: "bench"}, controls, box.node));
+  },
+});

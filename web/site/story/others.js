@@ -1,0 +1,156 @@
+// Step 8: what else sets or bounds the scores, on one and the same random head.
+
+/// [1, 1, length, dim] of normal numbers, always the same for the same seed and size.
+function random_head(length, dim, seed, spread) {
+  let a = seed >>> 0;
+  const uniform = () => {  // mulberry32
+    a = (a + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(a ^ (a >>> 15), a | 1);
+    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+  const normal = d3.randomNormal.source(uniform)(0, spread);
+  return {data: Float32Array.from({length: length * dim}, normal), shape: [1, 1, length, dim]};
+}
+
+const other_measures = [
+  {
+    id: "effective_keys",
+    label: "share of the keys that count",
+    of: (r, data) => r.effective_keys / data.len_kv,
+    most: 1
+  },
+  {id: "sigma", label: "spread σ of the scores", of: (r) => r.sigma},
+  {id: "p_max", label: "largest weight of a row", of: (r) => r.p_max, most: 1},
+  {id: "trace_jacobian", label: "tr J: gradient let through", of: (r) => r.trace_jacobian, most: 1}
+];
+const other_words = {
+  sqrt_dk: "1/√d_k",
+  none: "not divided",
+  dk: "1/d_k",
+  "dk(8)": "8/d_k (muP)",
+  measured: "unit variance, measured",
+  qk_norm: "QK-norm",
+  "cosine(10)": "cosine × 10",
+  "soft_cap(50)": "soft-cap at 50",
+  "sqrt_dk*ssmax(0.43)": "SSMax (grows with ln n)",
+  "sqrt_dk*entropy_invariant": "entropy-invariant",
+  "sqrt_dk*llama4": "Llama 4 temperature",
+  "sqrt_dk*yarn(4)": "YaRN, 4 × context",
+  temperature: "adaptive temperature"
+};
+
+function others_figure(state) {
+  return live({
+    state,
+    needs: ["dk", "others_keys", "others_spread"],
+    at: "story/8",
+    says: 175,
+    name: "rules",
+    title: "Every rule on the same head",
+    controls:
+        el("div", {class: "control-grid"}, dk_slider(state), slider({
+             state,
+             name: "others_keys",
+             label: "n",
+             hint: "number of keys",
+             values: [16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
+             format: whole
+           }),
+           slider({
+             state,
+             name: "others_spread",
+             label: "spread of components",
+             hint: "grows in training",
+             values: [0.5, 0.7, 1, 1.4, 2, 2.8, 4],
+             format: number
+           })),
+    ask: ({dk, others_keys, others_spread}, call) =>
+        call("whatif", {q: random_head(64, dk, 1, others_spread), k: random_head(others_keys, dk, 2, others_spread)}),
+    choices: {Show: other_measures},
+    label: (data) => `What every rule makes of the same head, ${data.len_kv} keys, d_k = ${data.dk}: ${
+        data.rows
+            .map(
+                (r) => `${other_words[r.rule] || r.rule} spread ${number(r.sigma)}, ${
+                    number(r.effective_keys)} keys count`)
+            .join("; ")}.`,
+    draw(stage, data) {
+      const rows = data ? data.rows : d3.range(13).map(() => null),
+            what = other_measures.find((m) => m.id === stage.chosen.Show);
+      const values = data ? rows.map((r) => what.of(r, data)).filter(isNumber) : [];
+      return row_bars(stage, {
+        rows,
+        name: (r) => (r ? other_words[r.rule] || r.rule : ""),
+        value: (r) => r && what.of(r, data),
+        reference: (r) => ref(r, what.id),
+        axis: what.label,
+        colour: (r) => colour_of(r.rule in known_rules ? r.rule : "others"),
+        text: what.most ? (v) => percent(v) : number,
+        tick: what.most ? percent_tick : undefined,
+        most: what.most || 1.05 * (d3.max(values) || 1),
+        tip: (r) => [
+            ["spread σ", put(number, r, "sigma")], ["largest score", put(number, r, "largest_score")],
+            ["keys that count", put(number, r, "effective_keys")], ["largest weight", put(number, r, "p_max")],
+            ["tr J", put(number, r, "trace_jacobian")], ["rows shut", put(percent, r, "share_trace_below_0.01")]]
+      });
+    },
+    caption: () => `64 random queries on ${
+        whole(state.values.others_keys)} random keys, made in this page; every rule sees the same.`,
+    numbers: (data) => ({
+      columns: [
+        "rule", "keys", "dk", "sigma", "largest_score", "entropy", "effective_keys", "p_max", "trace_jacobian",
+        "share_trace_below_0.01"
+      ],
+      rows: data.rows.map(
+          (r) =>
+              [r.rule, data.len_kv, data.dk, r.sigma, r.largest_score, r.entropy, r.effective_keys, r.p_max,
+               r.trace_jacobian, r["share_trace_below_0.01"]])
+    }),
+    conclude: (data) => {
+      const row = (rule) => data.rows.find((r) => r.rule === rule);
+      const root = row("sqrt_dk"), norm = row("qk_norm"), long = row("sqrt_dk*ssmax(0.43)");
+      if (Math.abs(Math.log(root.sigma)) > 0.3)
+        return [
+          "A norm does not care how large q and k have become: QK-norm leaves a spread of ",
+          put(digits(3), norm, "sigma"), ", 1/√d_k one of ", put(digits(3), root, "sigma"), "."
+        ];
+      return [
+        "At unit variance most of them agree, but not those that reckon with length: on ", put(exact, data, "len_kv"),
+        " keys 1/√d_k spreads its weight over ", put(digits(3), root, "effective_keys"),
+        " keys, and SSMax, which grows with ln n, over ", put(digits(3), long, "effective_keys"), "."
+      ];
+    },
+  });
+}
+
+/// Text with what it cites as links.
+function linked(text) {
+  const out = [];
+  let from = 0;
+  for (const found of text.matchAll(/arXiv (\d{4}\.\d{4,5})|kexue\.fm\/archives\/\d+/g)) {
+    out.push(text.slice(from, found.index));
+    out.push(outward(found[1] ? `https://arxiv.org/abs/${found[1]}` : `https://${found[0]}`, found[0]));
+    from = found.index + found[0].length;
+  }
+  return [...out, text.slice(from)];
+}
+const outward = (href, ...words) => el("a", {href, target: "_blank", rel: "noopener noreferrer"}, ...words);
+
+/// The laboratory's list of rules, once the engine has said it.
+function rules_table() {
+  const place = el("div", {class: "rules-list"});
+  site_engine().call("rules", {}).then((found) => {
+    note(found, "/rules");
+    place.append(table(
+        "All rules, and who proposed them",
+        [
+          {title: "rule", left: true}, {title: "formula", left: true, free: true},
+          {title: "source", left: true, free: true}
+        ],
+        found.rules.map(
+            (r) =>
+                [el("span", {}, put(String, r, "name"), r.parameters), put(String, r, "formula"),
+                 el("span", {}, linked(r.source))])));
+  });
+  return place;
+}
