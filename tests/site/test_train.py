@@ -189,6 +189,19 @@ def test_a_download_is_a_checkpoint_that_goes_on_here_and_is_audited_anywhere(vi
     assert "other.safetensors" in again.locator("[data-live=train] .refused").inner_text()
 
 
+def test_what_a_file_brings_is_shown_on_a_page_of_any_age(visit, tmp_path):
+    page = visit("#train?steps=30&dk=8&rate=0.003")
+    stop_midway(page)
+    path = tmp_path / "run.safetensors"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the model trained under sqrt_dk").click()
+    download.value.save_as(path)
+    again = visit("#train")
+    again.evaluate("performance.now = () => 40")  # milliseconds since it was opened: a quick machine, a small file
+    again.get_by_label("Go on from a checkpoint that was downloaded here").set_input_files(path)
+    again.get_by_role("button", name="Go on", exact=True).wait_for(timeout=30_000)
+
+
 def test_the_sweep_has_the_commands_results(visit, command):
     page = visit("#train?steps=12&dk=8")
     page.get_by_role("button", name="Try all learning rates").click()

@@ -132,14 +132,17 @@ site_part({
     const again = el("button", {type: "button", class: "plain-button", hidden: ""}, "Start again");
     const command = el("code", {tabindex: 0});
     const cards = el("div", {class: "run-cards"});
-    let painted = 0, began = 0, steps_before = 0;
+    let painted = -Infinity, began = 0, steps_before = 0;
 
-    function draw(now = performance.now()) {
-      if (now - painted < 250) return;
-      painted = now;
+    function draw() {
+      painted = performance.now();
       curves.redraw();
       traces.redraw();
       tell();
+    }
+    /// While answers come in: not for each of them.
+    function draw_now_and_then() {
+      if (performance.now() - painted >= 250) draw();
     }
     function tell() {
       const done_steps = d3.sum(runs, (run) => run.log.steps.step.length), all = runs.length * data.steps;
@@ -180,7 +183,7 @@ site_part({
           if (run.id === null) await run.begin();
           await run.advance((one) => {
             if (one.log.steps.heads.length === 0 || !pointers.has(one.log.steps.heads[0])) note(data, "/train");
-            draw();
+            draw_now_and_then();
           }, () => mode !== "running" || runs !== mine);
         }));
         if (runs !== mine) return;
@@ -188,7 +191,6 @@ site_part({
       } catch (error) {
         if (runs === mine) failed(error);
       }
-      painted = 0;
       draw();
     }
     main_button.addEventListener("click", () => {
@@ -204,7 +206,6 @@ site_part({
     function start_over() {
       reset();
       make_cards();
-      painted = 0;
       sentence.textContent = kNotTrained;
       draw();
     }
@@ -260,7 +261,6 @@ site_part({
         note(data, "/train");
         mode = found.done ? "done" : "stopped";
         make_cards();
-        painted = 0;
         draw();
       } catch (error) {
         failed(error);
