@@ -41,15 +41,41 @@ function section_of(chapter, place, beside = null) {
   return node;
 }
 
+const outward = (href, ...words) => el("a", {href, target: "_blank", rel: "noopener noreferrer"}, ...words);
+
+/// Text with what it cites as links.
+function linked(text) {
+  const out = [];
+  let from = 0;
+  for (const found of text.matchAll(/arXiv (\d{4}\.\d{4,5})|kexue\.fm\/archives\/\d+/g)) {
+    out.push(text.slice(from, found.index));
+    out.push(outward(found[1] ? `https://arxiv.org/abs/${found[1]}` : `https://${found[0]}`, found[0]));
+    from = found.index + found[0].length;
+  }
+  return [...out, text.slice(from)];
+}
+
+/// unit_variance(sigma_q, sigma_k), which a narrow column may break after an underscore or a bracket.
+const breakable = (name) => name.split(/(?<=[_(])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+
+/// The laboratory's rules, each with its formula and who proposed it.
+function rules_list(caption, rules) {
+  const with_content = (node, content) => (node.replaceChildren(...el("span", {}, content).childNodes), node);
+  const at = (r, key, make) => with_content(put(String, r, key), make(r[key]));
+  const left = (title) => ({title, left: true, free: true});
+  return el("div", {class: "rules-list"}, table(
+      caption, [left("rule"), left("formula"), left("source")],
+      rules.map((r) => [
+        el("span", {}, at(r, "name", breakable), at(r, "parameters", breakable)), ref(r, "formula"), at(r, "source", linked)
+      ])));
+}
+
 function rules_section(rules) {
   const node = el("section", {id: "rules", "aria-labelledby": "rules-title"});
   node.append(
       el("h2", {id: "rules-title"}, "The rules there are"),
       el("p", {class: "question"}, "What sets or bounds the scores, and who proposed it?"),
-      table(
-          "Rules, formulas and sources",
-          [{title: "rule", left: true, free: true}, {title: "formula", left: true, free: true}, {title: "source", left: true, free: true}],
-          rules.map((r) => [el("span", {}, ref(r, "name"), ref(r, "parameters")), ref(r, "formula"), ref(r, "source")])));
+      rules_list("Rules, formulas and sources", rules));
   return node;
 }
 

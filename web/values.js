@@ -155,7 +155,7 @@ function table(caption, columns, rows) {
           "tr", {},
           row.map(
               (cell, i) => el(i === 0 ? "th" : "td", {scope: i === 0 ? "row" : undefined, class: cls(of(columns[i]))}, cell))));
-  return scrolled(caption, el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)));
+  return scrolled(caption, el("table", {}, el("caption", {}, el("span", {}, caption)), el("thead", {}, head), el("tbody", {}, body)));
 }
 /// What is wider than the page scrolls by itself, and shows that it does.
 const scrolled = (name, node) => el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": name}, node);

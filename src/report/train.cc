@@ -162,24 +162,31 @@ std::string value_text(double value, lab::Measure measure) {
   return measure == lab::Measure::kAccuracy ? percent(value) : fixed(value, 3);
 }
 
-/// "1 (none) ends behind 1/√d_k, 1/d_k level with it": how rules stand to the reference; empty where there is nothing
-/// to say.
+/// "no scaling": a rule in a sentence, where "1 (none)" would not read.
+std::string said(const std::string& rule) { return rule == Scale::none().describe() ? "no scaling" : rule; }
+
+/// "no scaling ends behind 1/√d_k, 1/d_k ends level with it": how rules stand to the reference; empty where there is
+/// nothing to say.
 std::string standings(const std::vector<const lab::RuleSummary*>& ends) {
   const auto reference =
       std::find_if(ends.begin(), ends.end(), [](auto* s) { return s->standing == lab::Standing::kReference; });
   if (reference == ends.end()) return "";
   std::string out;
-  for (const auto& [standing, place] : {std::pair{lab::Standing::kBehind, "behind"},
-                                        {lab::Standing::kUnclear, "not told apart from"},
-                                        {lab::Standing::kLevel, "level with"},
-                                        {lab::Standing::kAhead, "ahead of"}}) {
+  struct Words {
+    lab::Standing standing;
+    const char *one, *several;
+  };
+  for (const auto& [standing, one, several] :
+       {Words{lab::Standing::kBehind, "ends behind", "end behind"},
+        Words{lab::Standing::kUnclear, "cannot be told apart from", "cannot be told apart from"},
+        Words{lab::Standing::kLevel, "ends level with", "end level with"},
+        Words{lab::Standing::kAhead, "ends ahead of", "end ahead of"}}) {
     std::vector<std::string> rules;
     for (const lab::RuleSummary* s : ends)
-      if (s->standing == standing) rules.push_back(s->rule);
+      if (s->standing == standing) rules.push_back(said(s->rule));
     if (rules.empty()) continue;
-    out += out.empty()
-               ? fmt::format("{} end{} {} {}", listed(rules), rules.size() == 1 ? "s" : "", place, (*reference)->rule)
-               : fmt::format(", {} {} it", listed(rules), place);
+    out += fmt::format("{}{} {} {}", out.empty() ? "" : ", ", listed(rules), rules.size() == 1 ? one : several,
+                       out.empty() ? said((*reference)->rule) : "it");
   }
   return out;
 }
@@ -299,7 +306,7 @@ std::string conclusion_of(const lab::TrainResult& result) {
                           [](auto* s) { return s->standing == lab::Standing::kReference; });
     std::vector<std::string> ends;
     for (const lab::RuleSummary* s : finished)
-      ends.push_back(value_text(s->median, result.measure) + " under " + s->rule);
+      ends.push_back(value_text(s->median, result.measure) + " under " + said(s->rule));
     const std::string claim = standings(finished);
     out += fmt::format("{}At d_k = {}, {}{}{}: {}.", out.empty() ? "" : " ", dk, claim, claim.empty() ? "" : "; ",
                        accuracy ? "held-out answers right in the end" : "held-out loss in the end", listed(ends));

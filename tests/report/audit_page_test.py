@@ -156,6 +156,13 @@ def check_map(browser, width):
     browser.run("document.activeElement.blur()")
 
 
+def keeps_the_rules(browser):
+    browser.settle()
+    assert not browser.problems, browser.problems
+    broken = page_rules.broken(browser.run)
+    assert not broken, broken
+
+
 def check_drift(browser, command, page, folder, width):
     """Two checkpoints: what moved, as numbers and on the map."""
     run = subprocess.run(
@@ -178,18 +185,14 @@ def check_drift(browser, command, page, folder, width):
         if where.startswith("/drift/"):
             assert same(pointed(found, where), value), (where, value)
     assert sum(where.startswith("/drift/") for where, _ in shown) == LAYERS * HEADS, shown
-    assert not browser.problems and not page_rules.broken(browser.run), (
-        browser.problems,
-        page_rules.broken(browser.run),
-    )
+    keeps_the_rules(browser)
 
 
 def check_grounds(browser, page, found, width):
     """σ stands side by side in every way it is known, and verdicts say what they stand on."""
     changed = with_grounds(found)
     browser.open(embedded(page, "grounds.html", changed), width)
-    assert not browser.problems, browser.problems
-    assert not page_rules.broken(browser.run), page_rules.broken(browser.run)
+    keeps_the_rules(browser)
     note = browser.run("document.querySelector('.ground-note').textContent")
     assert f"measured {HEADS} verdicts" in note, note
     assert f"on the embeddings {(LAYERS - 1) * HEADS - 1} verdicts" in note, note
@@ -246,7 +249,7 @@ def main(command, folder):
             assert not browser.problems, browser.problems
             assert len(browser.requests) == 1, browser.requests
             assert browser.run("window.broken") is None, "a string of the JSON was run as a script"
-            assert not page_rules.broken(browser.run), page_rules.broken(browser.run)
+            keeps_the_rules(browser)
             assert browser.run(page_rules.SHIFT) == 0, "moves while it comes up"
             assert browser.run("document.querySelector('#model').textContent") == SHOWN
             assert browser.run("document.querySelector('h1').textContent") == found["headline"]
@@ -302,8 +305,7 @@ def main(command, folder):
             )
             assert browser.run("document.querySelectorAll('#heads tbody tr').length") == 1
             assert browser.run("document.querySelectorAll('.cell.dimmed').length") == LAYERS * HEADS - 1
-            assert not browser.problems, browser.problems
-            assert not page_rules.broken(browser.run), page_rules.broken(browser.run)
+            keeps_the_rules(browser)
             browser.picture(str(folder / f"audit-{width}{'-dark' if dark else ''}.png"))
             check_grounds(browser, page, found, width)
             check_drift(browser, command, folder / "drift.html", folder, width)

@@ -298,9 +298,9 @@ TEST(Report, Train) {
   for (std::size_t r = 0; r < 3; ++r)
     for (lab::RunResult& run : made.rules[r].runs) run.evaluations.back().accuracy = ends[r];
   EXPECT_EQ(check(made)["conclusion"],
-            "At d_k = 4, 1 (none) ends behind 1/√d_k, 1/d_k level with it; held-out answers right in the end: 90 % "
-            "under 1/√d_k, "
-            "20 % under 1 (none) and 90 % under 1/d_k. Medians of 2 seeds, each rule at its own best learning rate.");
+            "At d_k = 4, no scaling ends behind 1/√d_k, 1/d_k ends level with it; held-out answers right in the end: "
+            "90 % under 1/√d_k, "
+            "20 % under no scaling and 90 % under 1/d_k. Medians of 2 seeds, each rule at its own best learning rate.");
   made.options.learning_rates = {0.1};
   for (lab::RuleRuns& rule : made.rules) rule.best = 0;
   EXPECT_TRUE(has(conclusion_of(made), "Medians of 2 seeds, all at one learning rate."));

@@ -143,7 +143,7 @@ function nine_terms(data) {
       "div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Means of the nine terms"},
       el("table", {class: "terms"},
          el("caption", {},
-            "Means, with standard errors. Only the diagonal counts where components are independent and of mean 0."),
+            el("span", {}, "Means, with standard errors. Only the diagonal counts where components are independent and of mean 0.")),
          el("thead", {}, el("tr", {}, el("td", {}), names.map((name) => el("th", {scope: "col"}, name)))),
          el("tbody", {}, body)));
 }

@@ -242,7 +242,7 @@ site_part({
               el("div", {class: "control-row"}, rule_choice({state, name: "rule", label: "Rule"}),
                  choice({state, name: "show", label: "Show", options: phase_measures})),
               figure, sentence, refusal, progress),
-           el("div", {class: "setting"}, readout, go)));
+           el("div", {class: "setting unbound"}, readout, go)));
     tell();
     return {
       shown() {

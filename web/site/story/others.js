@@ -123,34 +123,12 @@ function others_figure(state) {
   });
 }
 
-/// Text with what it cites as links.
-function linked(text) {
-  const out = [];
-  let from = 0;
-  for (const found of text.matchAll(/arXiv (\d{4}\.\d{4,5})|kexue\.fm\/archives\/\d+/g)) {
-    out.push(text.slice(from, found.index));
-    out.push(outward(found[1] ? `https://arxiv.org/abs/${found[1]}` : `https://${found[0]}`, found[0]));
-    from = found.index + found[0].length;
-  }
-  return [...out, text.slice(from)];
-}
-const outward = (href, ...words) => el("a", {href, target: "_blank", rel: "noopener noreferrer"}, ...words);
-
 /// The laboratory's list of rules, once the engine has said it.
 function rules_table() {
-  const place = el("div", {class: "rules-list"});
+  const place = el("div");
   site_engine().call("rules", {}).then((found) => {
     note(found, "/rules");
-    place.append(table(
-        "All rules, and who proposed them",
-        [
-          {title: "rule", left: true}, {title: "formula", left: true, free: true},
-          {title: "source", left: true, free: true}
-        ],
-        found.rules.map(
-            (r) =>
-                [el("span", {}, put(String, r, "name"), r.parameters), put(String, r, "formula"),
-                 el("span", {}, linked(r.source))])));
+    place.append(rules_list("All rules, and who proposed them", found.rules));
   });
   return place;
 }
