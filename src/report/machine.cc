@@ -98,6 +98,11 @@ std::string conclusion_of(const lab::Timing& t) {
   const auto [least, most] = std::minmax_element(t.rows.begin(), t.rows.end(),
                                                  [](const auto& a, const auto& b) { return a.of_peak < b.of_peak; });
   const std::string low = fixed(least->of_peak, 2), high = fixed(most->of_peak, 2);
+  if (most->of_peak > 1)
+    return fmt::format(
+        "Other work disturbed the timing: forward came to {} of the multiply-adds that {} did beside it, more than can "
+        "be. On a machine that is free this says how near to its peak it is.",
+        high, counted_of(static_cast<std::size_t>(t.threads), "thread"));
   return fmt::format(
       "Forward reaches {} of the {} GFLOP/s of multiply-adds that {} here can do. In a checkout, ./run bench "
       "compares with PyTorch and others.",

@@ -390,7 +390,12 @@ TEST(Report, Machine) {
   lab::TimingOptions options;
   options.cases = {{2, 64, 16}};
   options.rounds = 1;
-  EXPECT_EQ(check(lab::time_forward(options))["rows"].size(), 1u);
+  lab::Timing timing = lab::time_forward(options);
+  EXPECT_EQ(check(timing)["rows"].size(), 1u);
+  timing.rows[0].of_peak = 0.8;
+  EXPECT_TRUE(has(conclusion_of(timing), "Forward reaches 0.80 of "));
+  timing.rows[0].of_peak = 1.31;  // of a peak that another process had a share of
+  EXPECT_TRUE(has(conclusion_of(timing), "Other work disturbed the timing"));
 }
 
 TEST(Report, Rules) {
