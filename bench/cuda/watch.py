@@ -1,26 +1,18 @@
 #!/usr/bin/env python3
 """What rootdk.watch costs on a GPU, and a single call: steps of decoders in bf16, unwatched and watched in turn.
 
-usage: ROOTDK_LIBRARY=…/librootdk.so bench/cuda/watch.py [ROUNDS]      (without ROOTDK_LIBRARY: the installed package)
+usage: ./run gpu-python bench/cuda/watch.py [ROUNDS]
 
 A round runs every way for STEPS steps, in an order that rotates, and waits for the device at its end, so what the watch
 still has to read is in its time. Ratios are within rounds.
 """
 
-import os
 import statistics
 import sys
 import time
 
+import rootdk
 import torch
-
-if "ROOTDK_LIBRARY" in os.environ:
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "python"))
-    from core_over_c import install
-
-    rootdk = install()
-else:
-    import rootdk
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 STEPS = 5

@@ -1,9 +1,10 @@
 """Stands in for rootdk._core where no extension can be built: what the tests on a GPU need of it, through the C ABI by
 ctypes.
 
-`ROOTDK_LIBRARY=…/librootdk.so python3 -m pytest tests/python/test_cuda.py` takes the package from the source tree and
-this in the compiled module's place. Statistics are rootdk_stats, so merging is the engine's; reports, judgements and
-the CPU's kernels are not here.
+usage: ROOTDK_LIBRARY=…/librootdk.so core_over_c.py FILE [ARGUMENT...]      (./run gpu-python builds the library first)
+
+Runs a Python program over the package of the source tree, with this in the compiled module's place. Statistics are
+rootdk_stats, so merging is the engine's; reports, judgements and the CPU's kernels are not here.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import ctypes
 import functools
 import os
 import pathlib
+import re
+import runpy
 import sys
 from typing import Any
 
 import numpy as np
 
-version = "0.1.0"
+_ROOT = pathlib.Path(__file__).parents[2]
+version = re.search(r"project\(rootdk\s+VERSION ([0-9.]+)", (_ROOT / "CMakeLists.txt").read_text())[1]  # type: ignore[index]
 
 
 def install() -> Any:
     """The package of the source tree, over this module."""
     sys.modules["rootdk._core"] = sys.modules[__name__]
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
+    sys.path.insert(0, str(_ROOT / "python"))
     import rootdk
     from rootdk import _cuda
 
@@ -215,3 +219,18 @@ def stats_of_rows(rows: Any, lse: Any) -> Stats:
     c.check(lib, lib.rootdk_stats_of_rows(ctypes.addressof(out), ctypes.addressof(handle)))
     assert handle.value is not None
     return Stats(handle.value)
+
+
+def main(program: str) -> None:
+    import core_over_c  # this module under its own name, which stays when the program becomes __main__
+
+    core_over_c.install()
+    sys.path[0] = str(pathlib.Path(program).resolve().parent)
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or "ROOTDK_LIBRARY" not in os.environ:
+        sys.exit(__doc__)
+    del sys.argv[0]
+    main(sys.argv[0])

@@ -4,6 +4,10 @@ compiled module says what is right. What is on a GPU: test_cuda.py."""
 from __future__ import annotations
 
 import ctypes
+import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -124,3 +128,25 @@ def test_a_wrong_name_is_refused():
     spec.diagonal = "sideways"
     with pytest.raises(ValueError, match="diagonal: sideways, but"):
         spec.problem()
+
+
+def test_a_program_runs_over_the_c_abi_alone(tmp_path):
+    """As `./run gpu-python` runs it: no compiled module, the package of the source tree, its own folder and name."""
+    (tmp_path / "beside.py").write_text("name = 'beside'\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, beside, rootdk\n"
+        "from rootdk import _core\n"
+        "assert __name__ == '__main__'\n"
+        "print(sys.argv[1:], beside.name, _core.__name__, rootdk.__version__, rootdk.__file__)\n"
+    )
+    source = pathlib.Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(source / "tests/python/core_over_c.py"), str(program), "a", "b"],
+        env={**os.environ, "ROOTDK_LIBRARY": _cuda.library()._name},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    there = source / "python/rootdk/__init__.py"
+    assert done.stdout == f"['a', 'b'] beside core_over_c {rootdk.__version__} {there}\n"

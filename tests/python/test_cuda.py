@@ -1,6 +1,5 @@
-"""Attention on a GPU, held against torch in float64. Needs no compiled module: with ROOTDK_LIBRARY the package of the
-source tree runs over the C ABI (core_over_c.py), so a machine with a GPU and PyTorch is enough;
-`python3 tests/python/test_cuda.py` does without pytest."""
+"""Attention on a GPU, held against torch in float64. Needs no compiled module and no pytest: `./run gpu-python
+tests/python/test_cuda.py` runs it over the C ABI where there is a GPU, nvcc and PyTorch."""
 
 from __future__ import annotations
 
@@ -21,13 +20,7 @@ import torch
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
-if "ROOTDK_LIBRARY" in os.environ:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from core_over_c import install
-
-    rootdk = install()
-else:
-    import rootdk
+import rootdk
 from rootdk import StatsOptions, _cuda, _slow, _transformers
 
 assert _cuda.missing() == "", _cuda.missing()
