@@ -83,6 +83,60 @@ struct Barriers {
   __device__ __forceinline__ void wait_free(int buffer) const { named_sync(7 + 2 * (group ^ 1) + buffer, 256); }
 };
 
+/// S or dP, keys × queries, issued: 64 keys of K or V times a tile of rows of Q or dO.
+template <class Tile, class Element>
+__device__ __forceinline__ void multiply_scores(float (&s)[Tile::kRows / 2], std::uint64_t keys, std::uint64_t rows) {
+#pragma unroll
+  for (int x = 0; x < Tile::kDim / 16; ++x) {
+    const int panel = x / 4, offset = x % 4 * 32;
+    const std::uint64_t next_a = keys + (panel * Tile::kKeys * 128 + offset) / 16,
+                        next_b = rows + (panel * Tile::kRows * 128 + offset) / 16;
+    if (x == 0) FirstScores<Tile::kRows, Element>::mma(s, next_a, next_b);
+    else Scores<Tile::kRows, Element>::mma(s, next_a, next_b, 1);
+  }
+  products_commit();
+}
+
+/// dV += Pᵀ·dO or dK += dSᵀ·Q, issued: weights in registers times a tile of rows.
+template <class Tile, class Element>
+__device__ __forceinline__ void multiply_rows(float (&d)[Tile::kDim / 2],
+                                              const std::uint32_t (&weights)[Tile::kRows / 4], std::uint64_t rows) {
+#pragma unroll
+  for (int x = 0; x < Tile::kRows / 16; ++x)
+    Values<Tile::kDim, Element>::mma(d, weights + 4 * x, rows + x * 16 * 128 / 16);
+  products_commit();
+}
+
+/// dS = P∘(dP − D), in place of dP. `delta`: D from the thread's first two rows on; `p`: the weights at x and x + 1.
+template <int N, class P>
+__device__ __forceinline__ void times_difference(float (&d_p)[N], const float2* delta, const P& p) {
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) {
+    const float2 shift = delta[4 * j];
+#pragma unroll
+    for (int x = 4 * j; x < 4 * j + 4; x += 2) {
+      const float2 weight = p(x);
+      d_p[x] = weight.x * (d_p[x] - shift.x), d_p[x + 1] = weight.y * (d_p[x + 1] - shift.y);
+    }
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void multiply_all(float (&x)[N], float by) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] *= by;
+}
+
+/// Of dS, over the warp. Where a weight is zero a mask may hide the pair, and its dS is not to be looked at.
+template <int N>
+__device__ __forceinline__ float sum_of_squares(const float (&d_s)[N], const std::uint32_t (&weights)[N / 2]) {
+  float square = 0;
+#pragma unroll
+  for (int x = 0; x < N; ++x)
+    if ((weights[x / 2] & 0xffffu << 16 * (x % 2)) != 0) square = fmaf(d_s[x], d_s[x], square);
+  return warp_sum(square);
+}
+
 /// Of pairs that a mask hides dS is zero, whatever dP and D are: P of the same two pairs says which.
 template <class Element>
 __device__ __forceinline__ std::uint32_t hide_gradients(std::uint32_t d_s, std::uint32_t p) {

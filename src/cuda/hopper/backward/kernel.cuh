@@ -21,6 +21,100 @@
 
 namespace rootdk::cuda::back {
 
+/// dQᵀ = Kᵀ·dSᵀ over the keys of both warpgroups, issued: of the dS in this buffer.
+template <class Tile, class Element>
+__device__ __forceinline__ void multiply_queries(float (&d_q)[32], std::uint32_t base, int group, int buffer) {
+  constexpr int kKeys = Tile::kKeys, kDim = Tile::kDim;
+  const std::uint64_t first_a = operand(base + Tile::kK + (kDim == 128 ? group * kKeys * 128 : 0));
+  const std::uint64_t first_b =
+      operand(base + Tile::kDS + buffer * Tile::kScoreBytes + (kDim == 64 ? group * kKeys * 128 : 0));
+#pragma unroll
+  for (int x = 0; x < kKeys / 16; ++x) {
+    if (x == 0) Transposed<Element>::first(d_q, first_a, first_b);
+    else Transposed<Element>::add(d_q, first_a + x * 16 * 128 / 16, first_b + x * 16 * 128 / 16);
+  }
+  products_commit();
+}
+
+/// The warpgroup's part of dQ to shared memory, for the thread that adds it to the sum.
+template <class Tile>
+__device__ __forceinline__ void hand_over_queries(const float (&d_q)[32], std::uint8_t* memory, std::uint32_t base,
+                                                  int group, int parity) {
+  barrier_wait(base + Tile::kEmptyDQ + 8 * group, parity);
+  auto* sum = reinterpret_cast<float4*>(memory + Tile::kDQ + group * Tile::kPartBytes) + thread_again() % 128;
+#pragma unroll
+  for (int x = 0; x < 8; ++x) sum[128 * x] = {d_q[4 * x], d_q[4 * x + 1], d_q[4 * x + 2], d_q[4 * x + 3]};
+  fence_shared();
+  barrier_arrive(base + Tile::kFullDQ + 8 * group);
+}
+
+/// Where this thread's row of four matrices of dS goes, as store_matrices wants it.
+template <class Tile>
+__device__ __forceinline__ std::uint32_t place_of_scores(std::uint32_t base, int buffer) {
+  const std::uint32_t place = thread_again() - 128, row = place / 32 * 16 + place % 16;
+  return base + Tile::kDS + buffer * Tile::kScoreBytes + row * 128 + (place / 16 % 2 ^ row % 8) * 16;
+}
+
+template <class Tile, int N>
+__device__ __forceinline__ void store_scores(std::uint32_t to, const std::uint32_t (&d_scores)[N]) {
+#pragma unroll
+  for (int x = 0; x < N / 4; ++x) store_matrices((to ^ x % 4 * 32) + x / 4 * Tile::kKeys * 128, d_scores + 4 * x);
+}
+
+/// Tells the thread that adds dQ that nothing more comes.
+template <class Tile>
+__device__ __forceinline__ void end_queries(std::uint8_t* memory, std::uint32_t base, int parity) {
+  barrier_wait(base + Tile::kEmptyDQ, parity ^ 1);
+  if (threadIdx.x % 128 == 0) *reinterpret_cast<Turn*>(memory + Tile::kTurn + 8 * parity) = {-1, 0};
+  barrier_arrive(base + Tile::kFullDQ);
+}
+
+/// ‖dS‖² of the warp's part of a step, for statistics: to what the task's steps with this head had before.
+__device__ __forceinline__ void add_squares(const BackwardArguments& a, const Task& task, const Step& step, int group,
+                                            float square) {
+  const int thread = threadIdx.x % 128, warp = thread / 32;
+  if (thread % 32 != 0) return;
+  double& sum =
+      a.score_squares[(std::int64_t{step.tile / a.row_tiles} * a.key_tiles + task.key_tile) * 8 + group * 4 + warp];
+  sum = (step.first ? 0 : sum) + static_cast<double>(square);
+}
+
+/// As products want their left operand.
+template <class Element, int N>
+__device__ __forceinline__ void pack_pairs(std::uint32_t (&pairs)[N], const float (&x)[2 * N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) pairs[i] = pack2<Element>(x[2 * i], x[2 * i + 1]);
+}
+
+/// dS as products want it; zero where a mask hides the pair.
+template <class Element, int N>
+__device__ __forceinline__ void pack_gradients(std::uint32_t (&d_scores)[N], const float (&d_s)[2 * N],
+                                               const std::uint32_t (&weights)[N], bool masked) {
+  pack_pairs<Element>(d_scores, d_s);
+  if (!masked) return;
+#pragma unroll
+  for (int x = 0; x < N; ++x) d_scores[x] = hide_gradients<Element>(d_scores[x], weights[x]);
+}
+
+/// dK and dV of the warpgroup's keys, and the squares of their rows for statistics.
+template <class Element, int N>
+__device__ __forceinline__ void write_keys(const BackwardArguments& a, int batch, int head, int first_key,
+                                           const float (&d_k)[N], const float (&d_v)[N]) {
+  const std::int64_t length = a.f.p.len_kv;
+  double* squares = a.f.stats ? a.f.key_squares + (batch * a.f.p.heads_kv + head) * length : nullptr;
+  double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * length : nullptr;
+  write_rows<Element>(a.f.d_v, static_cast<int>(a.f.p.dim_v), length, batch, head, first_key, d_v, 1, value_squares);
+  write_rows<Element>(a.f.d_k, static_cast<int>(a.f.p.dim_qk), length, batch, head, first_key, d_k,
+                      a.heads ? a.heads[head * a.f.p.group].last : a.scale, squares);
+}
+
+/// Q of the step before.
+template <class Tile>
+__device__ __forceinline__ void release_queries_before(std::uint32_t base, int stage) {
+  release(base + Tile::kEmptyQ + 8 * (stage == 0 ? Tile::kQueryStages - 1 : stage - 1));
+}
+
+/// A consumer warpgroup.
 template <class Tile, class Element>
 __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t* memory, int group) {
   constexpr int kKeys = Tile::kKeys, kRows = Tile::kRows, kDim = Tile::kDim;
@@ -30,51 +124,25 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
   const int row = group * 64 + warp * 16 + lane / 4;  // key, within the tile
 
   const auto scores = [&](float(&s)[kRows / 2], std::uint32_t keys, std::uint32_t rows) {
-    const std::uint64_t first_a = operand(keys + group * 64 * 128), first_b = operand(rows);
-#pragma unroll
-    for (int x = 0; x < kDim / 16; ++x) {
-      const int panel = x / 4, offset = x % 4 * 32;
-      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16,
-                          next_b = first_b + (panel * kRows * 128 + offset) / 16;
-      if (x == 0) FirstScores<kRows, Element>::mma(s, next_a, next_b);
-      else Scores<kRows, Element>::mma(s, next_a, next_b, 1);
-    }
-    products_commit();
+    multiply_scores<Tile, Element>(s, operand(keys + group * 64 * 128), operand(rows));
   };
   const auto values = [&](float(&d)[kDim / 2], const std::uint32_t(&weights)[kRows / 4], std::uint32_t rows) {
-    const std::uint64_t first = operand(rows, kRows * 128);
-#pragma unroll
-    for (int x = 0; x < kRows / 16; ++x) Values<kDim, Element>::mma(d, weights + 4 * x, first + x * 16 * 128 / 16);
-    products_commit();
+    multiply_rows<Tile, Element>(d, weights, operand(rows, kRows * 128));
   };
 
-  int q_stage = 0,
-      o_stage = 0;  // o_stage also says which of the two buffers dS goes to, and whether the steps so far are odd
-  std::uint32_t parities = 0;  // of the rounds of the rings: 1 for tasks, 2 for Q, 4 for dO
+  int q_stage = 0, o_stage = 0;  // o_stage is also the buffer that dS goes to, and whether the steps so far are odd
+  std::uint32_t parities = 0;    // of the rounds of the rings: 1 for tasks, 2 for Q, 4 for dO
   const Barriers barriers{group};
   barriers.free_scores(0), barriers.free_scores(1);
   if (group == 1) barriers.pass_turn();
 
   // dQ of the step before, whose dS is in the other buffer.
   const auto query_products = [&](float(&d_q)[32]) {
-    const std::uint64_t first_a = operand(base + Tile::kK + (kDim == 128 ? group * kKeys * 128 : 0));
-    const std::uint64_t first_b =
-        operand(base + Tile::kDS + (again(o_stage) ^ 1) * Tile::kScoreBytes + (kDim == 64 ? group * kKeys * 128 : 0));
-#pragma unroll
-    for (int x = 0; x < kKeys / 16; ++x) {
-      if (x == 0) Transposed<Element>::first(d_q, first_a, first_b);
-      else Transposed<Element>::add(d_q, first_a + x * 16 * 128 / 16, first_b + x * 16 * 128 / 16);
-    }
-    products_commit();
+    multiply_queries<Tile, Element>(d_q, base, group, again(o_stage) ^ 1);
   };
   const auto hand_over = [&](const float(&d_q)[32]) {
     barriers.free_scores(o_stage ^ 1);
-    barrier_wait(base + Tile::kEmptyDQ + 8 * group, o_stage);
-    auto* sum = reinterpret_cast<float4*>(memory + Tile::kDQ + group * Tile::kPartBytes) + thread_again() % 128;
-#pragma unroll
-    for (int x = 0; x < 8; ++x) sum[128 * x] = {d_q[4 * x], d_q[4 * x + 1], d_q[4 * x + 2], d_q[4 * x + 3]};
-    fence_shared();
-    barrier_arrive(base + Tile::kFullDQ + 8 * group);
+    hand_over_queries<Tile>(d_q, memory, base, group, o_stage);
   };
 #pragma unroll 1
   for (;; parities ^= 1) {
@@ -82,7 +150,6 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
     const auto& task = *reinterpret_cast<const Task*>(memory + Tile::kTask);  // there until EmptyK
     if (task.index < 0) break;
     int left = task.steps;
-
     float d_k[kDim / 2], d_v[kDim / 2];
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) d_k[i] = d_v[i] = 0;
@@ -91,9 +158,6 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       barrier_wait(base + Tile::kFullV, parities & 1);
       hold(d_k), hold(d_v);
       barriers.take_turn();
-      const auto free_last_q = [&] {
-        release(base + Tile::kEmptyQ + 8 * (q_stage == 0 ? Tile::kQueryStages - 1 : q_stage - 1));
-      };
 #pragma unroll 1
       for (; left > 0; --left) {
         barrier_wait(base + Tile::kFullQ + 8 * q_stage, parities >> 1 & 1);
@@ -106,63 +170,30 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         barriers.pass_turn();
         products_wait<1>();  // S, and dK of the step before
         hold(s), hold(d_k), hold(d_scores);
-        if (left < task.steps) free_last_q();
+        if (left < task.steps) release_queries_before<Tile>(base, q_stage);
 
         weigh<Tile>(s, memory, step, q_stage, task.key_tile * kKeys + row);
-#pragma unroll
-        for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<Element>(s[2 * x], s[2 * x + 1]);
+        pack_pairs<Element>(weights, s);
         hold(weights), hold(d_v);
         products_begin();
         values(d_v, weights, base + Tile::kDO + again(o_stage) * Tile::kRowBytes);
         products_wait<1>();  // dP
         hold(d_p);
 
-        const auto* delta = reinterpret_cast<const float2*>(memory + Tile::kDelta + o_stage * kRows * 4) + lane % 4;
         const int special = step.special;
-#pragma unroll
-        for (int j = 0; j < kRows / 8; ++j) {
-          const float2 shift = delta[4 * j];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int x = 4 * j + 2 * r;
-            float2 p = {s[x], s[x + 1]};
-            if constexpr (!Tile::kKeepsWeights) p = unpack2<Element>(weights[x / 2]);
-            d_p[x] = p.x * (d_p[x] - shift.x), d_p[x + 1] = p.y * (d_p[x + 1] - shift.y);
-          }
-        }
+        const auto* delta = reinterpret_cast<const float2*>(memory + Tile::kDelta + o_stage * kRows * 4) + lane % 4;
+        times_difference(d_p, delta, [&](int x) -> float2 {
+          if constexpr (Tile::kKeepsWeights) return {s[x], s[x + 1]};
+          else return unpack2<Element>(weights[x / 2]);
+        });
         if (special & (kRatio | kSquares)) {
-          if (special & kSquares) {
-            float square = 0;
-#pragma unroll
-            for (int x = 0; x < kRows / 2; ++x)
-              if ((weights[x / 2] & 0xffffu << 16 * (x % 2)) != 0)
-                square = fmaf(d_p[x], d_p[x], square);  // else a mask may hide it, and dS is not to be looked at
-            square = warp_sum(square);
-            if (lane == 0) {
-              double& sum = a.score_squares[(std::int64_t{step.tile / a.row_tiles} * a.key_tiles + task.key_tile) * 8 +
-                                            group * 4 + warp];
-              sum = (step.first ? 0 : sum) + static_cast<double>(square);
-            }
-          }
-          if (special & kRatio) {
-            const float ratio = step.ratio;
-#pragma unroll
-            for (int x = 0; x < kRows / 2; ++x) d_p[x] *= ratio;
-          }
+          if (special & kSquares) add_squares(a, task, step, group, sum_of_squares(d_p, weights));
+          if (special & kRatio) multiply_all(d_p, step.ratio);
         }
-#pragma unroll
-        for (int x = 0; x < kRows / 4; ++x) d_scores[x] = pack2<Element>(d_p[2 * x], d_p[2 * x + 1]);
-        if (special & kMasked) {
-#pragma unroll
-          for (int x = 0; x < kRows / 4; ++x) d_scores[x] = hide_gradients<Element>(d_scores[x], weights[x]);
-        }
-        // Where this thread's row of four matrices of dS goes, as store_matrices wants it.
-        const std::uint32_t place = thread_again() - 128, own_row = place / 32 * 16 + place % 16;
-        const std::uint32_t to =
-            base + Tile::kDS + again(o_stage) * Tile::kScoreBytes + own_row * 128 + (place / 16 % 2 ^ own_row % 8) * 16;
+        pack_gradients<Element>(d_scores, d_p, weights, special & kMasked);
+        const std::uint32_t to = place_of_scores<Tile>(base, again(o_stage));
         barriers.wait_free(o_stage);
-#pragma unroll
-        for (int x = 0; x < kRows / 16; ++x) store_matrices((to ^ x % 4 * 32) + x / 4 * kKeys * 128, d_scores + 4 * x);
+        store_scores<Tile>(to, d_scores);
         fence_shared();
         barriers.show_scores(o_stage);
 
@@ -189,7 +220,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
       }
       products_wait<0>();
       hold(d_k), hold(d_scores);
-      free_last_q();
+      release_queries_before<Tile>(base, q_stage);
       barriers.wait_scores(o_stage ^ 1);
       float d_q[32];
       products_begin();
@@ -201,18 +232,9 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
     }
     const int batch = task.batch, head = task.head, first_key = task.key_tile * kKeys + row;
     release(base + Tile::kEmptyK), release(base + Tile::kEmptyV);
-    const std::int64_t length = a.f.p.len_kv;
-    double* squares = a.f.stats ? a.f.key_squares + (batch * a.f.p.heads_kv + head) * length : nullptr;
-    double* value_squares = squares ? squares + a.f.p.batch * a.f.p.heads_kv * length : nullptr;
-    write_rows<Element>(a.f.d_v, static_cast<int>(a.f.p.dim_v), length, batch, head, first_key, d_v, 1, value_squares);
-    write_rows<Element>(a.f.d_k, static_cast<int>(a.f.p.dim_qk), length, batch, head, first_key, d_k,
-                        a.heads ? a.heads[head * a.f.p.group].last : a.scale, squares);
+    write_keys<Element>(a, batch, head, first_key, d_k, d_v);
   }
-  if (group == 0) {  // nothing more to add
-    barrier_wait(base + Tile::kEmptyDQ, o_stage ^ 1);
-    if (thread == 0) *reinterpret_cast<Turn*>(memory + Tile::kTurn + 8 * o_stage) = {-1, 0};
-    barrier_arrive(base + Tile::kFullDQ);
-  }
+  if (group == 0) end_queries<Tile>(memory, base, o_stage);
 }
 
 template <class Tile, class Element>

@@ -24,21 +24,10 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
 
   const auto scores = [&](float(&s)[kRows / 2], int keys, int rows) {
     const std::uint64_t first_a = operand(same_in_warp(keys)), first_b = operand(same_in_warp(rows));
-#pragma unroll
-    for (int x = 0; x < kDim / 16; ++x) {
-      const int panel = x / 4, offset = x % 4 * 32;
-      const std::uint64_t next_a = first_a + (panel * kKeys * 128 + offset) / 16,
-                          next_b = first_b + (panel * kRows * 128 + offset) / 16;
-      if (x == 0) FirstScores<kRows, Element>::mma(s, next_a, next_b);
-      else Scores<kRows, Element>::mma(s, next_a, next_b, 1);
-    }
-    products_commit();
+    multiply_scores<Tile, Element>(s, first_a, first_b);
   };
   const auto values = [&](float(&d)[kDim / 2], const std::uint32_t(&weights)[kRows / 4], int rows) {
-    const std::uint64_t first = operand(same_in_warp(rows), kRows * 128);
-#pragma unroll
-    for (int x = 0; x < kRows / 16; ++x) Values<kDim, Element>::mma(d, weights + 4 * x, first + x * 16 * 128 / 16);
-    products_commit();
+    multiply_rows<Tile, Element>(d, weights, operand(same_in_warp(rows), kRows * 128));
   };
 
   int stage = 0;               // of Q and dO, and of the exchange
@@ -102,20 +91,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
           const auto& step = *reinterpret_cast<const Step*>(memory + Tile::kSteps + kStepBytes * stage);
           const int special = step.special;
           const auto* delta = reinterpret_cast<const float2*>(memory + Tile::kDelta + stage * kRows * 4) + lane % 4;
-#pragma unroll
-          for (int j = 0; j < kRows / 8; ++j) {
-            const float2 shift = delta[4 * j];
-#pragma unroll
-            for (int x = 4 * j; x < 4 * j + 4; x += 2) {
-              const float2 p = unpack2<Element>(weights[x / 2]);
-              s[x] = p.x * (s[x] - shift.x), s[x + 1] = p.y * (s[x + 1] - shift.y);
-            }
-          }
-          if (special & kRatio) {
-            const float ratio = step.ratio;
-#pragma unroll
-            for (int x = 0; x < kRows / 2; ++x) s[x] *= ratio;
-          }
+          times_difference(s, delta, [&](int x) { return unpack2<Element>(weights[x / 2]); });
+          if (special & kRatio) multiply_all(s, step.ratio);
           if (special & kMasked) {
 #pragma unroll
             for (int x = 0; x < kRows / 4; ++x)
