@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -82,6 +83,15 @@ def tolerance(q, k, v, scale=None):
     wide = min(u, 2.0**-24)
     largest = float(np.abs(v).max()) if v.size else 0
     return (wide * (2 + a) * 8 + u) * largest + 1e-300
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """For what torch compiles by itself. ./run python hides compilers, as the package's users have none, and says here
+    where they are."""
+    monkeypatch.setenv("PATH", os.environ.get("ROOTDK_TEST_PATH", os.environ["PATH"]))
+    if not shutil.which("g++"):
+        pytest.skip("there is no compiler")
 
 
 @pytest.fixture

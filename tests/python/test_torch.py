@@ -121,7 +121,10 @@ def test_the_operator_is_well_formed_with_everything_learned():
 
 
 @pytest.mark.parametrize("dynamic, backend", [(False, "aot_eager"), (True, "aot_eager"), (False, "inductor")])
-def test_it_compiles_into_one_graph(dynamic, backend):
+def test_it_compiles_into_one_graph(request, dynamic, backend):
+    if backend == "inductor":
+        request.getfixturevalue("compiler")
+
     def loss(q, k, v, c):
         return (rootdk.attention(q * 2, k, v, causal=True, scale=c) + 1).square().mean()
 
@@ -233,7 +236,10 @@ def test_dropout_under_a_checkpoint_is_the_same_again():
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_dropout_without_a_seed_compiles_into_one_graph(backend):
+def test_dropout_without_a_seed_compiles_into_one_graph(request, backend):
+    if backend == "inductor":
+        request.getfixturevalue("compiler")
+
     def f(q, k, v):
         return rootdk.attention(q, k, v, dropout=0.5), rt.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
