@@ -5,8 +5,9 @@ changes that move code or names about and must not change a number.
 usage: build/release/bin/dump_results > before.txt; …; build/release/bin/dump_results > after.txt
        tools/same_results.py before.txt after.txt [OLD=NEW …]
 
-OLD=NEW says that a statistic has a new name. Names that only one side has are listed and, by themselves, no difference:
-what is derived may come and go. Anything else that differs is one.
+OLD=NEW says that a statistic has a new name; with a slash in OLD, that this is how its path ended. Names that only one
+side has are listed and, by themselves, no difference: what is derived may come and go. Anything else that differs is
+one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
             yield from leaves(value, (*path, str(name)))
 
 
+def new_name(leaf: tuple[str, ...], renamed: dict[str, str]) -> str:
+    path = "/".join(renamed.get(part, part) for part in leaf)
+    for old, new in renamed.items():
+        if "/" in old and path.endswith(f"/{old}"):
+            path = path[: -len(old)] + new
+    return path
+
+
 def read(path: str, renamed: dict[str, str]) -> dict[tuple[str, str], dict[str, str]]:
     """By seed with kernel and array, what it holds by name: the one digest, or every number of the JSON."""
     found: dict[tuple[str, str], dict[str, str]] = {}
@@ -38,10 +47,7 @@ def read(path: str, renamed: dict[str, str]) -> dict[tuple[str, str], dict[str, 
             seed, kernel, name, value = line.rstrip("\n").split(" ", 3)
             values = {"": value}
             if value.startswith("{"):
-                values = {
-                    "/".join(renamed.get(part, part) for part in leaf): repr(number)
-                    for leaf, number in leaves(json.loads(value))
-                }
+                values = {new_name(leaf, renamed): repr(number) for leaf, number in leaves(json.loads(value))}
             found[f"{seed} {kernel}", name] = values
     return found
 
@@ -63,7 +69,8 @@ def main() -> int:
             if values[name] != others[name]:
                 different[f"{key[1]} {name}".strip()] += 1
         for name in values.keys() ^ others.keys():
-            alone[f"{key[1]} {name}, {'before' if name in values else 'after'} only"] += 1
+            place = "/".join("*" if part.isdigit() else part for part in name.split("/"))
+            alone[f"{key[1]} {place}, {'before' if name in values else 'after'} only"] += 1
     for title, counts in (("only in one", alone), ("DIFFERENT", different)):
         for name, count in counts.most_common(40):
             print(f"{title}: {name} ({count} times)")

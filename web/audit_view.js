@@ -275,7 +275,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       effective_keys: "effective keys, 1/Σp²",
       p_max: "largest weight, on average",
       trace_j: "gradient that softmax lets through, tr J",
-      trace_jacobian: "gradient that softmax lets through, tr J"
+      trace_j: "gradient that softmax lets through, tr J"
     };
     const others = Object.keys(values).filter((key) => !(key in titles) && (isNumber(values[key]) || values[key] === null));
     const keys = [...Object.keys(titles).filter((key) => key in values), ...others];

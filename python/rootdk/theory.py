@@ -66,8 +66,8 @@ class GaussianSoftmax:
     entropy: float
     log_z: float
     sum_p2: float
-    trace_jacobian: float
-    jacobian_norm2: float
+    trace_j: float
+    frobenius_j: float
     p_max: float
 
 
@@ -92,8 +92,8 @@ class SoftmaxRow:
     entropy: float
     p_max: float
     sum_p2: float
-    trace_jacobian: float
-    jacobian_norm2: float
+    trace_j: float
+    frobenius_j: float
 
 
 def softmax_row(scores: Sequence[float]) -> SoftmaxRow:

@@ -22,8 +22,8 @@ nb::dict dict_of(const theory::GaussianSoftmax& g, double p_max) {
   out["entropy"] = g.entropy;
   out["log_z"] = g.log_z;
   out["sum_p2"] = g.sum_p2;
-  out["trace_jacobian"] = g.trace_jacobian;
-  out["jacobian_norm2"] = g.jacobian_norm2;
+  out["trace_j"] = g.trace_j;
+  out["frobenius_j"] = g.frobenius_j;
   out["p_max"] = p_max;
   return out;
 }
@@ -52,8 +52,8 @@ nb::dict softmax_row(const std::vector<double>& scores) {
   out["entropy"] = row.entropy;
   out["p_max"] = row.p_max;
   out["sum_p2"] = row.sum_p2;
-  out["trace_jacobian"] = row.trace_jacobian;
-  out["jacobian_norm2"] = row.jacobian_norm2;
+  out["trace_j"] = row.trace_j;
+  out["frobenius_j"] = row.frobenius_j;
   return out;
 }
 

@@ -41,8 +41,8 @@ GaussianSoftmax gaussian_softmax(double sigma, double keys, std::int64_t dim_qk)
     mean.entropy += weight * one.entropy;
     mean.log_z += weight * one.log_z;
     mean.sum_p2 += weight * one.sum_p2;
-    mean.trace_jacobian += weight * one.trace_jacobian;
-    mean.jacobian_norm2 += weight * one.jacobian_norm2;
+    mean.trace_j += weight * one.trace_j;
+    mean.frobenius_j += weight * one.frobenius_j;
   }
   return mean;
 }

@@ -30,8 +30,7 @@ std::uint64_t digest(const std::vector<double>& x) {
 
 void dump(const std::string& who, const Result& r) {
   const auto line = [&](const std::string& name, const std::vector<double>& x) {
-    std::printf("%s %s %zu:%016llx\n", who.c_str(), name.c_str(), x.size(),
-                static_cast<unsigned long long>(digest(x)));
+    std::printf("%s %s %zu:%016llx\n", who.c_str(), name.c_str(), x.size(), static_cast<unsigned long long>(digest(x)));
   };
   line("o", r.o), line("lse", r.lse), line("raw_max", r.raw_max), line("score_max", r.score_max);
   line("p_max", r.p_max), line("key_mass", r.key_mass);

@@ -8,8 +8,8 @@ experiments.attend = (data) => {
     {label: "variance of scores within a row", of: (h) => ref(h, "score", "within_row_variance")},
     {label: "entropy", of: (h) => ref(h, "softmax", "entropy")},
     {label: "effective keys", of: (h) => ref(h, "softmax", "effective_keys")},
-    {label: "tr J: gradient let through", of: (h) => ref(h, "softmax", "trace_jacobian"), whole: true},
-    {label: "rows with a weight above 0.99", of: (h) => ref(h, "softmax", "share_p_max_above_0.99"), whole: true}
+    {label: "tr J: gradient let through", of: (h) => ref(h, "softmax", "trace_j"), whole: true},
+    {label: "rows with a weight above 0.99", of: (h) => ref(h, "softmax", "share_p_max_over_99pct"), whole: true}
   ].filter((m) => data.heads.some((h) => isNumber(m.of(h).value))).map((m, i) => ({...m, id: String(i)}));
   if (!measures.length) return {below: []};
   const name = (h) => (data.batch > 1 ? `item ${h.batch}, head ${h.head}` : `head ${h.head}`);

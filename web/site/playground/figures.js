@@ -45,8 +45,8 @@ const head_measures = [
     label: "entropy over ln n",
     share: (m, one) => (isNumber(m.entropy) ? m.entropy / Math.log(one.keys) : null)
   },
-  {id: "trace_jacobian", label: "tr J: gradient let through", share: (m) => m.trace_jacobian},
-  {id: "share_trace_below_0.01", label: "rows that are shut", share: (m) => m["share_trace_below_0.01"]},
+  {id: "trace_j", label: "tr J: gradient let through", share: (m) => m.trace_j},
+  {id: "share_trace_j_under_1pct", label: "rows that are shut", share: (m) => m["share_trace_j_under_1pct"]},
 ];
 
 const scores_of_heads = {
@@ -268,8 +268,8 @@ const measure_rows = [
   ["spread σ of the scores", "sigma", digits(4)], ["mean score", "score_mean", digits(3)],
   ["largest score", "score_max", digits(4)], ["largest weight of a row", "p_max", digits(3)],
   ["entropy, nats", "entropy", digits(4)], ["effective keys", "effective_keys", digits(4)],
-  ["tr J", "trace_jacobian", digits(3)], ["‖J‖²", "jacobian_fro2", digits(3)],
-  ["rows shut (tr J below 0.01)", "share_trace_below_0.01", percent]
+  ["tr J", "trace_j", digits(3)], ["‖J‖²", "frobenius_j", digits(3)],
+  ["rows shut (tr J below 0.01)", "share_trace_j_under_1pct", percent]
 ];
 function playground_table(data) {
   const column =
