@@ -114,8 +114,8 @@ void bind_theory(nb::module_& m) {
   t.def("score_moments", &score_moments);
   t.def("head", &head, arg("w_q"), arg("w_k"), arg("b_q").none(), arg("b_k").none(), arg("dim_qk"), arg("scale"),
         arg("frequencies").none(), arg("interleaved"), arg("context"));
-  t.def("stein_ratio", [](double score_variance, double mean_score, double sum_p2) {
-    return theory::stein_ratio({score_variance, mean_score, sum_p2});
+  t.def("stein_ratio", [](double score_within_row_variance, double mean_score, double sum_p2) {
+    return theory::stein_ratio({score_within_row_variance, mean_score, sum_p2});
   });
 }
 

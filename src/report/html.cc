@@ -100,7 +100,7 @@ void check_audit(const AnyJson& audit) {
       base::refuse("audit_json: a layer has no list of heads");
     for (const AnyJson& head : layer["heads"]) {
       if (!head.is_object()) base::refuse("audit_json: a head is {}, but an object was wanted", head.type_name());
-      for (const char* name : {"keys", "entropy", "sigma_over_critical", "effective_keys", "p_max", "verdicts"})
+      for (const char* name : {"keys", "entropy", "sigma_over_critical", "participation", "p_max", "verdicts"})
         if (!head.value(name, AnyJson()).is_object())
           base::refuse("audit_json: a head's {} is {}, but an object was wanted", name,
                        head.value(name, AnyJson()).type_name());

@@ -94,7 +94,7 @@ FrozenLimit frozen_limit(double sigma, double keys) {
 }
 
 double stein_ratio(const MeasuredRows& rows) {
-  const double predicted = rows.score_variance * (1 - rows.sum_p2);
+  const double predicted = rows.score_within_row_variance * (1 - rows.sum_p2);
   return predicted > 0 ? rows.mean_score / predicted : std::numeric_limits<double>::quiet_NaN();
 }
 

@@ -286,7 +286,7 @@ TEST(GaussianSoftmax, Limits) {
   EXPECT_NEAR(gaussian_softmax(1, 1024).entropy, 6.433, 0.0005);
   const double many = 0x1p40;
   EXPECT_NEAR(soft_limit(1, many).entropy, gaussian_softmax(1, many).entropy, 1e-9);
-  expect_relative(soft_limit(1, many).effective_keys, 1 / gaussian_softmax(1, many).sum_p2, 1e-9, "effective keys");
+  expect_relative(soft_limit(1, many).participation, 1 / gaussian_softmax(1, many).sum_p2, 1e-9, "participation");
   // Dividing by d: H → ln n − 1/(2d).
   EXPECT_NEAR(gaussian_softmax(1 / 8.0, 1024).entropy, std::log(1024.0) - 1 / 128.0, 1e-4);
   // Frozen: closer and closer with more keys at the same r.

@@ -45,8 +45,8 @@ ROOTDK_API double critical_sigma(double keys);
 
 /// For σ² ≪ ln n. A limit: wrong elsewhere.
 struct SoftLimit {
-  double entropy = 0;         ///< ln n − σ²/2
-  double effective_keys = 0;  ///< 1/Σp² = n·e^{−σ²}
+  double entropy = 0;        ///< ln n − σ²/2
+  double participation = 0;  ///< 1/Σp² = n·e^{−σ²}
 };
 ROOTDK_API SoftLimit soft_limit(double sigma, double keys);
 
@@ -60,8 +60,8 @@ ROOTDK_API FrozenLimit frozen_limit(double sigma, double keys);
 
 /// Means over rows, as measured.
 struct MeasuredRows {
-  double score_variance = 0;  ///< within rows
-  double mean_score = 0;      ///< Σ p s, less the row's own mean score
+  double score_within_row_variance = 0;  ///< within rows
+  double mean_score = 0;                 ///< Σ p s, less the row's own mean score
   double sum_p2 = 0;
 };
 

@@ -15,7 +15,6 @@ namespace rootdk::cuda {
 
 namespace {
 
-
 std::int64_t page_size(const Plan& plan, const ConstTensor& k) { return plan.problem.paged ? k.shape[2] : 0; }
 
 /// The workspace of a forward call.

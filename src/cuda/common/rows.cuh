@@ -231,8 +231,10 @@ __device__ inline void write_full_rows(const ForwardView& f, std::int64_t b, std
   const double nan = __longlong_as_double(0x7ff8000000000000ll), n = visible;
   const auto of_keys = [&](std::int32_t keys, double x) { return keys > 0 ? x : nan; };
   const auto variance = [&](std::int32_t keys, double m2) { return keys > 1 ? m2 / (n - 1) : 0; };
-#define ROOTDK_FULL_ROW(merges, name, value, doc) \
-  write_row(f.full_rows.name, b, h, i, static_cast<float>(sampled ? static_cast<double>(value) : nan));
+#define ROOTDK_FULL_ROW(merges, name, formula, doc) const double value_of_##name = static_cast<double>(formula);
+#include "rootdk/statistics.def"
+#define ROOTDK_FULL_ROW(merges, name, formula, doc) \
+  write_row(f.full_rows.name, b, h, i, static_cast<float>(sampled ? value_of_##name : nan));
 #include "rootdk/statistics.def"
 }
 

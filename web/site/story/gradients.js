@@ -189,7 +189,7 @@ function flat_figure(state) {
       const near = (rule) => nearest_point(data.gradient, rule, state.values.dk);
       const flat = data.rows.dk, root = near("sqrt_dk"), whole_dk = near("dk");
       return [
-        "Divided by d_k every key counts the same: ", put(digits(3), flat, "measured", "effective_keys"), " of ",
+        "Divided by d_k every key counts the same: ", put(digits(3), flat, "measured", "exp_entropy"), " of ",
         put(exact, flat, "keys"), " keys at d_k = ", put(exact, flat, "dk"),
         ", whatever they hold; and a query receives a gradient of ",
         put(digits(2), whole_dk, "queries", "quantiles", "0.5"), " at d_k = ", put(exact, whole_dk, "dk"), ", ",

@@ -112,7 +112,8 @@ __device__ __forceinline__ void write_record(base::FullRecord* to, const base::F
 #include "rootdk/statistics.def"
   };
   constexpr int kNumbers = sizeof(numbers) / sizeof(double);
-  static_assert(kNumbers % 2 == 0 && sizeof(base::FullRecord) == 64 + sizeof(numbers));
+  static_assert(kNumbers % 2 == 0, "pieces of 16 bytes want records of a multiple of them");
+  static_assert(sizeof(base::FullRecord) == 64 + sizeof(numbers));
 #pragma unroll
   for (int x = 0; x < kNumbers; x += 2) pieces[piece++] = {numbers[x], numbers[x + 1]};
 }
