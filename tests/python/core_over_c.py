@@ -25,7 +25,7 @@ def install() -> Any:
     root = pathlib.Path(__file__).parents[2]
     sys.modules["rootdk._core"] = sys.modules[__name__]
     sys.path.insert(0, str(root / "python"))
-    made = [sys.executable, str(root / "tools/statistics.py"), "module", str(root / "python/rootdk/_statistics.py")]
+    made = [sys.executable, str(root / "tools/stats_table.py"), "module", str(root / "python/rootdk/_statistics.py")]
     subprocess.run(made, check=True)
     import rootdk
     from rootdk import _cuda

@@ -2,9 +2,9 @@
 """What is made from the table of statistics, include/rootdk/statistics.def, beside what C and C++ make of it
 themselves: the package's typed properties, and the tables of docs/statistics.md.
 
-usage: tools/statistics.py module FILE        write the Python module (rootdk/_statistics.py)
-       tools/statistics.py docs               write the tables into docs/statistics.md
-       tools/statistics.py check              whether they are as they should be; exits with 1 if not
+usage: tools/stats_table.py module FILE        write the Python module (rootdk/_statistics.py)
+       tools/stats_table.py docs               write the tables into docs/statistics.md
+       tools/stats_table.py check              whether they are as they should be; exits with 1 if not
        with --include FOLDER                  the table of another folder, include by default
 
 The table is read as compilers read it, by one: $CXX, or c++.
@@ -67,7 +67,7 @@ def read(include: pathlib.Path) -> list[Statistic]:
 
 
 # The Python module ----------------------------------------------------------------------------------------------------
-HEADER = '''"""Every statistic by its name, made from include/rootdk/statistics.def by tools/statistics.py: what there is, and
+HEADER = '''"""Every statistic by its name, made from include/rootdk/statistics.def by tools/stats_table.py: what there is, and
 properties with types, so that editors know them."""
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def main() -> int:
         PAGE.write_text(new, encoding="utf-8")
     elif new != old:
         sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), str(PAGE), "the table"))
-        print("tools/statistics.py docs writes them")
+        print("tools/stats_table.py docs writes them")
         return 1
     return 0
 
