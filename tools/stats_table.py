@@ -67,8 +67,8 @@ def read(include: pathlib.Path) -> list[Statistic]:
 
 
 # The Python module ----------------------------------------------------------------------------------------------------
-HEADER = '''"""Every statistic by its name, made from include/rootdk/statistics.def by tools/stats_table.py: what there is, and
-properties with types, so that editors know them."""
+HEADER = '''"""Every statistic by its name: what there is, and properties with types, so that editors know them. Made by
+tools/stats_table.py from include/rootdk/statistics.def."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ tables = stats_table.tables(table)
 assert f"| `{NAME}` | full |" in tables["heads"] and f"| `{NAME}` | full |" in tables["rows"]
 assert NAME not in tables["gradients"]
 page = stats_table.PAGE.read_text(encoding="utf-8")
-assert stats_table.page_with(page, table).count(f"`{NAME}`") == 2 and stats_table.page_with(page, stats_table.read(ROOT / "include")) == page
+assert (
+    stats_table.page_with(page, table).count(f"`{NAME}`") == 2
+    and stats_table.page_with(page, stats_table.read(ROOT / "include")) == page
+)
 tool = [sys.executable, str(ROOT / "tools/stats_table.py")]
 assert subprocess.run([*tool, "check", "--include", str(include)], capture_output=True).returncode == 1, "lint sees it"
 

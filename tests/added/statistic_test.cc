@@ -100,8 +100,9 @@ TEST(AddedStatistic, IsInTheJsonThatComesBack) {
 
 TEST(AddedStatistic, IsAColumnAndInWhatAttendPrints) {
   const Stats stats = Call().run();
-  const auto column = std::find_if(std::begin(base::kHeadColumns<std::int64_t>), std::end(base::kHeadColumns<std::int64_t>),
-                                   [](const auto& c) { return std::string(c.name) == "renyi_entropy"; });
+  const auto column =
+      std::find_if(std::begin(base::kHeadColumns<std::int64_t>), std::end(base::kHeadColumns<std::int64_t>),
+                   [](const auto& c) { return std::string(c.name) == "renyi_entropy"; });
   ASSERT_NE(column, std::end(base::kHeadColumns<std::int64_t>));
   EXPECT_EQ(column->value(stats.at(0, 0)), stats.at(0, 0).softmax.renyi_entropy);
   EXPECT_NE(std::string(column->doc).find("Rényi"), std::string::npos);
@@ -156,9 +157,10 @@ TEST(AddedStatistic, IsWrittenByTheKernelsOfAGpu) {
   base::Arena arena(memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64);
   const auto records = engine::ForwardRecords::take(arena, plan);
   const Inputs in = call.in();
-  rootdk_cuda_backend()->forward({plan, in, call.out, records.rows, records.full, records.causes, records.gaps,
-                                  memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 + arena.used()},
-                                 nullptr);
+  rootdk_cuda_backend()->forward(
+      {plan, in, call.out, records.rows, records.full, records.causes, records.gaps,
+       memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 + arena.used()},
+      nullptr);
   call.expect_rows();
   EXPECT_NEAR(engine::reduce_head(plan, records, 0).softmax.renyi_entropy, on_cpu.mean(0), 1e-4);
 }
