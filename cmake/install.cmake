@@ -22,7 +22,7 @@ foreach(component IN LISTS rootdk_components)
   list(APPEND theirs PATTERN include/rootdk/${component} EXCLUDE PATTERN include/rootdk/${component}.h EXCLUDE)
 endforeach()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" ${theirs})
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.def" ${theirs})
 install(FILES ${PROJECT_BINARY_DIR}/include/rootdk/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rootdk)
 install(TARGETS rootdk EXPORT rootdk-targets)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package})

@@ -14,7 +14,7 @@ from typing import Iterator
 
 from check_docs import ROOT, WIDTH
 
-COMPILED = {".c", ".cc", ".h", ".cu", ".cuh"}
+COMPILED = {".c", ".cc", ".h", ".def", ".cu", ".cuh"}
 #: ruff measures Python.
 READ = {*COMPILED, ".cmake", ".sh", ".toml", ".yml"}
 #: README shows it to the letter.

@@ -135,7 +135,7 @@ def erfc(t):
 
 if __name__ == "__main__":
     print("// Written by tools/theory_table.py with mpmath; do not edit.")
-    print("// keys, sigma, entropy, log_z, sum_p2, trace_jacobian, jacobian_norm2, p_max")
+    print("// keys, sigma, entropy, log_z, sum_p2, trace_j, frobenius_j, p_max")
     for text in SIGMAS:
         sigma = mp.mpf(float(text))  # the double that the test will use
         for n, values in expectations(sigma):

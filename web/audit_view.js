@@ -143,10 +143,10 @@ function audit_view(audit, {prefix = ""} = {}) {
       of: (one, n) => ref(one.head, "p_max", n),
       scale: () => from_to(0, 1, {low: "all keys alike", high: "one key takes all"})
     },
-    effective_keys: {
-      label: "effective keys, 1/Σp²",
-      bar: "effective keys, 1/Σp² (keys)",
-      of: (one, n) => ref(one.head, "effective_keys", n),
+    participation: {
+      label: "participation, 1/Σp²",
+      bar: "participation, 1/Σp² (keys)",
+      of: (one, n) => ref(one.head, "participation", n),
       scale: (n) => from_to(1, keys_of(n), {log: true, low: "one", high: "all of them"})
     },
     effective_rank: {
@@ -272,10 +272,10 @@ function audit_view(audit, {prefix = ""} = {}) {
       clip_factor: "QK-clip would multiply scores by",
       keys: "keys that a row sees, geometric mean",
       entropy: "entropy (nats)",
-      effective_keys: "effective keys, 1/Σp²",
+      participation: "participation, 1/Σp²",
       p_max: "largest weight, on average",
       trace_j: "gradient that softmax lets through, tr J",
-      trace_jacobian: "gradient that softmax lets through, tr J"
+      trace_j: "gradient that softmax lets through, tr J"
     };
     const others = Object.keys(values).filter((key) => !(key in titles) && (isNumber(values[key]) || values[key] === null));
     const keys = [...Object.keys(titles).filter((key) => key in values), ...others];
@@ -338,10 +338,10 @@ function audit_view(audit, {prefix = ""} = {}) {
           "div", {class: "pair"}, facts_of(head),
           el("div", {},
              by_keys.length ? table("What softmax makes of it, if scores are Gaussian",
-                   [{title: "keys", left: true}, "σ/σ_c", "entropy", "effective keys", "p_max", {title: "verdict", left: true}],
+                   [{title: "keys", left: true}, "σ/σ_c", "entropy", "1/Σp²", "p_max", {title: "verdict", left: true}],
                    by_keys.map((n) => [
                      put(exact, head.keys, n), put(digits(3), head.sigma_over_critical, n), put(digits(4), head.entropy, n),
-                     put(digits(3), head.effective_keys, n), put(digits(3), head.p_max, n), verdict_shown(ref(head.verdicts, n))
+                     put(digits(3), head.participation, n), put(digits(3), head.p_max, n), verdict_shown(ref(head.verdicts, n))
                    ])) : null,
              on_inputs_of(head, "measured", "What was measured"), on_inputs_of(head, "embeddings", "On the embeddings")))
     ].filter(Boolean));
@@ -413,7 +413,7 @@ function audit_view(audit, {prefix = ""} = {}) {
 
   /// Every head as a line of numbers, for a file.
   function numbers() {
-    const own = ["sigma", "unit_divisor", "ratio", "bound", "effective_rank"], by_keys = ["sigma_over_critical", "entropy", "effective_keys", "p_max"];
+    const own = ["sigma", "unit_divisor", "ratio", "bound", "effective_rank"], by_keys = ["sigma_over_critical", "entropy", "participation", "p_max"];
     return {
       columns: ["attention", "layer", "head", "verdict", "ground", ...own, ...by_keys.map((name) => `${name}_${judged}`)],
       rows: heads.map(({layer, head}) => [

@@ -34,7 +34,7 @@ const statistics = {
   },
   mean_p_max: {says: "Mean of the largest probability of a row.", bar: "largest weight of a row, mean (a share)", scale: share("all keys alike", "one key takes all")},
   median_p_max: {says: "Median of the largest probability of a row.", bar: "largest weight of a row, median (a share)", scale: share("all keys alike", "one key takes all")},
-  share_p_max_over_099: {says: "Share of the rows that give one key 0.99 or more.", bar: "rows that give one key 0.99 (a share)", scale: share("none", "all rows")},
+  share_p_max_over_99pct: {says: "Share of the rows that give one key 0.99 or more.", bar: "rows that give one key 0.99 (a share)", scale: share("none", "all rows")},
   trace_j: {says: "1 − Σp²: how much gradient softmax lets through.", bar: "tr J, gradient let through (a share)", scale: share("softmax is shut", "open")},
   sink_mass: {says: "What the sink takes of a row's probability.", bar: "mass of the sink (a share)", scale: share("none", "all of it")},
   mean_lse: {says: "Mean logsumexp of the rows.", bar: "mean logsumexp (nats)"},

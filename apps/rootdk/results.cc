@@ -9,7 +9,7 @@
 namespace rootdk::app {
 
 Results::Results(const Common& common)
-    : json_{{"format", "rootdk-results"},      {"format_version", 1}, {"rootdk", ROOTDK_VERSION}, {"seed", common.seed},
+    : json_{{"format", "rootdk-results"},      {"format_version", 2}, {"rootdk", ROOTDK_VERSION}, {"seed", common.seed},
             {"threads", base::free_threads()}, {"quick", false},      {"complete", false}} {
   json_["machine"] = report::json_of(lab::examine());
   json_["rules"] = report::json_of(lab::all_rules())["rules"];

@@ -161,33 +161,29 @@ typedef struct rootdk_inputs {
   uint64_t reserved[8];
 } rootdk_inputs;
 
-/* One head of one batch item; rootdk/stats.h explains each. */
+/* In 64-bit words: a statistic that is added takes one out of those reserved. */
+enum { ROOTDK_HEAD_STATS_WORDS = 96 };
+
+/* One head of one batch item: `int64_t name` or `double name` for each ROOTDK_STATISTIC of rootdk/statistics.def, which
+ * says what it is. What is not known is NaN; what belongs to a higher level than the problem's is zero. */
 typedef struct rootdk_head_stats {
-  int64_t rows, rows_masked, rows_short, rows_not_finite;
-  float raw_max, score_max;
-  double mean_p_max, mean_lse;
-  /* ROOTDK_STATS_FULL only, else zero */
-  int64_t rows_counted, rows_sampled, pairs;
-  double raw_mean, raw_variance, raw_within_row_variance, raw_min;
-  double score_mean, score_variance, score_within_row_variance, score_min;
-  int64_t raw_max_query, raw_max_key, score_max_query, score_max_key;
-  double mean_entropy, mean_sum_p2, mean_sum_p3, mean_effective_keys, mean_participation, mean_trace_j,
-      mean_frobenius_j;
-  double mean_sink_mass, mean_log_keys;
-  int64_t p_max_over_50, p_max_over_90, p_max_over_99, trace_j_under_001;         /* rows */
-  double relative_entropy_quantiles[3], p_max_quantiles[3], trace_j_quantiles[3]; /* 5, 50 and 95 % over rows */
-  double sigma_q, sigma_k, key_mean_norm, alignment;
-  double entropy_error, trace_j_error, raw_variance_error,
-      score_variance_error; /* standard errors of a sample, else 0 */
-  uint64_t reserved[16];    /* written as zero */
+#define ROOTDK_TYPE_whole int64_t
+#define ROOTDK_TYPE_real double
+#define ROOTDK_STATISTIC(level, type, name, value, merges, doc) ROOTDK_TYPE_##type name;
+#include "rootdk/statistics.def"
+#undef ROOTDK_TYPE_whole
+#undef ROOTDK_TYPE_real
+  uint64_t reserved[ROOTDK_HEAD_STATS_WORDS
+#define ROOTDK_STATISTIC(level, type, name, value, merges, doc) -1
+#include "rootdk/statistics.def"
+  ]; /* written as zero */
 } rootdk_head_stats;
 
 /* Statistics of every row, each optional: f32 (f64 for f64 problems) of [batch, heads_q, len_q, 1]; with
- * ROOTDK_STATS_FULL. */
+ * ROOTDK_STATS_FULL. Each ROOTDK_FULL_ROW of rootdk/statistics.def. */
 typedef struct rootdk_row_tensors {
-  rootdk_tensor visible, entropy, sum_p2, sum_p3, sink_mass;
-  rootdk_tensor raw_mean, raw_variance, raw_min, score_mean, score_variance, score_min;
-  rootdk_tensor raw_argmax, score_argmax;
+#define ROOTDK_FULL_ROW(merges, name, value, doc) rootdk_tensor name;
+#include "rootdk/statistics.def"
   uint64_t reserved[8];
 } rootdk_row_tensors;
 
@@ -196,11 +192,12 @@ typedef struct rootdk_stats rootdk_stats;
 
 typedef struct rootdk_outputs {
   rootdk_tensor o;
-  rootdk_tensor lse;                                   /* optional; backward wants it */
-  rootdk_tensor row_raw_max, row_score_max, row_p_max; /* optional */
-  rootdk_head_stats* head_stats;                       /* optional, [batch][query head] */
-  int64_t head_stats_count;                            /* batch * heads_q */
-  rootdk_tensor key_mass;                              /* with ROOTDK_STATS_KEY_MASS: [batch, heads_q, len_kv, 1] */
+  rootdk_tensor lse; /* optional; backward wants it */
+#define ROOTDK_BASIC_ROW(name, doc) rootdk_tensor row_##name;
+#include "rootdk/statistics.def"  /* row_raw_max, row_score_max, row_p_max: optional */
+  rootdk_head_stats* head_stats;  /* optional, [batch][query head] */
+  int64_t head_stats_count;       /* batch * heads_q */
+  rootdk_tensor key_mass;         /* with ROOTDK_STATS_KEY_MASS: [batch, heads_q, len_kv, 1] */
   int64_t* gaps;                  /* optional, with ROOTDK_STATS_GAPS: [batch][query head][ROOTDK_GAP_BINS] */
   int64_t gaps_count;             /* batch * heads_q * ROOTDK_GAP_BINS */
   const rootdk_row_tensors* rows; /* optional, with ROOTDK_STATS_FULL */
@@ -216,9 +213,10 @@ typedef struct rootdk_backward_inputs {
   uint64_t reserved[8];
 } rootdk_backward_inputs;
 
-/* One head of one batch item: HeadGradients of rootdk/stats.h, squared norms. */
+/* One head of one batch item: each ROOTDK_GRADIENT of rootdk/statistics.def. */
 typedef struct rootdk_head_gradients {
-  double d_scores, d_log_scale, d_q, d_k, d_v;
+#define ROOTDK_GRADIENT(sign, name, doc) double name;
+#include "rootdk/statistics.def"
   uint64_t reserved[3]; /* written as zero */
 } rootdk_head_gradients;
 

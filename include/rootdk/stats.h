@@ -3,6 +3,8 @@
 // Two places to look: raw is c·q·k, before soft-cap, your transform and biases (its maximum is what explodes in an
 // unstable run); score is what softmax sees. Only visible keys count.
 //
+// statistics.def has the name, the formula and a line about each number; most members below are made from it.
+//
 // Everything merges: over batches, steps, runs of queries and ranks, merge(a, b) is what one pass over both would have
 // given, in any order. Counts are integers here; RunningStats (running_stats.h) uses the same types with decayed,
 // fractional ones.
@@ -83,7 +85,7 @@ struct SpreadOf {
   std::int64_t max_query = -1,
                max_key = -1;  ///< where: the lowest query, then the lowest key; −1 if that row was not sampled
 
-  double variance() const { return pairs > 1 ? m2 / static_cast<double>(pairs - 1) : 0; }
+  double total_variance() const { return pairs > 1 ? m2 / static_cast<double>(pairs - 1) : 0; }
 
   /// The part that softmax can see.
   double within_row_variance() const {
@@ -93,33 +95,38 @@ struct SpreadOf {
 
 /// Means over the rows that count of what softmax made of their scores.
 struct SoftmaxMeans {
-  double entropy = 0;         ///< H
-  double effective_keys = 0;  ///< e^H
-  double sum_p2 = 0, sum_p3 = 0;
-  double participation = 0;  ///< 1/Σp²: effective keys, counted another way
-  double trace_j = 0;        ///< 1 − Σp²: tr of softmax's Jacobian
-  double frobenius_j = 0;    ///< Σp² − 2Σp³ + (Σp²)²: its squared norm
-  double sink_mass = 0;      ///< probability that the sink took
-  double log_keys = 0;       ///< ln n: e to this is the geometric mean of the visible keys
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) double name = 0;
+#include "rootdk/statistics.def"
 
-  static constexpr int kCount = 9;
-  /// All of them, for code that treats them alike.
+  static constexpr int kCount = 0
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) +1
+#include "rootdk/statistics.def"
+      ;
+  /// All of them, for code that treats them alike, and their names.
   static constexpr std::array<double SoftmaxMeans::*, kCount> all();
+  static constexpr std::array<const char*, kCount> names();
 };
 
 constexpr std::array<double SoftmaxMeans::*, SoftmaxMeans::kCount> SoftmaxMeans::all() {
-  return {&SoftmaxMeans::entropy,     &SoftmaxMeans::effective_keys, &SoftmaxMeans::sum_p2,
-          &SoftmaxMeans::sum_p3,      &SoftmaxMeans::participation,  &SoftmaxMeans::trace_j,
-          &SoftmaxMeans::frobenius_j, &SoftmaxMeans::sink_mass,      &SoftmaxMeans::log_keys};
+  return {
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) &SoftmaxMeans::name,
+#include "rootdk/statistics.def"
+  };
+}
+
+constexpr std::array<const char*, SoftmaxMeans::kCount> SoftmaxMeans::names() {
+  return {
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) #name,
+#include "rootdk/statistics.def"
+  };
 }
 
 template <class Count>
 struct SoftmaxStatsOf : SoftmaxMeans {
-  Count p_max_over[3] = {};                      ///< rows with p_max > 0.5, 0.9, 0.99
-  Count trace_j_under_001 = 0;                   ///< rows with tr J < 0.01: they pass almost no gradient
-  HistogramOf<Count> relative_entropy = {0, 1};  ///< of H / ln n (with a sink, which is one more key, ln(n + 1))
-  HistogramOf<Count> logit_p_max = {-16, 16};    ///< of ln p/(1−p)
-  HistogramOf<Count> log_trace_j = {-24, 0};     ///< of ln tr J
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) Count rows_##name = 0;
+#include "rootdk/statistics.def"
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) HistogramOf<Count> name = {low, high};
+#include "rootdk/statistics.def"
 
   double p_max_quantile(double q) const { return 1 / (1 + std::exp(-logit_p_max.quantile(q))); }
   double trace_j_quantile(double q) const { return std::exp(log_trace_j.quantile(q)); }
@@ -149,7 +156,7 @@ template <class Count>
 struct SampledBlocksOf {
   Count all = 0, seen = 0;  ///< blocks
   std::array<BlockSums, SoftmaxMeans::kCount> means = {};
-  BlockSums raw_variance, score_variance;  ///< within rows
+  BlockSums raw_within_row_variance, score_within_row_variance;
 };
 
 template <class Count>
@@ -159,19 +166,12 @@ struct KeyBucketOf;
 /// the scores do) and rows that are not finite.
 template <class Count>
 struct HeadStatsOf {
-  Count rows = 0;             ///< queries
-  Count rows_masked = 0;      ///< of these, with no visible key
-  Count rows_short = 0;       ///< of these, with fewer than two visible keys (the masked ones included)
-  Count rows_not_finite = 0;  ///< of these, with NaN or Inf in the output or lse
-  Count rows_counted = 0;     ///< the rows that mean_p_max and mean_lse are over
-  float raw_max = -std::numeric_limits<float>::infinity();  ///< largest c·q·k over visible pairs of finite rows; −inf
-                                                            ///< if there is none
-  float score_max = -std::numeric_limits<float>::infinity();  ///< the same just before softmax
-  double mean_p_max = 0;  ///< mean over rows of the largest probability; NaN if no row counts
-  double mean_lse = 0;    ///< mean over the same rows of ln Σ e^s
+#define ROOTDK_ROW_COUNT(level, name, when, doc) Count name = 0;
+#define ROOTDK_MAXIMUM(name, doc) float name = -std::numeric_limits<float>::infinity();
+#define ROOTDK_MEAN(name, value, doc) double name = 0;
+#include "rootdk/statistics.def"
 
   // kFull only:
-  Count rows_sampled = 0;  ///< of the rows counted, those that `softmax` is over: all of them unless they were sampled
   SpreadOf<Count> raw, score;
   SoftmaxStatsOf<Count> softmax;
   Causes causes;
@@ -208,7 +208,7 @@ ROOTDK_API HeadStatsOf<Count> merge(const HeadStatsOf<Count>& a, const HeadStats
 /// By how much a sample may be off: one standard deviation of each mean, taken between blocks of queries. 0 where every
 /// block was seen, NaN where fewer than two were.
 struct StandardErrors : SoftmaxMeans {
-  double raw_variance = 0, score_variance = 0;  ///< within rows
+  double raw_within_row_variance = 0, score_within_row_variance = 0;
 };
 
 ROOTDK_API StandardErrors standard_errors(const HeadStats& head);
@@ -238,10 +238,8 @@ ROOTDK_API StatsOf<Count> over_batch(const StatsOf<Count>& stats);
 
 /// What backward learns at StatsLevel::kFull about one head. Sums of squares, so merging adds.
 struct HeadGradients {
-  double d_scores = 0;      ///< ‖dS‖²: of what arrives at the scores that softmax sees
-  double d_log_scale = 0;   ///< Σ q·dq, the gradient of ln c
-  double d_q = 0;           ///< ‖dQ‖²
-  double d_k = 0, d_v = 0;  ///< ‖dK‖², ‖dV‖² of the key head it reads; NaN for what was not asked for
+#define ROOTDK_GRADIENT(sign, name, doc) double name = 0;
+#include "rootdk/statistics.def"
 };
 
 /// Heads in the order [batch][query head]; empty below kFull.
@@ -260,19 +258,12 @@ ROOTDK_API GradientStats merge(const GradientStats& a, const GradientStats& b);
 /// Per-row statistics, each an f32 (f64 for f64 problems) tensor [batch, heads_q, len_q, 1]; absent ones are not
 /// written.
 struct RowTensors {
-  Tensor raw_max = {};
-  Tensor score_max = {};
-  Tensor p_max = {};
+#define ROOTDK_BASIC_ROW(name, doc) Tensor name = {};
+#include "rootdk/statistics.def"
 
   // kFull only, and NaN in rows that were not sampled:
-  Tensor visible = {};  ///< number of keys; −1 where the row is padding (Mask::query_lengths)
-  Tensor entropy = {};
-  Tensor sum_p2 = {}, sum_p3 = {};
-  Tensor sink_mass = {};
-  Tensor raw_mean = {}, raw_variance = {},
-         raw_min = {};  ///< over the row's visible keys, NaN without; a variance is 0 for fewer than two
-  Tensor score_mean = {}, score_variance = {}, score_min = {};
-  Tensor raw_argmax = {}, score_argmax = {};  ///< the key, as exact as f32 is (2²⁴ of them); −1 where there is none
+#define ROOTDK_FULL_ROW(merges, name, value, doc) Tensor name = {};
+#include "rootdk/statistics.def"
 };
 
 }  // namespace rootdk

@@ -18,9 +18,9 @@ from . import _core
 from ._checkpoint import Path, Source, config_of, config_text, is_module, is_path, on_disk
 from ._files import write_whole
 from ._problem import flag, real, text, whole, wholes
-from ._stats import Array
+from ._statistics import Array
 
-_BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "effective_keys", "p_max")
+_BY_CONTEXT = ("keys", "sigma_over_critical", "entropy", "participation", "p_max")
 _ON_INPUTS = ("embeddings", "measured")  # the same head on other inputs: objects in its dictionary
 _GROUNDS = {"measured": "measured", "embeddings": "on the embeddings", "weights": "from the weights alone"}
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\x00-\x1f\x7f-\x9f]")

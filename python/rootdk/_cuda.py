@@ -13,6 +13,7 @@ from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_ui
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from ._slow import mind
+from ._statistics import BASIC_ROWS, FULL_ROWS, GRADIENTS
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3, "bool": 4}
 _DIAGONALS = {"bottom_right": 0, "top_left": 1, "last_key": 2, "at": 3}
@@ -84,24 +85,6 @@ class CInputs(ctypes.Structure):
     _fields_ = [("q", CTensor), ("k", CTensor), ("v", CTensor), ("reserved", c_uint64 * 8)]
 
 
-BASIC_ROWS = ("raw_max", "score_max", "p_max")
-FULL_ROWS = (
-    "visible",
-    "entropy",
-    "sum_p2",
-    "sum_p3",
-    "sink_mass",
-    "raw_mean",
-    "raw_variance",
-    "raw_min",
-    "score_mean",
-    "score_variance",
-    "score_min",
-    "raw_argmax",
-    "score_argmax",
-)
-
-
 class CRows(ctypes.Structure):
     _fields_ = [*((name, CTensor) for name in FULL_ROWS), ("reserved", c_uint64 * 8)]
 
@@ -137,9 +120,7 @@ class CGradients(ctypes.Structure):
 
 
 class CHeadGradients(ctypes.Structure):
-    _fields_ = [(name, c_double) for name in ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")] + [
-        ("reserved", c_uint64 * 3)
-    ]
+    _fields_ = [*((name, c_double) for name in GRADIENTS), ("reserved", c_uint64 * 3)]
 
 
 # The library ----------------------------------------------------------------------------------------------------------
@@ -546,7 +527,7 @@ def backward(
                     batch * heads,
                 ),
             )
-        return _core.gradient_stats(batch, heads, [(h.d_scores, h.d_log_scale, h.d_q, h.d_k, h.d_v) for h in found])
+        return _core.gradient_stats(batch, heads, [tuple(getattr(h, name) for name in GRADIENTS) for h in found])
 
     read.owner = owner  # type: ignore[attr-defined]
     return read

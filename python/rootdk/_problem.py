@@ -10,6 +10,7 @@ import sys
 from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Union
 
 from . import _core
+from ._statistics import BASIC_ROWS
 
 Level = Literal["basic", "full"]
 Window = Union[int, "tuple[int | None, int | None]", "list[int | None]", None]
@@ -279,11 +280,10 @@ def apply_options(spec: _core.Spec, options: StatsOptions | None) -> None:
 
 def row_names(options: StatsOptions) -> list[str]:
     known = _core.row_names()
-    basic = ("raw_max", "score_max", "p_max")
     if options.rows is False:
         return []
     if options.rows is True:
-        return [name for name in known if options.level == "full" or name in basic]
+        return [name for name in known if options.level == "full" or name in BASIC_ROWS]
     if isinstance(options.rows, str):
         raise TypeError("stats.rows: a string, but True or a list of names is wanted")
     for name in options.rows:

@@ -9,14 +9,22 @@ import math
 from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ._core import GradientStats as CoreGradientStats
 from ._core import Stats as CoreStats
 from ._problem import text as _text
 from ._problem import whole
+from ._statistics import (
+    BASIC_ROWS,
+    FULL_ROWS,
+    GRADIENTS,
+    HEAD,
+    Array,
+    GradientStatistics,
+    HeadStatistics,
+    RowStatistics,
+)
 
-Array = npt.NDArray[Any]
 Core = TypeVar("Core")
 
 
@@ -31,7 +39,7 @@ class Judgement:
     numbers: Mapping[str, float | None]  #: keys, sigma, sigma_c, entropy, predicted_entropy, stein_ratio, …
 
 
-class Rows(Mapping[str, Any]):
+class Rows(RowStatistics, Mapping[str, Any]):
     """Statistics of every row, each [batch, heads, len_q], in the framework of the inputs. `rows.entropy` is
     `rows["entropy"]`."""
 
@@ -48,10 +56,17 @@ class Rows(Mapping[str, Any]):
         return len(self._arrays)
 
     def __getattr__(self, name: str) -> Any:
+        """What is no property, and what a property found missing."""
+        return self._column(name)
+
+    def _column(self, name: str) -> Any:
         try:
             return self.__dict__["_arrays"][name]
         except KeyError:
             raise AttributeError(f"rows: {name!r} is none of {sorted(self.__dict__.get('_arrays', ()))}") from None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._arrays} - ({*BASIC_ROWS, *FULL_ROWS} - self._arrays.keys()))
 
     def __repr__(self) -> str:
         return f"Rows({', '.join(self._arrays)})"
@@ -92,53 +107,12 @@ class _Learned(Generic[Core]):
         return self._source if callable(self._source) else None
 
 
-class Stats(_Learned[CoreStats]):
+class Stats(HeadStatistics, _Learned[CoreStats]):
     """Statistics of one call, or of several that were merged. Every number is an array [batch, heads]; `stats.names`
-    lists them.
+    lists them, docs/statistics.md says what each is.
 
     Averages leave out rows with fewer than two visible keys and rows that are not finite; both are counted.
     """
-
-    # basic
-    rows_masked: Array  #: queries that see no key
-    rows_short: Array  #: queries that see fewer than two
-    rows_not_finite: Array
-    rows_counted: Array
-    raw_max: Array  #: largest c·q·k: what explodes
-    score_max: Array  #: the same just before softmax
-    mean_p_max: Array
-    mean_lse: Array
-    # full
-    raw_mean: Array
-    raw_variance: Array
-    raw_sigma: Array  #: standard deviation within rows
-    raw_min: Array
-    score_mean: Array
-    score_variance: Array
-    score_sigma: Array
-    score_min: Array
-    keys: Array  #: visible to a row, geometric mean
-    sigma_c: Array  #: √(2 ln keys), where Gaussian scores freeze
-    sigma_ratio: Array  #: score_sigma / sigma_c
-    entropy: Array
-    effective_keys: Array
-    sum_p2: Array
-    sum_p3: Array
-    participation: Array
-    trace_j: Array
-    frobenius_j: Array
-    sink_mass: Array
-    median_p_max: Array
-    median_trace_j: Array
-    share_p_max_over_05: Array
-    share_p_max_over_09: Array
-    share_p_max_over_099: Array
-    share_trace_j_under_001: Array
-    sigma_q: Array
-    sigma_k: Array
-    key_mean_norm: Array
-    alignment: Array
-    scale: Array
 
     def __init__(self, core: CoreStats | Callable[[], CoreStats], rows: Rows | None = None, key_mass: Any = None):
         super().__init__(core)
@@ -160,7 +134,7 @@ class Stats(_Learned[CoreStats]):
     @property
     def names(self) -> list[str]:
         """The statistics there are at this level."""
-        return ["row_count" if name == "rows" else name for name in self._core.columns()]
+        return self._core.columns()
 
     @property
     def rows(self) -> Rows:
@@ -169,10 +143,6 @@ class Stats(_Learned[CoreStats]):
         if self._rows is None:
             raise _not_asked_for("rows")
         return self._rows
-
-    @property
-    def row_count(self) -> Array:
-        return self._core.column("rows")
 
     @property
     def key_mass(self) -> Any:
@@ -187,13 +157,17 @@ class Stats(_Learned[CoreStats]):
                 return getattr(self, name)
             except NotAskedFor as error:
                 raise KeyError(str(error)) from None
-        return self._core.column("rows" if name == "row_count" else name)
+        return self._core.column(name)
 
     def __getattr__(self, name: str) -> Array:
+        """What is no property, and what a property found missing."""
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in _ON_REQUEST:  # its property has raised
+        if name in _ON_REQUEST:
             raise _not_asked_for(name)
+        return self._column(name)
+
+    def _column(self, name: str) -> Array:
         core = self._core
         if name not in core.columns():
             level = ' at level "basic"; stats="full" has more' if core.level == "basic" else ""
@@ -202,7 +176,8 @@ class Stats(_Learned[CoreStats]):
 
     def __dir__(self) -> list[str]:
         absent = {name for name, kept in (("rows", self._rows), ("key_mass", self._key_mass)) if kept is None}
-        return sorted({*super().__dir__(), *self.names} - absent)
+        absent |= {statistic.name for statistic in HEAD} - {*self.names}
+        return sorted({*super().__dir__()} - absent)
 
     def __reduce__(self) -> Any:
         return _stats_again, (self.to_json(), self._rows, self._key_mass)
@@ -318,16 +293,10 @@ def _mean(values: Array) -> str:
     return _number(float(known.mean())) if known.size else "unknown"
 
 
-class GradientStats(_Learned[CoreGradientStats]):
+class GradientStats(GradientStatistics, _Learned[CoreGradientStats]):
     """What backward learned: sums of squares, each an array [batch, heads]."""
 
-    NAMES = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
-
-    d_scores: Array  #: ‖dS‖²: of what arrives at the scores
-    d_log_scale: Array  #: the gradient of ln c
-    d_q: Array
-    d_k: Array
-    d_v: Array
+    NAMES = GRADIENTS
 
     @property
     def batch(self) -> int:
@@ -337,13 +306,8 @@ class GradientStats(_Learned[CoreGradientStats]):
     def heads(self) -> int:
         return self._core.heads
 
-    def __getattr__(self, name: str) -> Array:
-        if name not in self.NAMES:
-            raise AttributeError(f"GradientStats has no {name!r}")
+    def _column(self, name: str) -> Array:
         return self._core.column(name)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.NAMES})
 
     def __reduce__(self) -> Any:
         return GradientStats.from_json, (self.to_json(),)

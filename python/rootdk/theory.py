@@ -66,8 +66,8 @@ class GaussianSoftmax:
     entropy: float
     log_z: float
     sum_p2: float
-    trace_jacobian: float
-    jacobian_norm2: float
+    trace_j: float
+    frobenius_j: float
     p_max: float
 
 
@@ -92,8 +92,8 @@ class SoftmaxRow:
     entropy: float
     p_max: float
     sum_p2: float
-    trace_jacobian: float
-    jacobian_norm2: float
+    trace_j: float
+    frobenius_j: float
 
 
 def softmax_row(scores: Sequence[float]) -> SoftmaxRow:
@@ -199,8 +199,10 @@ def head(
     )
 
 
-def stein_ratio(*, score_variance: float, mean_score: float, sum_p2: float) -> float:
+def stein_ratio(*, score_within_row_variance: float, mean_score: float, sum_p2: float) -> float:
     """1 if the measured scores are Gaussian; NaN where that cannot be said."""
     return _theory.stein_ratio(
-        real("score_variance", score_variance), real("mean_score", mean_score), real("sum_p2", sum_p2)
+        real("score_within_row_variance", score_within_row_variance),
+        real("mean_score", mean_score),
+        real("sum_p2", sum_p2),
     )

@@ -12,10 +12,10 @@
 #include <span>
 
 #include "arrays.h"
+#include "base/head_columns.h"
 #include "base/refuse.h"
 #include "bindings.h"
 #include "rootdk/report/stats_json.h"
-#include "rootdk/theory/gaussian_softmax.h"
 #include "rootdk/theory/judge.h"
 #include "rootdk/weight_rules.h"
 
@@ -23,84 +23,8 @@ namespace rootdk::python {
 
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-double share(std::int64_t part, const HeadStats& head) {
-  return head.rows_sampled > 0 ? static_cast<double>(part) / static_cast<double>(head.rows_sampled) : kNaN;
-}
-
-double sigma(const Spread& spread) {
-  return spread.within_degrees > 0 ? std::sqrt(spread.within_row_variance()) : kNaN;
-}
-
-double keys(const HeadStats& head) { return std::exp(head.softmax.log_keys); }
-
-double critical(const HeadStats& head) {
-  const double n = keys(head);
-  return n >= 2 ? theory::critical_sigma(n) : kNaN;
-}
-
-struct Column {
-  const char* name;
-  bool whole;  ///< int64
-  StatsLevel level;
-  double (*value)(const HeadStats&);
-};
-
-constexpr StatsLevel kBasic = StatsLevel::kBasic, kFull = StatsLevel::kFull;
-
-#define SPREAD(where)                                                                                                  \
-  {#where "_mean", false, kFull, [](const HeadStats& h) { return h.where.mean; }},                                     \
-      {#where "_variance", false, kFull,                                                                               \
-       [](const HeadStats& h) { return h.where.pairs > 1 ? h.where.variance() : kNaN; }},                              \
-      {#where "_sigma", false, kFull, [](const HeadStats& h) { return sigma(h.where); }},                              \
-      {#where "_min", false, kFull, [](const HeadStats& h) { return h.where.min; }},                                   \
-      {#where "_pairs", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.pairs); }},           \
-      {#where "_max_query", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_query); }}, { \
-#where "_max_key", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.where.max_key); }            \
-  }
-
-const Column kColumns[] = {
-    {"rows", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows); }},
-    {"rows_masked", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows_masked); }},
-    {"rows_short", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows_short); }},
-    {"rows_not_finite", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows_not_finite); }},
-    {"rows_counted", true, kBasic, [](const HeadStats& h) { return static_cast<double>(h.rows_counted); }},
-    {"raw_max", false, kBasic, [](const HeadStats& h) { return static_cast<double>(h.raw_max); }},
-    {"score_max", false, kBasic, [](const HeadStats& h) { return static_cast<double>(h.score_max); }},
-    {"mean_p_max", false, kBasic, [](const HeadStats& h) { return h.mean_p_max; }},
-    {"mean_lse", false, kBasic, [](const HeadStats& h) { return h.mean_lse; }},
-    {"rows_sampled", true, kFull, [](const HeadStats& h) { return static_cast<double>(h.rows_sampled); }},
-    SPREAD(raw),
-    SPREAD(score),
-    {"keys", false, kFull, &keys},
-    {"sigma_c", false, kFull, &critical},
-    {"sigma_ratio", false, kFull, [](const HeadStats& h) { return sigma(h.score) / critical(h); }},
-    {"entropy", false, kFull, [](const HeadStats& h) { return h.softmax.entropy; }},
-    {"effective_keys", false, kFull, [](const HeadStats& h) { return h.softmax.effective_keys; }},
-    {"sum_p2", false, kFull, [](const HeadStats& h) { return h.softmax.sum_p2; }},
-    {"sum_p3", false, kFull, [](const HeadStats& h) { return h.softmax.sum_p3; }},
-    {"participation", false, kFull, [](const HeadStats& h) { return h.softmax.participation; }},
-    {"trace_j", false, kFull, [](const HeadStats& h) { return h.softmax.trace_j; }},
-    {"frobenius_j", false, kFull, [](const HeadStats& h) { return h.softmax.frobenius_j; }},
-    {"sink_mass", false, kFull, [](const HeadStats& h) { return h.softmax.sink_mass; }},
-    {"log_keys", false, kFull, [](const HeadStats& h) { return h.softmax.log_keys; }},
-    {"median_p_max", false, kFull, [](const HeadStats& h) { return h.softmax.p_max_quantile(0.5); }},
-    {"median_trace_j", false, kFull, [](const HeadStats& h) { return h.softmax.trace_j_quantile(0.5); }},
-    {"median_relative_entropy", false, kFull,
-     [](const HeadStats& h) { return h.softmax.relative_entropy.quantile(0.5); }},
-    {"share_p_max_over_05", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[0], h); }},
-    {"share_p_max_over_09", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[1], h); }},
-    {"share_p_max_over_099", false, kFull, [](const HeadStats& h) { return share(h.softmax.p_max_over[2], h); }},
-    {"share_trace_j_under_001", false, kFull, [](const HeadStats& h) { return share(h.softmax.trace_j_under_001, h); }},
-    {"sigma_q", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.sigma_q() : kNaN; }},
-    {"sigma_k", false, kFull, [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.sigma_k() : kNaN; }},
-    {"key_mean_norm", false, kFull,
-     [](const HeadStats& h) { return h.causes.weight > 0 ? h.causes.key_mean_norm() : kNaN; }},
-    {"alignment", false, kFull, [](const HeadStats& h) { return h.alignment(); }},
-    {"scale", false, kFull,
-     [](const HeadStats& h) { return h.causes.weight > 0 ? std::sqrt(h.causes.scale_square) : kNaN; }},
-};
+using base::kGradientColumns;
+constexpr auto& kColumns = base::kHeadColumns<std::int64_t>;
 
 template <class Head, class Value>
 nb::object grid(std::span<const Head> heads, std::int64_t batch, std::int64_t per_item, bool whole,
@@ -117,7 +41,7 @@ nb::object grid(std::span<const Head> heads, std::int64_t batch, std::int64_t pe
 }
 
 nb::object column(const Stats& stats, const std::string& name) {
-  for (const Column& c : kColumns)
+  for (const auto& c : kColumns)
     if (name == c.name) {
       if (stats.level < c.level) base::refuse("{}: needs stats=\"full\", but these are \"basic\"", name);
       return grid<HeadStats>(stats.per_head, stats.batch, stats.heads, c.whole, c.value);
@@ -127,26 +51,20 @@ nb::object column(const Stats& stats, const std::string& name) {
 
 std::vector<std::string> columns(const Stats& stats) {
   std::vector<std::string> out;
-  for (const Column& c : kColumns)
+  for (const auto& c : kColumns)
     if (c.level <= stats.level) out.emplace_back(c.name);
   return out;
 }
 
 const char* name_of(StatsLevel level) {
-  return level == StatsLevel::kNone ? "none" : level == kBasic ? "basic" : "full";
+  return level == StatsLevel::kNone ? "none" : level == StatsLevel::kBasic ? "basic" : "full";
 }
 
 nb::object gradient_column(const GradientStats& stats, const std::string& name) {
-  static constexpr std::pair<const char*, double HeadGradients::*> kFields[] = {
-      {"d_scores", &HeadGradients::d_scores},
-      {"d_log_scale", &HeadGradients::d_log_scale},
-      {"d_q", &HeadGradients::d_q},
-      {"d_k", &HeadGradients::d_k},
-      {"d_v", &HeadGradients::d_v}};
-  for (const auto& [known, field] : kFields)
-    if (name == known)
+  for (const base::GradientColumn& c : kGradientColumns)
+    if (name == c.name)
       return grid<HeadGradients>(stats.per_head, stats.batch, stats.heads, false,
-                                 [field](const HeadGradients& h) { return h.*field; });
+                                 [&c](const HeadGradients& h) { return h.*c.value; });
   base::refuse("{}: no such statistic of gradients", name);
 }
 
@@ -158,7 +76,7 @@ Stats with_causes(const Stats& stats, std::int64_t dim, const std::vector<std::a
   Stats out = stats;
   for (std::size_t i = 0; i < per_head.size(); ++i) {
     const auto& [sigma_q, sigma_k, key_mean_norm, scale] = per_head[i];
-    out.per_head[i].causes = {.weight = static_cast<double>(out.per_head[i].rows),
+    out.per_head[i].causes = {.weight = static_cast<double>(out.per_head[i].row_count),
                               .dim = static_cast<double>(dim),
                               .q_square = sigma_q * sigma_q,
                               .k_variance = sigma_k * sigma_k,
@@ -217,10 +135,13 @@ void bind_stats(nb::module_& m) {
     const std::unique_ptr<Stats> owned(reinterpret_cast<Stats*>(handle));
     return std::move(*owned);
   });
-  m.def("gradient_stats", [](std::int64_t batch, std::int64_t heads, const std::vector<std::array<double, 5>>& rows) {
+  using Row = std::array<double, std::size(kGradientColumns)>;
+  m.def("gradient_stats", [](std::int64_t batch, std::int64_t heads, const std::vector<Row>& rows) {
     GradientStats stats{batch, heads, {}};
-    for (const auto& [d_scores, d_log_scale, d_q, d_k, d_v] : rows)
-      stats.per_head.push_back({d_scores, d_log_scale, d_q, d_k, d_v});
+    for (const Row& row : rows) {
+      HeadGradients& head = stats.per_head.emplace_back();
+      for (std::size_t i = 0; i < row.size(); ++i) head.*kGradientColumns[i].value = row[i];
+    }
     return stats;
   });
 }

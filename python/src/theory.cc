@@ -22,8 +22,8 @@ nb::dict dict_of(const theory::GaussianSoftmax& g, double p_max) {
   out["entropy"] = g.entropy;
   out["log_z"] = g.log_z;
   out["sum_p2"] = g.sum_p2;
-  out["trace_jacobian"] = g.trace_jacobian;
-  out["jacobian_norm2"] = g.jacobian_norm2;
+  out["trace_j"] = g.trace_j;
+  out["frobenius_j"] = g.frobenius_j;
   out["p_max"] = p_max;
   return out;
 }
@@ -52,8 +52,8 @@ nb::dict softmax_row(const std::vector<double>& scores) {
   out["entropy"] = row.entropy;
   out["p_max"] = row.p_max;
   out["sum_p2"] = row.sum_p2;
-  out["trace_jacobian"] = row.trace_jacobian;
-  out["jacobian_norm2"] = row.jacobian_norm2;
+  out["trace_j"] = row.trace_j;
+  out["frobenius_j"] = row.frobenius_j;
   return out;
 }
 
@@ -114,8 +114,8 @@ void bind_theory(nb::module_& m) {
   t.def("score_moments", &score_moments);
   t.def("head", &head, arg("w_q"), arg("w_k"), arg("b_q").none(), arg("b_k").none(), arg("dim_qk"), arg("scale"),
         arg("frequencies").none(), arg("interleaved"), arg("context"));
-  t.def("stein_ratio", [](double score_variance, double mean_score, double sum_p2) {
-    return theory::stein_ratio({score_variance, mean_score, sum_p2});
+  t.def("stein_ratio", [](double score_within_row_variance, double mean_score, double sum_p2) {
+    return theory::stein_ratio({score_within_row_variance, mean_score, sum_p2});
   });
 }
 

@@ -148,7 +148,7 @@ void set_measured(const HeadStats& stats, const Options& options, Draft& draft) 
     draft.sigma = m.score_sigma = std::sqrt(stats.score.within_row_variance());
     m.keys = std::exp(stats.softmax.log_keys);
     m.entropy = stats.softmax.entropy;
-    m.effective_keys = 1 / stats.softmax.sum_p2;
+    m.participation = 1 / stats.softmax.sum_p2;
     m.p_max = stats.mean_p_max;
     m.trace_j = stats.softmax.trace_j;
   }

@@ -25,6 +25,11 @@ struct BlockTotals {
   double rows = 0, raw_m2 = 0, score_m2 = 0, degrees = 0;
 };
 
+double logit(double p) {
+  p = std::min(1.0, p);  // it may be rounded up
+  return std::log(p / (1 - p));
+}
+
 void add(BlockSums& sums, double x, double n) {
   sums.xx += x * x;
   sums.xn += x * n;
@@ -37,10 +42,9 @@ class HeadReducer {
   /// `full` is null where full statistics are not wanted, or not of this row.
   void observe(std::int64_t query, const RowRecord& row, const FullRecord* full) {
     enter_block(query / kSampleBlock, full != nullptr);
-    head_.rows += 1;
-    head_.rows_masked += row.visible == 0;
-    head_.rows_short += row.visible < 2;
-    head_.rows_not_finite += !row.finite;
+    const bool sampled = full != nullptr;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) head_.name += when;
+#include "rootdk/statistics.def"
     if (!row.finite) return;
     observe_max(head_.raw, row.raw_max, row, query, full ? full->raw.argmax : -1);
     observe_max(head_.score, row.score_max, row, query, full ? full->score.argmax : -1);
@@ -52,16 +56,15 @@ class HeadReducer {
       block_.degrees += row.visible - 1;
     }
     if (row.visible < 2) return;
-    p_max_ += row.p_max;
-    lse_ += row.lse;
-    head_.rows_counted += 1;
+#define ROOTDK_MEAN(name, value, doc) head_.name += value;
+#include "rootdk/statistics.def"
     if (full) observe(row, *full);
   }
 
   /// Rows of a block that was not sampled, all at once.
   void observe(std::int64_t first_query, const BlockRecord& block) {
     enter_block(first_query / kSampleBlock, false);
-    head_.rows += block.rows;
+    head_.row_count += block.rows;
     head_.rows_masked += block.masked;
     head_.rows_short += block.few;
     head_.rows_not_finite += block.not_finite;
@@ -69,8 +72,8 @@ class HeadReducer {
     if (block.raw_max > head_.raw.max) head_.raw.max = block.raw_max, head_.raw.max_query = head_.raw.max_key = -1;
     if (block.score_max > head_.score.max)
       head_.score.max = block.score_max, head_.score.max_query = head_.score.max_key = -1;
-    p_max_ += block.p_max;
-    lse_ += block.lse;
+    head_.mean_p_max += block.p_max;
+    head_.mean_lse += block.lse;
   }
 
   HeadStats finish(bool full) {
@@ -78,8 +81,8 @@ class HeadReducer {
     const auto counted = static_cast<double>(head_.rows_counted), sampled = static_cast<double>(head_.rows_sampled);
     head_.raw_max = static_cast<float>(head_.raw.max);
     head_.score_max = static_cast<float>(head_.score.max);
-    head_.mean_p_max = counted > 0 ? p_max_ / counted : kNan;
-    head_.mean_lse = counted > 0 ? lse_ / counted : kNan;
+#define ROOTDK_MEAN(name, value, doc) head_.name = counted > 0 ? head_.name / counted : kNan;
+#include "rootdk/statistics.def"
     for (std::size_t i = 0; i < means_.size(); ++i)
       head_.softmax.*SoftmaxMeans::all()[i] = sampled > 0 ? means_[i] / sampled : kNan;
     for (Spread* spread : {&head_.raw, &head_.score}) {
@@ -110,8 +113,8 @@ class HeadReducer {
         add(blocks.means[i], block_.x[i], block_.rows);
         means_[i] += block_.x[i];
       }
-      add(blocks.raw_variance, block_.raw_m2, block_.degrees);
-      add(blocks.score_variance, block_.score_m2, block_.degrees);
+      add(blocks.raw_within_row_variance, block_.raw_m2, block_.degrees);
+      add(blocks.score_within_row_variance, block_.score_m2, block_.degrees);
     }
     block_ = {};
   }
@@ -136,28 +139,16 @@ class HeadReducer {
   void observe(const RowRecord& row, const FullRecord& full) {
     SoftmaxStats& stats = head_.softmax;
     if (row.visible != visible_) visible_ = row.visible, log_visible_ = std::log(static_cast<double>(visible_));
-    const double trace = std::max(0.0, 1 - full.sum_p2), p_max = std::min(1.0, row.p_max);
+    const double log_visible = log_visible_;
     SoftmaxMeans means;
-    means.entropy = full.entropy;
-    means.effective_keys = std::exp(full.entropy);
-    means.sum_p2 = full.sum_p2;
-    means.sum_p3 = full.sum_p3;
-    means.participation = 1 / full.sum_p2;
-    means.trace_j = trace;
-    means.frobenius_j = full.sum_p2 - 2 * full.sum_p3 + full.sum_p2 * full.sum_p2;
-    means.sink_mass = full.sink_mass;
-    means.log_keys = log_visible_;
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) means.name = value;
+#include "rootdk/statistics.def"
     for (std::size_t i = 0; i < means_.size(); ++i) block_.x[i] += means.*SoftmaxMeans::all()[i];
     block_.rows += 1;
-    head_.rows_sampled += 1;
 
-    constexpr double kThresholds[] = {0.5, 0.9, 0.99};
-    for (int i = 0; i < 3; ++i) stats.p_max_over[i] += row.p_max > kThresholds[i];
-    stats.trace_j_under_001 += trace < 0.01;
-    const double most = full.sink_mass > 0 ? std::log1p(static_cast<double>(row.visible)) : log_visible_;
-    stats.relative_entropy.add(full.entropy / most);
-    stats.logit_p_max.add(std::log(p_max / (1 - p_max)));
-    stats.log_trace_j.add(std::log(trace));
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) stats.rows_##name += when;
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) stats.name.add(value);
+#include "rootdk/statistics.def"
   }
 
   static HeadStats nothing() {
@@ -166,8 +157,7 @@ class HeadReducer {
     return head;
   }
 
-  HeadStats head_ = nothing();
-  double p_max_ = 0, lse_ = 0;
+  HeadStats head_ = nothing();  // its means are sums until it is finished
   Means means_ = {};
   BlockTotals block_;
   std::int64_t block_number_ = -1;

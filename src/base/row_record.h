@@ -20,14 +20,13 @@ struct RowMoments {
   double mean = 0, m2 = 0, min = 0;
   std::int32_t argmax =
       -1;  ///< first key with the row's maximum; may be left out where another row of the head has a larger one
-
-  double variance(std::int32_t visible) const { return visible > 1 ? m2 / (visible - 1) : 0; }
 };
 
 /// At StatsLevel::kFull, beside RowRecord, for rows that are sampled.
 struct FullRecord {
   RowMoments raw, score;
-  double entropy, sum_p2, sum_p3, sink_mass;
+#define ROOTDK_ROW_NUMBER(name, merged) double name;
+#include "rootdk/statistics.def"
 };
 
 /// Whether full statistics look at query i of the problem.

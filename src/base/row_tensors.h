@@ -1,6 +1,7 @@
 // The per-row tensors of full statistics: what each is called and where its value comes from.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "base/row_record.h"
@@ -11,6 +12,7 @@ namespace rootdk::base {
 struct FullRowTensor {
   const char* name;
   Tensor RowTensors::*tensor;
+  bool recorded;  ///< merging reads it back into the record
   double (*value)(const RowRecord& row, const FullRecord& full);
 };
 
@@ -19,38 +21,32 @@ struct BasicRowTensor {
   Tensor RowTensors::*tensor;
 };
 
-inline constexpr BasicRowTensor kBasicRowTensors[] = {{"rows.raw_max", &RowTensors::raw_max},
-                                                      {"rows.score_max", &RowTensors::score_max},
-                                                      {"rows.p_max", &RowTensors::p_max}};
+inline constexpr BasicRowTensor kBasicRowTensors[] = {
+#define ROOTDK_BASIC_ROW(name, doc) {"rows." #name, &RowTensors::name},
+#include "rootdk/statistics.def"
+};
+
+// What the formulas of rows are written with.
 
 /// What only rows with a visible key have.
-inline double of_keys(const RowRecord& row, double value) {
-  return row.visible > 0 ? value : std::numeric_limits<double>::quiet_NaN();
+inline double of_keys(std::int32_t visible, double x) {
+  return visible > 0 ? x : std::numeric_limits<double>::quiet_NaN();
+}
+inline double variance(std::int32_t visible, double m2) { return visible > 1 ? m2 / (visible - 1) : 0; }
+
+/// Of the table.
+namespace words {
+inline constexpr bool recorded = true, derived = false;
 }
 
 inline constexpr FullRowTensor kFullRowTensors[] = {
-    {"rows.visible", &RowTensors::visible,
-     [](const RowRecord& r, const FullRecord&) { return static_cast<double>(r.visible); }},
-    {"rows.entropy", &RowTensors::entropy, [](const RowRecord&, const FullRecord& f) { return f.entropy; }},
-    {"rows.sum_p2", &RowTensors::sum_p2, [](const RowRecord&, const FullRecord& f) { return f.sum_p2; }},
-    {"rows.sum_p3", &RowTensors::sum_p3, [](const RowRecord&, const FullRecord& f) { return f.sum_p3; }},
-    {"rows.sink_mass", &RowTensors::sink_mass, [](const RowRecord&, const FullRecord& f) { return f.sink_mass; }},
-    {"rows.raw_mean", &RowTensors::raw_mean,
-     [](const RowRecord& r, const FullRecord& f) { return of_keys(r, f.raw.mean); }},
-    {"rows.raw_variance", &RowTensors::raw_variance,
-     [](const RowRecord& r, const FullRecord& f) { return f.raw.variance(r.visible); }},
-    {"rows.raw_min", &RowTensors::raw_min,
-     [](const RowRecord& r, const FullRecord& f) { return of_keys(r, f.raw.min); }},
-    {"rows.score_mean", &RowTensors::score_mean,
-     [](const RowRecord& r, const FullRecord& f) { return of_keys(r, f.score.mean); }},
-    {"rows.score_variance", &RowTensors::score_variance,
-     [](const RowRecord& r, const FullRecord& f) { return f.score.variance(r.visible); }},
-    {"rows.score_min", &RowTensors::score_min,
-     [](const RowRecord& r, const FullRecord& f) { return of_keys(r, f.score.min); }},
-    {"rows.raw_argmax", &RowTensors::raw_argmax,
-     [](const RowRecord&, const FullRecord& f) { return static_cast<double>(f.raw.argmax); }},
-    {"rows.score_argmax", &RowTensors::score_argmax,
-     [](const RowRecord&, const FullRecord& f) { return static_cast<double>(f.score.argmax); }},
+#define ROOTDK_FULL_ROW(merges, name, formula, doc)                    \
+  {"rows." #name, &RowTensors::name, words::merges,                    \
+   [](const RowRecord& row, [[maybe_unused]] const FullRecord& full) { \
+     [[maybe_unused]] const std::int32_t visible = row.visible;        \
+     return static_cast<double>(formula);                              \
+   }},
+#include "rootdk/statistics.def"
 };
 
 }  // namespace rootdk::base

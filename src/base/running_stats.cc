@@ -37,32 +37,25 @@ template <class Count>
 DecayedHeadStats weighted(const HeadStatsOf<Count>& head, double weight) {
   const auto count = [weight](Count n) { return weight * static_cast<double>(n); };
   DecayedHeadStats out;
-  out.rows = count(head.rows);
-  out.rows_masked = count(head.rows_masked);
-  out.rows_short = count(head.rows_short);
-  out.rows_not_finite = count(head.rows_not_finite);
-  out.rows_counted = count(head.rows_counted);
-  out.rows_sampled = count(head.rows_sampled);
-  out.raw_max = head.raw_max;
-  out.score_max = head.score_max;
-  out.mean_p_max = head.mean_p_max;
-  out.mean_lse = head.mean_lse;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) out.name = count(head.name);
+#define ROOTDK_MAXIMUM(name, doc) out.name = head.name;
+#define ROOTDK_MEAN(name, value, doc) out.name = head.name;
+#include "rootdk/statistics.def"
   out.raw = weighted(head.raw, weight);
   out.score = weighted(head.score, weight);
   static_cast<SoftmaxMeans&>(out.softmax) = head.softmax;
-  for (int i = 0; i < 3; ++i) out.softmax.p_max_over[i] = count(head.softmax.p_max_over[i]);
-  out.softmax.trace_j_under_001 = count(head.softmax.trace_j_under_001);
-  out.softmax.relative_entropy.counts = weighted(head.softmax.relative_entropy.counts, weight);
-  out.softmax.logit_p_max.counts = weighted(head.softmax.logit_p_max.counts, weight);
-  out.softmax.log_trace_j.counts = weighted(head.softmax.log_trace_j.counts, weight);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) out.softmax.rows_##name = count(head.softmax.rows_##name);
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) \
+  out.softmax.name.counts = weighted(head.softmax.name.counts, weight);
+#include "rootdk/statistics.def"
   out.causes = head.causes;
   out.causes.weight *= weight;
   out.blocks.all = count(head.blocks.all);
   out.blocks.seen = count(head.blocks.seen);
   for (std::size_t i = 0; i < out.blocks.means.size(); ++i)
     out.blocks.means[i] = weighted(head.blocks.means[i], weight);
-  out.blocks.raw_variance = weighted(head.blocks.raw_variance, weight);
-  out.blocks.score_variance = weighted(head.blocks.score_variance, weight);
+  out.blocks.raw_within_row_variance = weighted(head.blocks.raw_within_row_variance, weight);
+  out.blocks.score_within_row_variance = weighted(head.blocks.score_within_row_variance, weight);
   out.gaps.counts = weighted(head.gaps.counts, weight);
   for (const KeyBucketOf<Count>& bucket : head.by_keys)
     out.by_keys.push_back({bucket.from, weighted(bucket.stats, weight)});

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+
+#include "base/row_record.h"
 
 namespace rootdk::base {
 
@@ -33,5 +36,19 @@ struct SoftmaxSums {
   double sum_p2() const { return sum > 0 ? sum2 / (sum * sum) : 0; }
   double sum_p3() const { return sum > 0 ? sum3 / (sum * sum * sum) : 0; }
 };
+
+/// What full statistics keep of a complete row. A sink is one more key, of which the moments know nothing.
+inline FullRecord full_record(const RowMoments& raw, const RowMoments& score, SoftmaxSums sums,
+                              std::optional<double> sink) {
+  FullRecord out = {};
+  out.raw = raw, out.score = score;
+  if (sink) {
+    const SoftmaxSums one = SoftmaxSums::of(*sink);
+    sums = merge(sums, one);
+    out.sink_mass = one.moved_to(sums.max).sum / sums.sum;
+  }
+  out.entropy = sums.entropy(), out.sum_p2 = sums.sum_p2(), out.sum_p3 = sums.sum_p3();
+  return out;
+}
 
 }  // namespace rootdk::base

@@ -70,8 +70,8 @@ SampledBlocksOf<Count> merged(const SampledBlocksOf<Count>& a, const SampledBloc
   SampledBlocksOf<Count> out = {a.all + b.all,
                                 a.seen + b.seen,
                                 {},
-                                merged(a.raw_variance, b.raw_variance),
-                                merged(a.score_variance, b.score_variance)};
+                                merged(a.raw_within_row_variance, b.raw_within_row_variance),
+                                merged(a.score_within_row_variance, b.score_within_row_variance)};
   for (std::size_t i = 0; i < out.means.size(); ++i) out.means[i] = merged(a.means[i], b.means[i]);
   return out;
 }
@@ -141,28 +141,22 @@ double HeadStatsOf<Count>::alignment() const {
 
 template <class Count>
 HeadStatsOf<Count> merge(const HeadStatsOf<Count>& a, const HeadStatsOf<Count>& b) {
-  using Head = HeadStatsOf<Count>;
-  Head out;
-  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite,
-                             &Head::rows_counted, &Head::rows_sampled})
-    out.*count = a.*count + b.*count;
-  out.raw_max = std::max(a.raw_max, b.raw_max);
-  out.score_max = std::max(a.score_max, b.score_max);
+  HeadStatsOf<Count> out;
   const auto mean = [](double x, Count n, double y, Count m) {
     return merged_mean(x, static_cast<double>(n), y, static_cast<double>(m));
   };
-  out.mean_p_max = mean(a.mean_p_max, a.rows_counted, b.mean_p_max, b.rows_counted);
-  out.mean_lse = mean(a.mean_lse, a.rows_counted, b.mean_lse, b.rows_counted);
+#define ROOTDK_ROW_COUNT(level, name, when, doc) out.name = a.name + b.name;
+#define ROOTDK_MAXIMUM(name, doc) out.name = std::max(a.name, b.name);
+#define ROOTDK_MEAN(name, value, doc) out.name = mean(a.name, a.rows_counted, b.name, b.rows_counted);
+#include "rootdk/statistics.def"
   out.raw = merged(a.raw, b.raw);
   out.score = merged(a.score, b.score);
   out.softmax = a.softmax;
   for (double SoftmaxMeans::*member : SoftmaxMeans::all())
     out.softmax.*member = mean(a.softmax.*member, a.rows_sampled, b.softmax.*member, b.rows_sampled);
-  for (int i = 0; i < 3; ++i) out.softmax.p_max_over[i] += b.softmax.p_max_over[i];
-  out.softmax.trace_j_under_001 += b.softmax.trace_j_under_001;
-  out.softmax.relative_entropy.merge(b.softmax.relative_entropy);
-  out.softmax.logit_p_max.merge(b.softmax.logit_p_max);
-  out.softmax.log_trace_j.merge(b.softmax.log_trace_j);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) out.softmax.rows_##name += b.softmax.rows_##name;
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) out.softmax.name.merge(b.softmax.name);
+#include "rootdk/statistics.def"
   out.causes = merged(a.causes, b.causes);
   out.blocks = merged(a.blocks, b.blocks);
   out.gaps = a.gaps;
@@ -210,10 +204,10 @@ StandardErrors standard_errors(const HeadStats& head) {
     double SoftmaxMeans::*member = SoftmaxMeans::all()[i];
     errors.*member = error(blocks.means[i], head.softmax.*member, static_cast<double>(head.rows_sampled));
   }
-  errors.raw_variance =
-      error(blocks.raw_variance, head.raw.within_row_variance(), static_cast<double>(head.raw.within_degrees));
-  errors.score_variance =
-      error(blocks.score_variance, head.score.within_row_variance(), static_cast<double>(head.score.within_degrees));
+  errors.raw_within_row_variance = error(blocks.raw_within_row_variance, head.raw.within_row_variance(),
+                                         static_cast<double>(head.raw.within_degrees));
+  errors.score_within_row_variance = error(blocks.score_within_row_variance, head.score.within_row_variance(),
+                                           static_cast<double>(head.score.within_degrees));
   return errors;
 }
 
@@ -223,10 +217,10 @@ GradientStats merge(const GradientStats& a, const GradientStats& b) {
     base::refuse("merge: {} batch items of {} heads and {} of {}, but the same are wanted", a.batch, a.heads, b.batch,
                  b.heads);
   GradientStats out = a;
-  for (std::size_t i = 0; i < out.per_head.size(); ++i)
-    for (double HeadGradients::*sum : {&HeadGradients::d_scores, &HeadGradients::d_log_scale, &HeadGradients::d_q,
-                                       &HeadGradients::d_k, &HeadGradients::d_v})
-      out.per_head[i].*sum += b.per_head[i].*sum;
+  for (std::size_t i = 0; i < out.per_head.size(); ++i) {
+#define ROOTDK_GRADIENT(sign, name, doc) out.per_head[i].name += b.per_head[i].name;
+#include "rootdk/statistics.def"
+  }
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/arena.h"
+#include "base/head_columns.h"
 #include "rootdk/version.h"
 
 namespace rootdk::c {
@@ -193,19 +194,8 @@ namespace {
 
 void add_full_rows(const rootdk_row_tensors& in, RowTensors& rows) {
   check_reserved("rows", in.reserved);
-  rows.visible = to_tensor("rows.visible", in.visible);
-  rows.entropy = to_tensor("rows.entropy", in.entropy);
-  rows.sum_p2 = to_tensor("rows.sum_p2", in.sum_p2);
-  rows.sum_p3 = to_tensor("rows.sum_p3", in.sum_p3);
-  rows.sink_mass = to_tensor("rows.sink_mass", in.sink_mass);
-  rows.raw_mean = to_tensor("rows.raw_mean", in.raw_mean);
-  rows.raw_variance = to_tensor("rows.raw_variance", in.raw_variance);
-  rows.raw_min = to_tensor("rows.raw_min", in.raw_min);
-  rows.score_mean = to_tensor("rows.score_mean", in.score_mean);
-  rows.score_variance = to_tensor("rows.score_variance", in.score_variance);
-  rows.score_min = to_tensor("rows.score_min", in.score_min);
-  rows.raw_argmax = to_tensor("rows.raw_argmax", in.raw_argmax);
-  rows.score_argmax = to_tensor("rows.score_argmax", in.score_argmax);
+#define ROOTDK_FULL_ROW(merges, name, value, doc) rows.name = to_tensor("rows." #name, in.name);
+#include "rootdk/statistics.def"
 }
 
 }  // namespace
@@ -215,9 +205,8 @@ Outputs to_outputs(const rootdk_outputs& out) {
   Outputs outputs;
   outputs.o = to_tensor("o", out.o);
   outputs.lse = to_tensor("lse", out.lse);
-  outputs.rows.raw_max = to_tensor("row_raw_max", out.row_raw_max);
-  outputs.rows.score_max = to_tensor("row_score_max", out.row_score_max);
-  outputs.rows.p_max = to_tensor("row_p_max", out.row_p_max);
+#define ROOTDK_BASIC_ROW(name, doc) outputs.rows.name = to_tensor("row_" #name, out.row_##name);
+#include "rootdk/statistics.def"
   outputs.key_mass = to_tensor("key_mass", out.key_mass);
   if (out.rows != nullptr) add_full_rows(*out.rows, outputs.rows);
   return outputs;
@@ -262,55 +251,11 @@ void check_stats_array(std::string_view name, const void* data, std::int64_t cou
 
 namespace {
 
-void copy_full_stats(const HeadStats& head, rootdk_head_stats& out) {
-  const SoftmaxStats& softmax = head.softmax;
-  out.rows_counted = head.rows_counted;
-  out.rows_sampled = head.rows_sampled;
-  out.pairs = head.score.pairs;
-  out.raw_mean = head.raw.mean, out.score_mean = head.score.mean;
-  out.raw_variance = head.raw.variance(), out.score_variance = head.score.variance();
-  out.raw_within_row_variance = head.raw.within_row_variance(),
-  out.score_within_row_variance = head.score.within_row_variance();
-  out.raw_min = head.raw.min, out.score_min = head.score.min;
-  out.raw_max_query = head.raw.max_query, out.raw_max_key = head.raw.max_key;
-  out.score_max_query = head.score.max_query, out.score_max_key = head.score.max_key;
-  out.mean_entropy = softmax.entropy;
-  out.mean_sum_p2 = softmax.sum_p2;
-  out.mean_sum_p3 = softmax.sum_p3;
-  out.mean_effective_keys = softmax.effective_keys;
-  out.mean_participation = softmax.participation;
-  out.mean_trace_j = softmax.trace_j;
-  out.mean_frobenius_j = softmax.frobenius_j;
-  out.mean_sink_mass = softmax.sink_mass;
-  out.mean_log_keys = softmax.log_keys;
-  out.p_max_over_50 = softmax.p_max_over[0], out.p_max_over_90 = softmax.p_max_over[1],
-  out.p_max_over_99 = softmax.p_max_over[2];
-  out.trace_j_under_001 = softmax.trace_j_under_001;
-  for (int i = 0; i < 3; ++i) {
-    constexpr double kShares[] = {0.05, 0.5, 0.95};
-    out.relative_entropy_quantiles[i] = softmax.relative_entropy.quantile(kShares[i]);
-    out.p_max_quantiles[i] = softmax.p_max_quantile(kShares[i]);
-    out.trace_j_quantiles[i] = softmax.trace_j_quantile(kShares[i]);
-  }
-  out.sigma_q = head.causes.sigma_q(), out.sigma_k = head.causes.sigma_k();
-  out.key_mean_norm = head.causes.key_mean_norm();
-  out.alignment = head.alignment();
-  const StandardErrors errors = standard_errors(head);
-  out.entropy_error = errors.entropy, out.trace_j_error = errors.trace_j;
-  out.raw_variance_error = errors.raw_variance, out.score_variance_error = errors.score_variance;
-}
-
 void copy_head(const HeadStats& head, StatsLevel level, rootdk_head_stats& out) {
   out = {};
-  out.rows = head.rows;
-  out.rows_masked = head.rows_masked;
-  out.rows_short = head.rows_short;
-  out.rows_not_finite = head.rows_not_finite;
-  out.raw_max = head.raw_max;
-  out.score_max = head.score_max;
-  out.mean_p_max = head.mean_p_max;
-  out.mean_lse = head.mean_lse;
-  if (level == StatsLevel::kFull) copy_full_stats(head, out);
+#define ROOTDK_STATISTIC(from, type, name, value, merges, doc) \
+  if (level >= base::words::from) out.name = static_cast<decltype(out.name)>(base::head_values::name(head));
+#include "rootdk/statistics.def"
 }
 
 }  // namespace
@@ -323,8 +268,13 @@ void copy_stats(const Stats& stats, rootdk_head_stats* heads, std::int64_t* gaps
 }
 
 void copy_gradient_stats(const GradientStats& stats, rootdk_head_gradients* heads) {
-  for (const HeadGradients& head : stats.per_head)
-    if (heads != nullptr) *heads++ = {head.d_scores, head.d_log_scale, head.d_q, head.d_k, head.d_v, {}};
+  if (heads == nullptr) return;
+  for (const HeadGradients& head : stats.per_head) {
+    *heads = {};
+#define ROOTDK_GRADIENT(sign, name, doc) heads->name = head.name;
+#include "rootdk/statistics.def"
+    ++heads;
+  }
 }
 
 rootdk_stats* new_stats(Stats stats) { return reinterpret_cast<rootdk_stats*>(new Stats(std::move(stats))); }

@@ -37,12 +37,10 @@ Row read_row(const RowTensors& t, const ConstTensor& lse_tensor, std::int64_t b,
   row.record = {at(t.raw_max), at(t.score_max),
                 p_max,         lse,
                 keys,          (std::isfinite(lse) || lse == kNothing) && std::isfinite(p_max)};
-  row.full = {moments(t.raw_mean, t.raw_variance, t.raw_min, t.raw_argmax),
-              moments(t.score_mean, t.score_variance, t.score_min, t.score_argmax),
-              at(t.entropy),
-              at(t.sum_p2),
-              at(t.sum_p3),
-              at(t.sink_mass)};
+  row.full.raw = moments(t.raw_mean, t.raw_variance, t.raw_min, t.raw_argmax);
+  row.full.score = moments(t.score_mean, t.score_variance, t.score_min, t.score_argmax);
+#define ROOTDK_ROW_NUMBER(name, merged) row.full.name = at(t.name);
+#include "rootdk/statistics.def"
   return row;
 }
 
@@ -55,29 +53,29 @@ base::RowMoments merged(const base::RowMoments& a, std::int32_t keys_a, const ba
           later_max ? b.argmax : a.argmax};
 }
 
-Row merged(const Row& a, const Row& b) {
-  const double high = std::max(a.record.lse, b.record.lse);
+Row merged(const Row& x, const Row& y) {
+  const double high = std::max(x.record.lse, y.record.lse);
   const double lse =
-      high == kNothing ? kNothing : high + std::log(std::exp(a.record.lse - high) + std::exp(b.record.lse - high));
+      high == kNothing ? kNothing : high + std::log(std::exp(x.record.lse - high) + std::exp(y.record.lse - high));
   const auto share = [lse](const Row& row) { return row.record.lse == kNothing ? 0 : std::exp(row.record.lse - lse); };
-  const double w = share(a), v = share(b);
-  const auto entropy = [](double weight, const Row& row) {
-    return weight > 0 ? weight * (row.full.entropy - std::log(weight)) : 0;
-  };
+  const double w = share(x), v = share(y);
   Row out;
-  out.record = {std::max(a.record.raw_max, b.record.raw_max),
-                std::max(a.record.score_max, b.record.score_max),
-                std::max(w * a.record.p_max, v * b.record.p_max),
+  out.record = {std::max(x.record.raw_max, y.record.raw_max),
+                std::max(x.record.score_max, y.record.score_max),
+                std::max(w * x.record.p_max, v * y.record.p_max),
                 lse,
-                std::max(a.record.visible + b.record.visible, -1),  // padding is padding in both
-                a.record.finite && b.record.finite};
-  out.full = {
-      merged(a.full.raw, a.record.visible, b.full.raw, b.record.visible, b.record.raw_max > a.record.raw_max),
-      merged(a.full.score, a.record.visible, b.full.score, b.record.visible, b.record.score_max > a.record.score_max),
-      entropy(w, a) + entropy(v, b),
-      w * w * a.full.sum_p2 + v * v * b.full.sum_p2,
-      w * w * w * a.full.sum_p3 + v * v * v * b.full.sum_p3,
-      w * a.full.sink_mass + v * b.full.sink_mass};
+                std::max(x.record.visible + y.record.visible, -1),  // padding is padding in both
+                x.record.finite && y.record.finite};
+  out.full.raw =
+      merged(x.full.raw, x.record.visible, y.full.raw, y.record.visible, y.record.raw_max > x.record.raw_max);
+  out.full.score =
+      merged(x.full.score, x.record.visible, y.full.score, y.record.visible, y.record.score_max > x.record.score_max);
+#define ROOTDK_ROW_NUMBER(name, formula)           \
+  {                                                \
+    const double a = x.full.name, b = y.full.name; \
+    out.full.name = formula;                       \
+  }
+#include "rootdk/statistics.def"
   return out;
 }
 
@@ -86,7 +84,7 @@ void write_row(const RowTensors& t, std::int64_t b, std::int64_t h, std::int64_t
   base::write(t.score_max, b, h, i, 0, row.record.score_max);
   base::write(t.p_max, b, h, i, 0, row.record.p_max);
   for (const base::FullRowTensor& tensor : base::kFullRowTensors)
-    base::write(t.*tensor.tensor, b, h, i, 0, tensor.value(row.record, row.full));
+    if ((t.*tensor.tensor).present()) base::write(t.*tensor.tensor, b, h, i, 0, tensor.value(row.record, row.full));
 }
 
 }  // namespace

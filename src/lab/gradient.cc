@@ -56,7 +56,7 @@ GradientRows summary(Lengths lengths) {
 /// One rule at one d_k.
 struct Gathered {
   Lengths scores, queries, keys;
-  std::vector<double> trace_means, traces, almost_none;
+  std::vector<double> trace_means, traces, share_trace_j_under_1pct;
 };
 
 constexpr float kZero = 0;
@@ -94,8 +94,8 @@ void backward_pass(const GradientOptions& o, std::int64_t dk, double factor, con
   out.keys.add(d_k, dk);
   for (const float p2 : sum_p2) out.traces.push_back(1 - static_cast<double>(p2));
   const WhatifNumbers numbers = numbers_of(stats.at(0, 0));
-  out.trace_means.push_back(numbers.trace_jacobian);
-  out.almost_none.push_back(numbers.almost_none);
+  out.trace_means.push_back(numbers.trace_j);
+  out.share_trace_j_under_1pct.push_back(numbers.share_trace_j_under_1pct);
 }
 
 GradientPoint point_of(const Scale& rule, std::int64_t dk, std::int64_t keys, Gathered gathered) {
@@ -106,15 +106,15 @@ GradientPoint point_of(const Scale& rule, std::int64_t dk, std::int64_t keys, Ga
   point.scores = summary(std::move(gathered.scores));
   point.queries = summary(std::move(gathered.queries));
   point.keys = summary(std::move(gathered.keys));
-  point.trace_jacobian = estimate(gathered.trace_means);
+  point.trace_j = estimate(gathered.trace_means);
   std::sort(gathered.traces.begin(), gathered.traces.end());
   point.trace_median = quantile(gathered.traces, 0.5);
-  for (const double share : gathered.almost_none)
-    point.almost_none += share / static_cast<double>(gathered.almost_none.size());
+  for (const double share : gathered.share_trace_j_under_1pct)
+    point.share_trace_j_under_1pct += share / static_cast<double>(gathered.share_trace_j_under_1pct.size());
   const double sigma = std::sqrt(static_cast<double>(dk)) * std::fabs(point.factor);
   const theory::GaussianSoftmax theory = theory::gaussian_softmax(sigma, static_cast<double>(keys), dk);
-  point.scores_theory = theory.jacobian_norm2;
-  point.trace_theory = theory.trace_jacobian;
+  point.scores_theory = theory.frobenius_j;
+  point.trace_theory = theory.trace_j;
   return point;
 }
 

@@ -51,7 +51,7 @@ void measure_batch(const PhaseOptions& o, const Cell& cell, std::uint32_t batch,
     const WhatifNumbers numbers = numbers_of(stats.at(0, 0));
     out.entropy[r].push_back(numbers.entropy);
     out.p_max[r].push_back(numbers.p_max);
-    out.trace[r].push_back(numbers.trace_jacobian);
+    out.trace[r].push_back(numbers.trace_j);
   }
 }
 
@@ -67,7 +67,7 @@ void add_theory(std::vector<PhasePoint>& points) {
                          }
                          const theory::GaussianSoftmax softmax = theory::gaussian_softmax(point.sigma, keys, point.dk);
                          point.entropy.theory = softmax.entropy;
-                         point.trace_jacobian.theory = softmax.trace_jacobian;
+                         point.trace_j.theory = softmax.trace_j;
                        });
 }
 
@@ -90,7 +90,7 @@ std::vector<PhasePoint> measure_cell(const PhaseOptions& o, const Cell& cell,
     point.frozen = point.sigma > point.critical_sigma;
     point.entropy.measured = estimate(batches.entropy[r]);
     point.p_max.measured = estimate(batches.p_max[r]);
-    point.trace_jacobian.measured = estimate(batches.trace[r]);
+    point.trace_j.measured = estimate(batches.trace[r]);
     points.push_back(point);
   }
   add_theory(points);

@@ -254,8 +254,8 @@ std::optional<PlaygroundTheory> theory_of(const PlaygroundOptions& o, const std:
   const auto keys = static_cast<double>(o.keys);
   const theory::GaussianSoftmax softmax = theory::gaussian_softmax(out.sigma, keys, o.dk);
   out.entropy = softmax.entropy;
-  out.trace_jacobian = softmax.trace_jacobian;
-  out.jacobian_fro2 = softmax.jacobian_norm2;
+  out.trace_j = softmax.trace_j;
+  out.frobenius_j = softmax.frobenius_j;
   out.p_max = theory::rough_p_max(out.sigma, keys, o.dk);
   return out;
 }
@@ -342,8 +342,7 @@ Playground play(const PlaygroundOptions& options) {
   const std::optional<Prediction> prediction = one_factor ? predict(o, out.factor) : std::nullopt;
   out.measured = numbers_of(measured);
   out.score_mean = measured.score.mean;
-  out.jacobian_fro2 = measured.softmax.frobenius_j;
-  out.sink_mass = measured.softmax.sink_mass;
+  out.softmax = measured.softmax;
   out.theory = theory_of(o, prediction);
   out.sigma = out.theory ? out.theory->sigma : out.measured.sigma;
   out.critical_sigma =

@@ -79,7 +79,7 @@ PrecisionPoint summary(const std::vector<Row>& rows, std::int64_t keys) {
     lost += row.lost;
     if (row.lost) continue;
     out.p_max += row.p_max;
-    out.almost_one += row.p_max > 0.99;
+    out.share_p_max_over_99pct += row.p_max > 0.99;
     all.p_distance += row.p_distance;
     all.p_square_error += row.p_square_error;
     all.p_spread += row.p_spread;
@@ -90,7 +90,7 @@ PrecisionPoint summary(const std::vector<Row>& rows, std::int64_t keys) {
   out.overflow_rows = lost / count;
   out.score_error = all.scores_kept > 0 ? std::sqrt(all.score_square_error / all.scores_kept) : kNan;
   out.p_max = kept > 0 ? out.p_max / kept : kNan;
-  out.almost_one = kept > 0 ? out.almost_one / kept : kNan;
+  out.share_p_max_over_99pct = kept > 0 ? out.share_p_max_over_99pct / kept : kNan;
   out.p_error = kept > 0 ? all.p_distance / kept : kNan;
   out.signal_bits = kept > 0 && all.p_square_error > 0 ? std::log2(all.p_spread / all.p_square_error) / 2 : kNan;
   return out;

@@ -190,8 +190,9 @@ WhatifNumbers numbers_of(const HeadStats& stats) {
   out.relative_entropy = softmax.entropy / softmax.log_keys;
   out.effective_keys = softmax.effective_keys;
   out.p_max = stats.mean_p_max;
-  out.trace_jacobian = softmax.trace_j;
-  out.almost_none = static_cast<double>(softmax.trace_j_under_001) / static_cast<double>(stats.rows_counted);
+  out.trace_j = softmax.trace_j;
+  out.share_trace_j_under_1pct =
+      static_cast<double>(softmax.rows_trace_j_under_1pct) / static_cast<double>(stats.rows_counted);
   return out;
 }
 

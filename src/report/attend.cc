@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/head_columns.h"
 #include "report/experiments.h"
 #include "report/json.h"
 #include "report/numbers.h"
@@ -16,40 +17,15 @@ namespace {
 
 constexpr std::size_t kMostHeads = 32;  // of a table in the terminal
 
-Json json_of(const Spread& s) {
-  return {{"pairs", s.pairs},
-          {"mean", s.mean},
-          {"variance", s.variance()},
-          {"within_row_variance", s.within_row_variance()},
-          {"min", s.min},
-          {"max", s.max},
-          {"max_query", s.max_query},
-          {"max_key", s.max_key}};
-}
-
-Json json_of(const SoftmaxStats& s, std::int64_t rows) {
-  const auto quantiles = [](const Histogram& h, auto from) {
-    Json out = Json::object();
-    for (const char* q : {"0.01", "0.05", "0.5", "0.95", "0.99"}) out[q] = from(h.quantile(std::stod(q)));
-    return out;
-  };
-  const auto share = [&](std::int64_t count) { return static_cast<double>(count) / static_cast<double>(rows); };
-  return {{"entropy", s.entropy},
-          {"effective_keys", s.effective_keys},
-          {"participation", s.participation},
-          {"sum_p2", s.sum_p2},
-          {"sum_p3", s.sum_p3},
-          {"trace_jacobian", s.trace_j},
-          {"jacobian_fro2", s.frobenius_j},
-          {"sink_mass", s.sink_mass},
-          {"geometric_mean_keys", std::exp(s.log_keys)},
-          {"share_p_max_above_0.5", share(s.p_max_over[0])},
-          {"share_p_max_above_0.9", share(s.p_max_over[1])},
-          {"share_p_max_above_0.99", share(s.p_max_over[2])},
-          {"share_trace_below_0.01", share(s.trace_j_under_001)},
-          {"relative_entropy_quantiles", quantiles(s.relative_entropy, [](double x) { return x; })},
-          {"p_max_quantiles", quantiles(s.logit_p_max, [](double x) { return 1 / (1 + std::exp(-x)); })},
-          {"trace_jacobian_quantiles", quantiles(s.log_trace_j, [](double x) { return std::exp(x); })}};
+/// Every column of a head that its level has, by name.
+Json json_of(const HeadStats& head, StatsLevel level) {
+  Json out = Json::object();
+  for (const auto& column : base::kHeadColumns<std::int64_t>) {
+    if (column.level > level) continue;
+    const double value = column.value(head);
+    out[column.name] = column.whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
+  }
+  return out;
 }
 
 const char* name_of_level(StatsLevel level) {
@@ -82,23 +58,8 @@ Json json_of(const Attended& a) {
   out["heads"] = Json::array();
   for (std::int64_t b = 0; b < a.stats.batch && a.stats.level != StatsLevel::kNone; ++b)
     for (std::int64_t h = 0; h < a.stats.heads; ++h) {
-      const HeadStats& head = a.stats.at(b, h);
-      Json one{{"batch", b},
-               {"head", h},
-               {"rows", head.rows},
-               {"rows_masked", head.rows_masked},
-               {"rows_short", head.rows_short},
-               {"rows_not_finite", head.rows_not_finite},
-               {"rows_counted", head.rows_counted},
-               {"raw_max", head.raw_max},
-               {"score_max", head.score_max},
-               {"p_max", head.mean_p_max},
-               {"lse", head.mean_lse}};
-      if (a.stats.level == StatsLevel::kFull) {
-        one["raw"] = json_of(head.raw);
-        one["score"] = json_of(head.score);
-        one["softmax"] = json_of(head.softmax, head.rows_counted);
-      }
+      Json one{{"batch", b}, {"head", h}};
+      one.update(json_of(a.stats.at(b, h), a.stats.level));
       out["heads"].push_back(std::move(one));
     }
   out["conclusion"] = conclusion_of(a);
@@ -152,7 +113,7 @@ std::string text_of(const Attended& a, const Layout& layout) {
         for (const std::string& cell :
              {number(std::sqrt(head.score.within_row_variance())), fixed(head.softmax.entropy, 2),
               number(head.softmax.effective_keys), fixed(head.softmax.trace_j, 3),
-              percent(static_cast<double>(head.softmax.p_max_over[2]) / static_cast<double>(head.rows_counted))})
+              percent(base::head_values::share_p_max_over_99pct(head))})
           cells.push_back(cell);
       table.add(cells);
     }

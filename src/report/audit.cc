@@ -60,14 +60,14 @@ Json head_json(const Head& head) {
     out[name] = finite(value);
   out["not_finite"] = head.not_finite;
   out["overflows"] = head.overflows;
-  for (const char* name : {"keys", "sigma_over_critical", "entropy", "effective_keys", "p_max", "verdicts"})
+  for (const char* name : {"keys", "sigma_over_critical", "entropy", "participation", "p_max", "verdicts"})
     out[name] = Json::object();
   for (const AtContext& at : head.contexts) {
     const std::string key = std::to_string(at.context);
     out["keys"][key] = finite(at.keys);
     out["sigma_over_critical"][key] = finite(at.sigma_over_critical);
     out["entropy"][key] = finite(at.entropy);
-    out["effective_keys"][key] = finite(at.effective_keys);
+    out["participation"][key] = finite(at.participation);
     out["p_max"][key] = finite(at.p_max);
     out["verdicts"][key] = theory::name_of(at.verdict);
   }
@@ -93,7 +93,7 @@ Json head_json(const Head& head) {
          std::initializer_list<std::pair<const char*, double>>{{"score_sigma", m.score_sigma},
                                                                {"keys", m.keys},
                                                                {"entropy", m.entropy},
-                                                               {"effective_keys", m.effective_keys},
+                                                               {"participation", m.participation},
                                                                {"p_max", m.p_max},
                                                                {"trace_j", m.trace_j}})
       out["measured"][name] = finite(value);
@@ -157,14 +157,14 @@ std::string csv_of(const audit::Audit& audit) {
                     "sigma_k,key_mean_norm,alignment,largest_singular_value,effective_rank,"
                     "not_finite,verdict,ground,embeddings_sigma";
   for (const std::int64_t n : audit.contexts)
-    out += fmt::format(",sigma_over_critical_{0},entropy_{0},effective_keys_{0},p_max_{0}", n);
+    out += fmt::format(",sigma_over_critical_{0},entropy_{0},participation_{0},p_max_{0}", n);
   const bool measured = std::any_of(audit.layers.begin(), audit.layers.end(), [](const Layer& l) {
     return std::any_of(l.heads.begin(), l.heads.end(), [](const Head& h) { return h.measured.has_value(); });
   });
   if (measured) out += ",measured_sigma,measured_unit_divisor,measured_largest_raw,clip_factor";
   if (measured && audit.ran)
     out +=
-        ",measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j";
+        ",measured_score_sigma,measured_keys,measured_entropy,measured_participation,measured_p_max,measured_trace_j";
   out += "\n";
   const auto put = [&](double x) { out += std::isfinite(x) ? fmt::format(",{}", x) : ","; };
   for (const HeadPlace& place : all_heads(audit)) {
@@ -181,13 +181,13 @@ std::string csv_of(const audit::Audit& audit) {
     for (std::size_t i = 0; i < audit.contexts.size(); ++i) {
       const AtContext at =
           i < h.contexts.size() ? h.contexts[i] : AtContext{0, NAN, NAN, NAN, NAN, NAN, Verdict::kUnknown};
-      for (const double x : {at.sigma_over_critical, at.entropy, at.effective_keys, at.p_max}) put(x);
+      for (const double x : {at.sigma_over_critical, at.entropy, at.participation, at.p_max}) put(x);
     }
     if (measured) {
       const audit::Measured m = h.measured.value_or(audit::Measured{{NAN, NAN, NAN, NAN, NAN}, NAN, NAN, NAN});
       for (const double x : {m.sigma, m.unit_divisor, m.largest_raw, m.clip_factor}) put(x);
       if (audit.ran)
-        for (const double x : {m.score_sigma, m.keys, m.entropy, m.effective_keys, m.p_max, m.trace_j}) put(x);
+        for (const double x : {m.score_sigma, m.keys, m.entropy, m.participation, m.p_max, m.trace_j}) put(x);
     }
     out += "\n";
   }

@@ -90,8 +90,7 @@ std::string rule_text(const lab::Explanation& e, const lab::ExplainedRule& rule,
                   fixed(std::log(static_cast<double>(n)), 4), fixed(row.p_max, 4), number(rule.effective_keys, 4)),
       "  ");
   out += layout.wrap(
-      fmt::format("gradient let through: tr J {}, ‖J‖² {}", fixed(row.trace_jacobian, 4), fixed(row.jacobian_norm2, 4)),
-      "  ");
+      fmt::format("gradient let through: tr J {}, ‖J‖² {}", fixed(row.trace_j, 4), fixed(row.frobenius_j, 4)), "  ");
   return layout.detail == Detail::kAll ? out + jacobian_text(rule, n, layout) : out;
 }
 
@@ -108,18 +107,10 @@ Json json_of(const lab::Explanation& e) {
   out["rules"] = Json::array();
   for (const lab::ExplainedRule& rule : e.rules) {
     const theory::SoftmaxRow& row = rule.softmax;
-    Json one{{"rule", rule.rule},
-             {"divisor", rule.divisor},
-             {"scores", rule.scores},
-             {"exp", row.exponentials},
-             {"exp_sum", row.sum},
-             {"softmax", row.probabilities},
-             {"entropy", row.entropy},
-             {"p_max", row.p_max},
-             {"effective_keys", rule.effective_keys},
-             {"sum_p2", row.sum_p2},
-             {"trace_jacobian", row.trace_jacobian},
-             {"jacobian_fro2", row.jacobian_norm2}};
+    Json one{{"rule", rule.rule},       {"divisor", rule.divisor}, {"scores", rule.scores},
+             {"exp", row.exponentials}, {"exp_sum", row.sum},      {"softmax", row.probabilities},
+             {"entropy", row.entropy},  {"p_max", row.p_max},      {"effective_keys", rule.effective_keys},
+             {"sum_p2", row.sum_p2},    {"trace_j", row.trace_j},  {"frobenius_j", row.frobenius_j}};
     if (!rule.jacobian.empty()) one["jacobian"] = matrix(rule.jacobian, e.raw.size());
     one["score_gradient"] = rule.score_gradient;
     one["raw_gradient"] = rule.raw_gradient;
@@ -132,13 +123,13 @@ Json json_of(const lab::Explanation& e) {
 std::string conclusion_of(const lab::Explanation& e) {
   if (e.raw.size() == 1) return "With a single key softmax gives it all the weight, whatever the rule.";
   const lab::ExplainedRule *none = find(e, "none"), *root = find(e, "sqrt_dk"), *by_dk = find(e, "dk");
-  if (none && root && none->softmax.trace_jacobian > 0 && root->softmax.trace_jacobian > 0) {
+  if (none && root && none->softmax.trace_j > 0 && root->softmax.trace_j > 0) {
     const theory::SoftmaxRow &a = none->softmax, &b = root->softmax;
     std::string out =
         fmt::format("Divided by √d_k, softmax lets {} gradient through: tr J is {}, unscaled {}, and the largest "
                     "weight {}, unscaled {}.",
-                    compared(b.trace_jacobian, a.trace_jacobian, "as much", "less"), fixed(b.trace_jacobian, 3),
-                    fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(a.p_max, 3));
+                    compared(b.trace_j, a.trace_j, "as much", "less"), fixed(b.trace_j, 3), fixed(a.trace_j, 3),
+                    fixed(b.p_max, 3), fixed(a.p_max, 3));
     const double reaches_root = longest(root->raw_gradient), reaches_dk = by_dk ? longest(by_dk->raw_gradient) : 0;
     if (reaches_dk > 0)
       out += fmt::format(
@@ -147,18 +138,18 @@ std::string conclusion_of(const lab::Explanation& e) {
     return out;
   }
   const auto by_trace = [](const lab::ExplainedRule& a, const lab::ExplainedRule& b) {
-    return a.softmax.trace_jacobian < b.softmax.trace_jacobian;
+    return a.softmax.trace_j < b.softmax.trace_j;
   };
   const auto [closed, open] = std::minmax_element(e.rules.begin(), e.rules.end(), by_trace);
   const theory::SoftmaxRow &a = closed->softmax, &b = open->softmax;
-  if (a.trace_jacobian == b.trace_jacobian)
+  if (a.trace_j == b.trace_j)
     return fmt::format("Under {} the largest of {} weights is {}, and tr J is {}.", spoken(closed->rule), e.raw.size(),
-                       fixed(a.p_max, 3), fixed(a.trace_jacobian, 3));
-  const std::string more = a.trace_jacobian > 0 ? times(b.trace_jacobian / a.trace_jacobian) + " as much" : "more";
+                       fixed(a.p_max, 3), fixed(a.trace_j, 3));
+  const std::string more = a.trace_j > 0 ? times(b.trace_j / a.trace_j) + " as much" : "more";
   return fmt::format(
       "Softmax lets {} gradient through under {} {} under {}: tr J is {} and {}, the largest weight {} and {}.", more,
-      spoken(open->rule), a.trace_jacobian > 0 ? "as" : "than", spoken(closed->rule), fixed(b.trace_jacobian, 3),
-      fixed(a.trace_jacobian, 3), fixed(b.p_max, 3), fixed(a.p_max, 3));
+      spoken(open->rule), a.trace_j > 0 ? "as" : "than", spoken(closed->rule), fixed(b.trace_j, 3), fixed(a.trace_j, 3),
+      fixed(b.p_max, 3), fixed(a.p_max, 3));
 }
 
 std::string text_of(const lab::Explanation& e, const Layout& layout) {

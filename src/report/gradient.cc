@@ -49,7 +49,7 @@ Json json_of(const lab::Gradient& gradient) {
   for (const lab::GradientPoint& p : gradient.points) {
     Json scores = json_of(p.scores);
     scores["mean_square"]["theory"] = p.scores_theory;
-    Json trace = report::json_of(p.trace_jacobian);
+    Json trace = report::json_of(p.trace_j);
     trace["theory"] = p.trace_theory;
     trace["median"] = p.trace_median;
     out["points"].push_back({{"rule", p.rule},
@@ -58,8 +58,8 @@ Json json_of(const lab::Gradient& gradient) {
                              {"scores", std::move(scores)},
                              {"queries", json_of(p.queries)},
                              {"keys", json_of(p.keys)},
-                             {"trace_jacobian", std::move(trace)},
-                             {"share_trace_below_0.01", p.almost_none}});
+                             {"trace_j", std::move(trace)},
+                             {"share_trace_j_under_1pct", p.share_trace_j_under_1pct}});
   }
   out["complete"] = gradient.complete;
   out["conclusion"] = conclusion_of(gradient);
@@ -81,7 +81,7 @@ std::string conclusion_of(const lab::Gradient& gradient) {
                        compared(none->scores.length.median, root->scores.length.median, "larger", "smaller"), dk,
                        (median < 1) == (mean_square < 1) ? "and" : "though",
                        compared(none->scores.mean_square.value, root->scores.mean_square.value, "larger", "smaller"),
-                       percent(none->almost_none), percent(root->almost_none));
+                       percent(none->share_trace_j_under_1pct), percent(root->share_trace_j_under_1pct));
   }
   if (by_dk && root)
     out += fmt::format("{}Dividing by d_k brings Q a gradient {} than 1/√d_k does{}.", out.empty() ? "" : " ",
@@ -121,7 +121,7 @@ std::string text_of(const lab::Gradient& gradient, const Layout& layout) {
     if (last != 0 && p.dk != last) table.gap();
     table.add({p.dk == last ? "" : fmt::format("{}", p.dk), p.rule, number(p.scores.mean_square.value, 2),
                number(p.scores_theory, 2), number(p.scores.length.p1, 2), number(p.scores.length.median, 2),
-               number(p.scores.length.p99, 2), percent(p.almost_none), number(p.queries.length.median, 2),
+               number(p.scores.length.p99, 2), percent(p.share_trace_j_under_1pct), number(p.queries.length.median, 2),
                number(p.keys.length.median, 2)});
     last = p.dk;
   }

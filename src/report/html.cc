@@ -40,8 +40,8 @@ void check(const AnyJson& results) {
   if (const auto* name = format.get_ptr<const std::string*>(); !name || *name != "rootdk-results")
     base::refuse("results_json: format is {}, but \"rootdk-results\" was wanted", format.dump());
   const AnyJson version = results.value("format_version", AnyJson());
-  if (!version.is_number_integer() || version.get<std::int64_t>() != 1)
-    base::refuse("results_json: format_version is {}, but this rootdk knows 1", version.dump());
+  if (!version.is_number_integer() || version.get<std::int64_t>() != 2)
+    base::refuse("results_json: format_version is {}, but this rootdk knows 2", version.dump());
   const AnyJson chapters = results.value("chapters", AnyJson());
   if (!chapters.is_array()) base::refuse("results_json: chapters is {}, but a list was wanted", chapters.type_name());
   for (std::size_t i = 0; i < chapters.size(); ++i) {
@@ -100,7 +100,7 @@ void check_audit(const AnyJson& audit) {
       base::refuse("audit_json: a layer has no list of heads");
     for (const AnyJson& head : layer["heads"]) {
       if (!head.is_object()) base::refuse("audit_json: a head is {}, but an object was wanted", head.type_name());
-      for (const char* name : {"keys", "entropy", "sigma_over_critical", "effective_keys", "p_max", "verdicts"})
+      for (const char* name : {"keys", "entropy", "sigma_over_critical", "participation", "p_max", "verdicts"})
         if (!head.value(name, AnyJson()).is_object())
           base::refuse("audit_json: a head's {} is {}, but an object was wanted", name,
                        head.value(name, AnyJson()).type_name());

@@ -60,7 +60,7 @@ Json json_of(const lab::Phase& phase) {
                              {"frozen", p.frozen},
                              {"entropy", json_of(p.entropy)},
                              {"p_max", json_of(p.p_max)},
-                             {"trace_jacobian", json_of(p.trace_jacobian)}});
+                             {"trace_j", json_of(p.trace_j)}});
   out["critical_line"] = Json::array();
   for (const lab::CriticalPoint& c : phase.critical) out["critical_line"].push_back({{"keys", c.keys}, {"dk", c.dk}});
   out["complete"] = phase.complete;
@@ -103,7 +103,7 @@ std::string text_of(const lab::Phase& phase, const Layout& layout) {
                   o.batches, o.queries));
   std::size_t entropy = 0, p_max = 0, trace = 0;
   for (const lab::PhasePoint& p : phase.points)
-    entropy += agrees(p.entropy), p_max += agrees(p.p_max), trace += agrees(p.trace_jacobian);
+    entropy += agrees(p.entropy), p_max += agrees(p.p_max), trace += agrees(p.trace_j);
   for (const Scale& rule : o.rules) out += rule_text(phase, rule.name(), rule.name() == "none", layout);
   out += "\n" + layout.wrap(fmt::format("Quadrature over ‖q‖ lies inside the measured 95 % interval at {} (entropy), "
                                         "{} (largest weight) and {} (tr J) of "

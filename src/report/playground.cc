@@ -22,9 +22,12 @@ std::optional<double> exponential(const std::optional<double>& x) {
 
 Json theory_json(const std::optional<lab::PlaygroundTheory>& theory) {
   const lab::PlaygroundTheory t = theory.value_or(lab::PlaygroundTheory());
-  return {{"sigma", theory ? Json(t.sigma) : Json(nullptr)},   {"entropy", or_null(t.entropy)},
-          {"effective_keys", or_null(exponential(t.entropy))}, {"p_max", or_null(t.p_max)},
-          {"trace_jacobian", or_null(t.trace_jacobian)},       {"jacobian_fro2", or_null(t.jacobian_fro2)}};
+  return {{"sigma", theory ? Json(t.sigma) : Json(nullptr)},
+          {"entropy", or_null(t.entropy)},
+          {"exp_entropy", or_null(exponential(t.entropy))},
+          {"p_max", or_null(t.p_max)},
+          {"trace_j", or_null(t.trace_j)},
+          {"frobenius_j", or_null(t.frobenius_j)}};
 }
 
 }  // namespace
@@ -55,13 +58,11 @@ Json json_of(const lab::Playground& p) {
                      {"sigma", m.sigma},
                      {"score_mean", p.score_mean},
                      {"score_max", m.largest},
-                     {"entropy", m.entropy},
-                     {"effective_keys", std::exp(m.entropy)},
+                     {"exp_entropy", std::exp(m.entropy)},
                      {"p_max", m.p_max},
-                     {"trace_jacobian", m.trace_jacobian},
-                     {"jacobian_fro2", p.jacobian_fro2},
-                     {"share_trace_below_0.01", m.almost_none},
-                     {"sink_mass", p.sink_mass}};
+                     {"share_trace_j_under_1pct", m.share_trace_j_under_1pct}};
+  for (std::size_t i = 0; i < SoftmaxMeans::all().size(); ++i)
+    out["measured"][SoftmaxMeans::names()[i]] = p.softmax.*SoftmaxMeans::all()[i];
   out["theory"] = theory_json(p.theory);
   const lab::PlaygroundHistogram& h = p.histogram;
   out["histogram"] = {
@@ -89,11 +90,11 @@ std::string text_of(const lab::Playground& p, const Layout& layout) {
   const lab::PlaygroundTheory t = p.theory.value_or(lab::PlaygroundTheory());
   add("σ of the scores within a row", p.measured.sigma, p.theory ? std::optional(t.sigma) : std::nullopt);
   add("entropy (nats)", p.measured.entropy, t.entropy);
-  add("effective keys (e^entropy)", std::exp(p.measured.entropy), exponential(t.entropy));
+  add("e^entropy (keys)", std::exp(p.measured.entropy), exponential(t.entropy));
   add("largest weight", p.measured.p_max, t.p_max);
-  add("tr J", p.measured.trace_jacobian, t.trace_jacobian);
-  add("‖J‖²", p.jacobian_fro2, t.jacobian_fro2);
-  add("share of rows with tr J below 0.01", p.measured.almost_none, {});
+  add("tr J", p.measured.trace_j, t.trace_j);
+  add("‖J‖²", p.softmax.frobenius_j, t.frobenius_j);
+  add("share of rows with tr J below 0.01", p.measured.share_trace_j_under_1pct, {});
   return out + table.text(layout.columns) + "\n" + layout.wrap(conclusion_of(p));
 }
 

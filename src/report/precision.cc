@@ -35,7 +35,7 @@ Json json_of(const lab::Precision& precision) {
                              {"dk", p.dk},
                              {"gain", p.gain},
                              {"p_max", p.p_max},
-                             {"share_p_max_above_0.99", p.almost_one},
+                             {"share_p_max_over_99pct", p.share_p_max_over_99pct},
                              {"share_raw_overflow", p.overflow_raw},
                              {"share_rows_overflow", p.overflow_rows},
                              {"score_rms_error", p.score_error},
@@ -103,7 +103,7 @@ std::string text_of(const lab::Precision& precision, const Layout& layout) {
       for (const lab::PrecisionPoint& p : precision.points) {
         if (p.dk != dk || p.gain != gain) continue;
         if (!last.empty() && last != p.rule) table.gap();
-        table.add({p.rule == last ? "" : p.rule, name_of(p.dtype), fixed(p.p_max, 4), percent(p.almost_one),
+        table.add({p.rule == last ? "" : p.rule, name_of(p.dtype), fixed(p.p_max, 4), percent(p.share_p_max_over_99pct),
                    percent(p.overflow_rows), p.p_error == 0 ? "0" : number(p.p_error, 2),
                    std::isfinite(p.signal_bits) ? fixed(p.signal_bits, 1) : "–"});
         last = p.rule;

@@ -3,17 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include <array>
-
 #include "rootdk/stats.h"
 
 namespace rootdk::report {
 
-/// In the order of SoftmaxMeans::all().
-inline constexpr std::array<const char*, SoftmaxMeans::kCount> kMeanNames = {
-    "entropy", "effective_keys", "sum_p2",    "sum_p3",  "participation",
-    "trace_j", "frobenius_j",    "sink_mass", "log_keys"};
-
+/// The columns (base/head_columns.h) that are no fields, those that are known. Standard errors where rows were sampled.
 template <class Count>
 nlohmann::ordered_json derived(const HeadStatsOf<Count>& head);
 

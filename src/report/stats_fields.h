@@ -104,14 +104,10 @@ void gap_histogram(Io& io, std::string_view name, Gaps& gaps) {
 
 template <class Io, class Softmax>
 void softmax_fields(Io& io, Softmax& s) {
-  for (std::size_t i = 0; i < kMeanNames.size(); ++i) io.number(kMeanNames[i], s.*SoftmaxMeans::all()[i]);
-  io.count("rows_p_max_over_0.5", s.p_max_over[0]);
-  io.count("rows_p_max_over_0.9", s.p_max_over[1]);
-  io.count("rows_p_max_over_0.99", s.p_max_over[2]);
-  io.count("rows_trace_j_under_0.01", s.trace_j_under_001);
-  histogram(io, "relative_entropy", s.relative_entropy, 0, 1);
-  histogram(io, "logit_p_max", s.logit_p_max, -16, 16);
-  histogram(io, "log_trace_j", s.log_trace_j, -24, 0);
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) io.number(#name, s.name);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) io.count("rows_" #name, s.rows_##name);
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) histogram(io, #name, s.name, low, high);
+#include "rootdk/statistics.def"
 }
 
 template <class Io, class AnyCauses>
@@ -133,9 +129,9 @@ void blocks_fields(Io& io, Blocks& b) {
   };
   io.count("all", b.all);
   io.count("seen", b.seen);
-  for (std::size_t i = 0; i < kMeanNames.size(); ++i) io.object(kMeanNames[i], b.means[i], sums);
-  io.object("raw_variance", b.raw_variance, sums);
-  io.object("score_variance", b.score_variance, sums);
+  for (std::size_t i = 0; i < b.means.size(); ++i) io.object(SoftmaxMeans::names()[i], b.means[i], sums);
+  io.object("raw_within_row_variance", b.raw_within_row_variance, sums);
+  io.object("score_within_row_variance", b.score_within_row_variance, sums);
 }
 
 template <class Io, class Head>
@@ -160,16 +156,10 @@ void buckets(Io& io, std::string_view name, Buckets& by_keys) {
 
 template <class Io, class Head>
 void head_fields(Io& io, Head& h, bool is_bucket) {
-  io.count("rows", h.rows);
-  io.count("rows_masked", h.rows_masked);
-  io.count("rows_short", h.rows_short);
-  io.count("rows_not_finite", h.rows_not_finite);
-  io.count("rows_counted", h.rows_counted);
-  io.number("raw_max", h.raw_max);
-  io.number("score_max", h.score_max);
-  io.number("mean_p_max", h.mean_p_max);
-  io.number("mean_lse", h.mean_lse);
-  io.count("rows_sampled", h.rows_sampled);
+#define ROOTDK_ROW_COUNT(level, name, when, doc) io.count(#name, h.name);
+#define ROOTDK_MAXIMUM(name, doc) io.number(#name, h.name);
+#define ROOTDK_MEAN(name, value, doc) io.number(#name, h.name);
+#include "rootdk/statistics.def"
   const auto spread = [](auto& inner, auto& s) { spread_fields(inner, s); };
   optional_object(io, "raw", h.raw, spread);
   optional_object(io, "score", h.score, spread);
@@ -208,11 +198,8 @@ void gradient_fields(Io& io, AnyGradients& stats) {
   io.whole("batch", stats.batch, kAxis);
   io.whole("heads", stats.heads, kAxis);
   io.objects("per_head", stats.per_head, kLongest, [](auto& inner, auto& head) {
-    inner.size("d_scores", head.d_scores);
-    inner.number("d_log_scale", head.d_log_scale);
-    inner.size("d_q", head.d_q);
-    inner.size("d_k", head.d_k);
-    inner.size("d_v", head.d_v);
+#define ROOTDK_GRADIENT(sign, name, doc) inner.sign(#name, head.name);
+#include "rootdk/statistics.def"
   });
   check_heads(io, stats);
 }

@@ -9,7 +9,7 @@ namespace rootdk::report {
 namespace {
 
 constexpr const char* kFormat = "rootdk-stats";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 template <class Value, class Visit>
 std::string written(const char* kind, const Value& value, const Visit& visit) {

@@ -23,8 +23,8 @@ Json json_of(const lab::WhatifNumbers& n) {
           {"relative_entropy", n.relative_entropy},
           {"effective_keys", n.effective_keys},
           {"p_max", n.p_max},
-          {"trace_jacobian", n.trace_jacobian},
-          {"share_trace_below_0.01", n.almost_none}};
+          {"trace_j", n.trace_j},
+          {"share_trace_j_under_1pct", n.share_trace_j_under_1pct}};
 }
 
 Json optional_number(const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); }
@@ -106,8 +106,8 @@ std::string text_of(const lab::Whatif& w, const Layout& layout) {
                                       number(row.all.largest),
                                       fixed(row.all.relative_entropy, 3),
                                       fixed(row.all.p_max, 3),
-                                      fixed(row.all.trace_jacobian, 3),
-                                      percent(row.all.almost_none)};
+                                      fixed(row.all.trace_j, 3),
+                                      percent(row.all.share_trace_j_under_1pct)};
     if (outputs) cells.push_back(number(*row.output_change, 2));
     table.add(cells);
   }

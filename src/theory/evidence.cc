@@ -37,7 +37,8 @@ Evidence evidence_of(const HeadStatsOf<Count>& head, const Setting& setting) {
   e.dtype = setting.dtype;
   e.expected_sigma = setting.expected_sigma;
   e.rows = static_cast<double>(head.rows_counted);
-  e.not_finite = head.rows > 0 ? static_cast<double>(head.rows_not_finite) / static_cast<double>(head.rows) : 0;
+  e.not_finite =
+      head.row_count > 0 ? static_cast<double>(head.rows_not_finite) / static_cast<double>(head.row_count) : 0;
   e.mean_p_max = head.rows_counted > 0 ? head.mean_p_max : kUnknown;
   if (head.raw_max > -std::numeric_limits<float>::infinity()) e.raw_max = std::fabs(static_cast<double>(head.raw_max));
   const auto& causes = head.causes;
@@ -58,7 +59,7 @@ Evidence evidence_of(const HeadStatsOf<Count>& head, const Setting& setting) {
   e.raw_max = larger_magnitude(larger_magnitude(head.raw.max, head.raw.min), e.raw_max);
   e.entropy = head.softmax.entropy;
   e.sum_p2 = head.softmax.sum_p2;
-  e.sink_mass = head.softmax.sink_mass;
+  e.sink = head.softmax.sink_mass;
   e.mean_score = mean_score_of(head, e.keys);
   e.median_p_max = head.softmax.p_max_quantile(0.5);
   return e;

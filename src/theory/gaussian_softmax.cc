@@ -41,8 +41,8 @@ GaussianSoftmax gaussian_softmax(double sigma, double keys, std::int64_t dim_qk)
     mean.entropy += weight * one.entropy;
     mean.log_z += weight * one.log_z;
     mean.sum_p2 += weight * one.sum_p2;
-    mean.trace_jacobian += weight * one.trace_jacobian;
-    mean.jacobian_norm2 += weight * one.jacobian_norm2;
+    mean.trace_j += weight * one.trace_j;
+    mean.frobenius_j += weight * one.frobenius_j;
   }
   return mean;
 }
@@ -94,7 +94,7 @@ FrozenLimit frozen_limit(double sigma, double keys) {
 }
 
 double stein_ratio(const MeasuredRows& rows) {
-  const double predicted = rows.score_variance * (1 - rows.sum_p2);
+  const double predicted = rows.score_within_row_variance * (1 - rows.sum_p2);
   return predicted > 0 ? rows.mean_score / predicted : std::numeric_limits<double>::quiet_NaN();
 }
 

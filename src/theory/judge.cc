@@ -56,10 +56,10 @@ double least_sum_p2(double share, double keys) { return gaussian_softmax(share *
 // and h is concave, so with the mean of m this is at most the mean over rows of H_keys (weighted with 1 − m): it never
 // makes a head look more uniform than it is. A sink that takes all but a thousandth leaves too little to tell from
 // rounding.
-double entropy_among_keys(double entropy, double sink_mass) {
-  if (!(sink_mass > 0)) return entropy;
-  if (sink_mass > 0.999) return Evidence::kUnknown;
-  const double rest = 1 - sink_mass, h = -sink_mass * std::log(sink_mass) - rest * std::log(rest);
+double entropy_among_keys(double entropy, double sink) {
+  if (!(sink > 0)) return entropy;
+  if (sink > 0.999) return Evidence::kUnknown;
+  const double rest = 1 - sink, h = -sink * std::log(sink) - rest * std::log(rest);
   return (entropy - h) / rest;
 }
 
@@ -85,7 +85,7 @@ std::vector<Verdict> codes_of(const Evidence& e, const Judgement& j, const Thres
   const bool outliers =
       wide && !std::isnan(e.sum_p2) && e.sum_p2 < least_sum_p2(t.outliers * (too_wide ? t.frozen : t.sharp), e.keys);
   const bool frozen = (too_wide && !outliers) || one_key_takes_all(e, t);
-  const double entropy = std::isnan(e.entropy) ? j.predicted_entropy : entropy_among_keys(e.entropy, e.sink_mass);
+  const double entropy = std::isnan(e.entropy) ? j.predicted_entropy : entropy_among_keys(e.entropy, e.sink);
   const bool uniform = entropy > std::log(e.keys) - t.uniform;
 
   add(Verdict::kNotFinite, e.not_finite > t.not_finite);
@@ -93,7 +93,7 @@ std::vector<Verdict> codes_of(const Evidence& e, const Judgement& j, const Thres
   add(Verdict::kFrozen, frozen);
   add(Verdict::kUniform, uniform);
   add(Verdict::kSharp, wide && !outliers && !frozen);
-  add(Verdict::kSink, e.sink_mass > t.sink);
+  add(Verdict::kSink, e.sink > t.sink);
   add(Verdict::kOutliers, outliers);
   if (codes.empty()) codes.push_back(std::isnan(e.sigma) || std::isnan(e.keys) ? Verdict::kUnknown : Verdict::kSoft);
   return codes;

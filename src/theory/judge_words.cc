@@ -125,7 +125,7 @@ std::string spread(const Evidence& e, const Judgement& j) {
 }
 
 std::string entropy(const Evidence& e, const Judgement& j) {
-  const std::string most = number(std::log(e.keys + (e.sink_mass > 0 ? 1 : 0)));
+  const std::string most = number(std::log(e.keys + (e.sink > 0 ? 1 : 0)));
   if (!known(e.entropy))
     return fmt::format("Gaussian scores would leave an entropy of {} out of {}", number(j.predicted_entropy), most);
   const std::string predicted =
@@ -171,7 +171,7 @@ std::string symptom(const Evidence& e, const Judgement& j, const Thresholds& t) 
                          "softmax does not see them.",
                          open, wide, entropy(e, j), is_or(e, "is", "would be"));
     case Verdict::kSink:
-      return fmt::format("{}it {} {} of the probability.", open, is_or(e, "takes", "would take"), number(e.sink_mass));
+      return fmt::format("{}it {} {} of the probability.", open, is_or(e, "takes", "would take"), number(e.sink));
     case Verdict::kUniform:
       return e.sigma == 0 ? fmt::format("{}all scores of a row {} equal.", open, is_or(e, "are", "would be"))
                           : fmt::format("{}{}; every key {} nearly the same.", open, entropy(e, j),

@@ -156,9 +156,9 @@ GaussianSoftmax integrate_over(const Gaussian& gaussian, double sigma, double n,
   GaussianSoftmax out;
   out.entropy = two * entropy;
   out.sum_p2 = one * p2;
-  out.trace_jacobian = two * trace;
-  out.jacobian_norm2 = two / 6 * norm2;
-  out.log_z = out.entropy + sigma * (sigma * out.trace_jacobian);
+  out.trace_j = two * trace;
+  out.frobenius_j = two / 6 * norm2;
+  out.log_z = out.entropy + sigma * (sigma * out.trace_j);
   return out;
 }
 

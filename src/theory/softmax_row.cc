@@ -33,8 +33,8 @@ SoftmaxRow softmax_row(std::span<const double> scores) {
     row.complements.push_back(j == top_at ? others / shifted_sum : 1 - p);
     depth += p * (top - scores[j]);
     const double on_diagonal = p * row.complements[j];
-    row.trace_jacobian += on_diagonal;
-    row.jacobian_norm2 +=
+    row.trace_j += on_diagonal;
+    row.frobenius_j +=
         on_diagonal * on_diagonal + 2 * p * p * row.sum_p2;  // and what lies beside it, with the keys so far
     row.sum_p2 += p * p;
   }

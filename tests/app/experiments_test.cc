@@ -86,8 +86,8 @@ TEST(Command, ExplainsThreeScores) {
     EXPECT_NEAR(rule["entropy"].get<double>(), entropy, 1e-14);
     EXPECT_NEAR(rule["effective_keys"].get<double>(), std::exp(entropy), 1e-13);
     EXPECT_EQ(rule["p_max"], p_max);
-    EXPECT_NEAR(rule["trace_jacobian"].get<double>(), 1 - p2, 1e-14);
-    EXPECT_NEAR(rule["jacobian_fro2"].get<double>(), p2 - 2 * p3 + p2 * p2, 1e-14);
+    EXPECT_NEAR(rule["trace_j"].get<double>(), 1 - p2, 1e-14);
+    EXPECT_NEAR(rule["frobenius_j"].get<double>(), p2 - 2 * p3 + p2 * p2, 1e-14);
   }
 }
 
@@ -166,7 +166,7 @@ TEST(Command, PhaseAgreesWithQuadrature) {
   const Json json = json_of({"phase", "--dk", "4,64", "--keys", "16,128", "--queries", "32"});
   ASSERT_EQ(json["points"].size(), 12u);
   for (const Json& point : json["points"])
-    for (const char* what : {"entropy", "p_max", "trace_jacobian"})
+    for (const char* what : {"entropy", "p_max", "trace_j"})
       expect_agrees(point[what], point[what]["theory"], point.dump());
   for (const Json& c : json["critical_line"])
     EXPECT_DOUBLE_EQ(c["dk"].get<double>(), 2 * std::log(c["keys"].get<double>()));
@@ -177,7 +177,7 @@ TEST(Command, GradientAgreesWithTheJacobian) {
   ASSERT_EQ(json["points"].size(), 6u);
   for (const Json& point : json["points"]) {
     expect_agrees(point["scores"]["mean_square"], point["scores"]["mean_square"]["theory"], point.dump());
-    expect_agrees(point["trace_jacobian"], point["trace_jacobian"]["theory"], point.dump());
+    expect_agrees(point["trace_j"], point["trace_j"]["theory"], point.dump());
   }
 }
 

@@ -45,7 +45,7 @@ std::vector<BlockRecord> blocks_of(const Head& head, const StatsOptions& options
 constexpr double kOff = 400 * 0x1p-53 * 4000;
 
 void expect_same(const HeadStats& a, const HeadStats& b) {
-  EXPECT_EQ(a.rows, b.rows);
+  EXPECT_EQ(a.row_count, b.row_count);
   EXPECT_EQ(a.rows_masked, b.rows_masked);
   EXPECT_EQ(a.rows_short, b.rows_short);
   EXPECT_EQ(a.rows_not_finite, b.rows_not_finite);

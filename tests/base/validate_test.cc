@@ -813,7 +813,7 @@ TEST(Accept, NothingOnAnyAxis) {
                {null_if_empty(d_q.tensor()), null_if_empty(d_k.tensor()), null_if_empty(d_v.tensor()), d_scale});
       EXPECT_EQ(stats.per_head.size(), static_cast<std::size_t>(s.batch * s.heads_q));
       for (const HeadStats& head : stats.per_head) {
-        EXPECT_EQ(head.rows, s.len_q);
+        EXPECT_EQ(head.row_count, s.len_q);
         EXPECT_EQ(head.rows_masked, s.len_kv == 0 ? s.len_q : 0);
       }
       const auto all_are = [](const std::vector<double>& x, double value) {

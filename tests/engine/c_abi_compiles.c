@@ -37,7 +37,7 @@ int main(void) {
   EXPECT(rootdk_forward(NULL, &inputs, &outputs, NULL, 0) == ROOTDK_OK);
   EXPECT(fabsf(o[0] - 2.0f) < 1e-6f);
   EXPECT(fabsf(lse[0] - 0.6931472f) < 1e-6f);
-  EXPECT(head.rows == 1 && head.raw_max == 0.0f && fabs(head.mean_p_max - 0.5) < 1e-6);
+  EXPECT(head.row_count == 1 && head.raw_max == 0.0f && fabs(head.mean_p_max - 0.5) < 1e-6);
 
   rootdk_problem_init(&problem);
   EXPECT(rootdk_workspace_size(&problem, &inputs, ROOTDK_FORWARD, &size) == ROOTDK_OK);

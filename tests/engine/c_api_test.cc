@@ -56,7 +56,7 @@ struct Results {
 
   static rootdk_head_stats blank_head() {
     rootdk_head_stats head = {};
-    head.rows = head.reserved[0] = 77;
+    head.row_count = head.reserved[0] = 77;
     return head;
   }
   static std::vector<float> blank(const Extents& shape) { return std::vector<float>(count(shape), kUntouched); }
@@ -129,12 +129,15 @@ class CApi : public ::testing::Test {
       const HeadStats& a = stats.per_head[h];
       const rootdk_head_stats& b = c.heads[h];
       EXPECT_EQ(b.reserved[0], 0u);
-      EXPECT_EQ(a.rows, b.rows);
+      EXPECT_EQ(a.row_count, b.row_count);
       EXPECT_EQ(a.rows_masked, b.rows_masked);
       EXPECT_EQ(a.rows_short, b.rows_short);
       EXPECT_EQ(a.rows_not_finite, b.rows_not_finite);
-      EXPECT_EQ(std::memcmp(&a.raw_max, &b.raw_max, sizeof a.raw_max), 0);
-      EXPECT_EQ(std::memcmp(&a.score_max, &b.score_max, sizeof a.score_max), 0);
+      EXPECT_EQ(static_cast<double>(a.raw_max), b.raw_max);
+      EXPECT_EQ(static_cast<double>(a.score_max), b.score_max);
+      EXPECT_EQ(a.rows_counted, b.rows_counted);
+      EXPECT_EQ(b.rows_sampled, 0);  // of a higher level
+      EXPECT_EQ(b.entropy, 0);
       EXPECT_EQ(std::memcmp(&a.mean_p_max, &b.mean_p_max, sizeof a.mean_p_max), 0);
       EXPECT_EQ(std::memcmp(&a.mean_lse, &b.mean_lse, sizeof a.mean_lse), 0);
     }
@@ -149,7 +152,7 @@ class CApi : public ::testing::Test {
       EXPECT_NE(std::string(rootdk_last_error()).find(argument), std::string::npos) << rootdk_last_error();
     }
     for (const auto* x : c.all()) EXPECT_TRUE(untouched(*x));
-    for (const auto& head : c.heads) EXPECT_EQ(head.rows, 77);
+    for (const auto& head : c.heads) EXPECT_EQ(head.row_count, 77);
   }
 
   std::vector<float> q = random_floats(kQ, 1), k = random_floats(kK, 2), v = random_floats(kV, 3);
@@ -504,12 +507,12 @@ TEST_F(CApi, FullStatisticsAreThoseOfCpp) {
     EXPECT_EQ(x.raw_within_row_variance, head.raw.within_row_variance());
     EXPECT_EQ(x.score_max_query, head.score.max_query);
     EXPECT_EQ(x.score_max_key, head.score.max_key);
-    EXPECT_EQ(x.mean_entropy, head.softmax.entropy);
-    EXPECT_EQ(x.mean_log_keys, head.softmax.log_keys);
-    EXPECT_EQ(x.p_max_over_50, head.softmax.p_max_over[0]);
-    EXPECT_EQ(x.trace_j_under_001, head.softmax.trace_j_under_001);
-    EXPECT_EQ(x.p_max_quantiles[1], head.softmax.p_max_quantile(0.5));
-    EXPECT_EQ(x.trace_j_quantiles[2], head.softmax.trace_j_quantile(0.95));
+    EXPECT_EQ(x.entropy, head.softmax.entropy);
+    EXPECT_EQ(x.log_keys, head.softmax.log_keys);
+    EXPECT_EQ(x.rows_p_max_over_50pct, head.softmax.rows_p_max_over_50pct);
+    EXPECT_EQ(x.rows_trace_j_under_1pct, head.softmax.rows_trace_j_under_1pct);
+    EXPECT_EQ(x.median_p_max, head.softmax.p_max_quantile(0.5));
+    EXPECT_EQ(x.trace_j_q95, head.softmax.trace_j_quantile(0.95));
     EXPECT_EQ(x.sigma_q, head.causes.sigma_q());
     EXPECT_EQ(x.alignment, head.alignment());
     EXPECT_EQ(x.entropy_error, 0);
@@ -586,9 +589,9 @@ TEST_F(CApi, StatisticsComeWholeAndMerge) {
     std::vector<rootdk_head_stats> few(kHeadsQ);
     ASSERT_EQ(rootdk_stats_read(one, few.data(), kHeadsQ, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
     ASSERT_EQ(rootdk_stats_read(twice, read.data(), count, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
-    EXPECT_EQ(few[static_cast<std::size_t>(h)].mean_entropy, item.at(0, h).softmax.entropy);
-    EXPECT_EQ(few[static_cast<std::size_t>(h)].rows, item.at(0, h).rows);
-    EXPECT_EQ(read[static_cast<std::size_t>(h)].pairs, both.at(0, h).score.pairs);
+    EXPECT_EQ(few[static_cast<std::size_t>(h)].entropy, item.at(0, h).softmax.entropy);
+    EXPECT_EQ(few[static_cast<std::size_t>(h)].row_count, item.at(0, h).row_count);
+    EXPECT_EQ(read[static_cast<std::size_t>(h)].score_pairs, both.at(0, h).score.pairs);
   }
   EXPECT_EQ(rootdk_stats_merge(whole, one, &twice), ROOTDK_INVALID_ARGUMENT);  // other batches: nothing is written
   for (rootdk_stats* stats_of_c : {whole, one, twice, static_cast<rootdk_stats*>(nullptr)})
@@ -599,9 +602,9 @@ TEST_F(CApi, StatisticsOfRows) {
   std::vector<std::vector<float>> rows(13, Results::blank(kRows));
   rootdk_row_tensors c_rows = {};
   rootdk_tensor* const fields[] = {
-      &c_rows.visible,   &c_rows.entropy,      &c_rows.sum_p2,      &c_rows.sum_p3,     &c_rows.sink_mass,
-      &c_rows.raw_mean,  &c_rows.raw_variance, &c_rows.raw_min,     &c_rows.score_mean, &c_rows.score_variance,
-      &c_rows.score_min, &c_rows.raw_argmax,   &c_rows.score_argmax};
+#define ROOTDK_FULL_ROW(merges, name, value, doc) &c_rows.name,
+#include "rootdk/statistics.def"
+  };
   for (std::size_t i = 0; i < rows.size(); ++i) *fields[i] = c_view(rows[i], kRows);
   c_outputs.rows = &c_rows;
   ASSERT_EQ(rootdk_forward(&problem, &c_inputs, &c_outputs, nullptr, 0), ROOTDK_OK) << rootdk_last_error();
@@ -619,7 +622,7 @@ TEST_F(CApi, StatisticsOfRows) {
   rootdk_stats_free(stats);
   // The rows went through f32 on the way, some ten of whose units a mean may be off by.
   for (std::size_t h = 0; h < read.size(); ++h)
-    EXPECT_NEAR(read[h].mean_entropy, c.heads[h].mean_entropy, 1e-6 * c.heads[h].mean_entropy);
+    EXPECT_NEAR(read[h].entropy, c.heads[h].entropy, 1e-6 * c.heads[h].entropy);
   of_rows.rows = nullptr;
   stats = nullptr;
   EXPECT_EQ(rootdk_stats_of_rows(&of_rows, &stats), ROOTDK_INVALID_ARGUMENT);

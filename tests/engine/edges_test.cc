@@ -63,7 +63,7 @@ TEST(Edges, RowsThatSeeNothingGiveZeroAndMinusInfinity) {
     }
     for (const auto* gradient : {&r.d_q, &r.d_k, &r.d_v}) EXPECT_TRUE(all_finite(*gradient));
     for (const HeadStats& head : r.stats.per_head) {
-      EXPECT_EQ(head.rows, 70);
+      EXPECT_EQ(head.row_count, 70);
       EXPECT_EQ(head.rows_masked, 50);
       EXPECT_EQ(head.rows_short, 51);  // the first row that sees something sees one key
       EXPECT_EQ(head.rows_not_finite, 0);

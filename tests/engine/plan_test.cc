@@ -357,7 +357,7 @@ HeadStats summary(const Case& c, const Result& r, std::int64_t b, std::int64_t h
                         std::all_of(r.o.begin() + static_cast<std::ptrdiff_t>(row * dim),
                                     r.o.begin() + static_cast<std::ptrdiff_t>((row + 1) * dim),
                                     [](double x) { return std::isfinite(x); });
-    ++head.rows;
+    ++head.row_count;
     head.rows_masked += visible == 0;
     head.rows_short += visible < 2;
     head.rows_not_finite += !finite;
@@ -388,7 +388,7 @@ void expect_stats(const Case& c, const engine::Kernel& kernel, const std::string
   for (std::int64_t b = 0; b < c.shape.batch; ++b)
     for (std::int64_t h = 0; h < c.shape.heads_q; ++h) {
       const HeadStats &got = r.stats.at(b, h), want = summary(c, r, b, h);
-      EXPECT_EQ(got.rows, want.rows) << what;
+      EXPECT_EQ(got.row_count, want.row_count) << what;
       EXPECT_EQ(got.rows_masked, want.rows_masked) << what;
       EXPECT_EQ(got.rows_short, want.rows_short) << what;
       EXPECT_EQ(got.rows_not_finite, want.rows_not_finite) << what;
@@ -445,7 +445,7 @@ TEST(Stats, CausalTopLeftHasOneShortRow) {
     Counted c(dtype);
     c.problem.mask = Mask::make_causal(Diagonal::top_left());
     const HeadStats head = stats_of(c, kernel);
-    EXPECT_EQ(head.rows, 6);
+    EXPECT_EQ(head.row_count, 6);
     EXPECT_EQ(head.rows_masked, 0);
     EXPECT_EQ(head.rows_short, 1);
     EXPECT_EQ(head.rows_not_finite, 0);

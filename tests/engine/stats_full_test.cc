@@ -168,7 +168,7 @@ TEST(FullStats, MergedPartsAreTheWhole) {
     HeadStats left = r.stats.at(0, 0);
     const HeadStats whole = merge(merge(left, r.stats.at(1, 0)), r.stats.at(s.batch - 1, s.heads_q - 1));
     const HeadStats other = merge(left, merge(r.stats.at(1, 0), r.stats.at(s.batch - 1, s.heads_q - 1)));
-    EXPECT_EQ(whole.rows, other.rows);
+    EXPECT_EQ(whole.row_count, other.row_count);
     EXPECT_EQ(whole.score.pairs, other.score.pairs);
     EXPECT_EQ(whole.score.max_query, other.score.max_query);
     EXPECT_EQ(whole.softmax.relative_entropy.counts, other.softmax.relative_entropy.counts);
@@ -216,8 +216,8 @@ TEST(FullStats, UniformAndOneHotRows) {
       EXPECT_NEAR(head.softmax.trace_j, one_hot ? 0 : 1 - 1 / n, 1e-6);
       EXPECT_NEAR(head.softmax.frobenius_j, one_hot ? 0 : (n - 1) / (n * n), 1e-6);
       EXPECT_NEAR(head.softmax.participation, one_hot ? 1 : n, 1e-3);
-      EXPECT_EQ(head.softmax.p_max_over[2], one_hot ? 3 : 0);
-      EXPECT_EQ(head.softmax.trace_j_under_001, one_hot ? 3 : 0);
+      EXPECT_EQ(head.softmax.rows_p_max_over_99pct, one_hot ? 3 : 0);
+      EXPECT_EQ(head.softmax.rows_trace_j_under_1pct, one_hot ? 3 : 0);
       EXPECT_NEAR(head.softmax.relative_entropy.quantile(0.5), one_hot ? 0 : 1, 2.0 / Histogram::kBins);
       EXPECT_EQ(head.score.max_query, 0);
       EXPECT_EQ(head.score.max_key, one_hot ? 77 : 0);

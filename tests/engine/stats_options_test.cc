@@ -140,7 +140,7 @@ TEST(Sampling, AllOffsetsTogetherAreTheWhole) {
         if (all.rows_counted) {
           EXPECT_EQ(part.per_head[h].mean_p_max, all.mean_p_max);
         }
-        EXPECT_EQ(part.per_head[h].rows, all.rows);
+        EXPECT_EQ(part.per_head[h].row_count, all.row_count);
       }
       EXPECT_EQ(sum.rows_sampled, all.rows_sampled);
       EXPECT_EQ(sum.score.pairs, all.score.pairs);
@@ -189,7 +189,8 @@ TEST(Sampling, StandardErrorsAreOfTheRightSize) {
     squares[0] += std::pow((x.softmax.entropy - y.softmax.entropy) / errors.entropy, 2) / kHeads;
     squares[1] += std::pow((x.softmax.trace_j - y.softmax.trace_j) / errors.trace_j, 2) / kHeads;
     squares[2] +=
-        std::pow((x.raw.within_row_variance() - y.raw.within_row_variance()) / errors.raw_variance, 2) / kHeads;
+        std::pow((x.raw.within_row_variance() - y.raw.within_row_variance()) / errors.raw_within_row_variance, 2) /
+        kHeads;
   }
   for (const double z2 : squares) EXPECT_NEAR(z2, 1, 0.5);
 }
@@ -225,12 +226,12 @@ TEST(Buckets, TogetherAreTheWhole) {
                               ? keys == 0
                               : keys >= static_cast<double>(bucket.from) && keys < 2 * static_cast<double>(bucket.from);
             }
-            EXPECT_EQ(bucket.stats.rows, expected) << "from " << bucket.from;
+            EXPECT_EQ(bucket.stats.row_count, expected) << "from " << bucket.from;
             EXPECT_GT(expected, 0);
-            rows += bucket.stats.rows;
+            rows += bucket.stats.row_count;
             sum = merge(sum, bucket.stats);
           }
-          EXPECT_EQ(rows, all.rows);
+          EXPECT_EQ(rows, all.row_count);
           if (all.rows_not_finite) continue;
           EXPECT_EQ(sum.raw_max, all.raw_max);
           EXPECT_EQ(sum.score.pairs, all.score.pairs);
@@ -280,7 +281,7 @@ TEST(Padding, IsWhatCuttingItOffGives) {
         const Result alone = run(*cut, kernel, {.backward = false});
         for (std::int64_t h = 0; h < s.heads_q; ++h) {
           const HeadStats &x = all.stats.at(b, h), &y = alone.stats.at(0, h);
-          EXPECT_EQ(x.rows, queries);
+          EXPECT_EQ(x.row_count, queries);
           EXPECT_EQ(x.rows_masked, y.rows_masked);
           EXPECT_EQ(x.rows_counted, y.rows_counted);
           EXPECT_EQ(x.score.pairs, y.score.pairs);
@@ -505,14 +506,14 @@ TEST(Merge, SplitQueriesAreTheWholeInAnyOrder) {
   for (const Stats& sum : {merge(first, second), merge(second, first), merge(merge(Stats{}, second), first)})
     for (std::size_t h = 0; h < 3; ++h) {
       const HeadStats &x = sum.per_head[h], &y = whole.per_head[h];
-      EXPECT_EQ(x.rows, y.rows);
+      EXPECT_EQ(x.row_count, y.row_count);
       EXPECT_EQ(x.raw.max_query, y.raw.max_query);
       EXPECT_EQ(x.raw.max_key, y.raw.max_key);
       EXPECT_EQ(x.raw.max, y.raw.max);
       EXPECT_EQ(x.raw.min, y.raw.min);
       EXPECT_EQ(x.gaps.counts, y.gaps.counts);
       EXPECT_EQ(x.softmax.relative_entropy.counts, y.softmax.relative_entropy.counts);
-      EXPECT_EQ(x.softmax.trace_j_under_001, y.softmax.trace_j_under_001);
+      EXPECT_EQ(x.softmax.rows_trace_j_under_1pct, y.softmax.rows_trace_j_under_1pct);
       EXPECT_EQ(x.blocks.all, y.blocks.all);
       EXPECT_EQ(x.by_keys.size(), y.by_keys.size());
       EXPECT_NEAR(x.raw.m2, y.raw.m2, 1e-12 * y.raw.m2);
@@ -596,7 +597,7 @@ TEST(RunningStats, WeighsStepsByTheirAge) {
   const auto step = [](double entropy, std::int64_t rows, float max) {
     Stats stats{StatsLevel::kFull, 1, 1, {HeadStats{}}};
     HeadStats& head = stats.per_head[0];
-    head.rows = head.rows_counted = head.rows_sampled = rows;
+    head.row_count = head.rows_counted = head.rows_sampled = rows;
     head.softmax.entropy = entropy;
     head.raw_max = max;
     for (std::int64_t i = 0; i < rows; ++i) head.softmax.relative_entropy.add(entropy / 10);
@@ -610,7 +611,7 @@ TEST(RunningStats, WeighsStepsByTheirAge) {
     const DecayedHeadStats& head = running.stats().at(0, 0);
     const double a = decay * decay, b = decay, total = a + b + 1;
     EXPECT_NEAR(head.softmax.entropy, (a * 1 + b * 2 + 4) / total, 1e-12);
-    EXPECT_NEAR(head.rows, 10 * total, 1e-12);
+    EXPECT_NEAR(head.row_count, 10 * total, 1e-12);
     EXPECT_EQ(head.raw_max, 9);
     const auto& counts = head.softmax.relative_entropy.counts;
     EXPECT_NEAR(std::accumulate(counts.begin(), counts.end(), 0.0), 10 * total, 1e-12);

@@ -146,8 +146,8 @@ TEST(Explain, StatisticsAreThoseOfTheMatrix) {
     double norm2 = 0, trace = 0, gradient = 0;
     for (std::size_t i = 0; i < 36; ++i) norm2 += rule.jacobian[i] * rule.jacobian[i];
     for (std::size_t i = 0; i < 6; ++i) trace += rule.jacobian[i * 7], gradient += rule.score_gradient[i];
-    EXPECT_NEAR(rule.softmax.jacobian_norm2, norm2, 1e-14);
-    EXPECT_NEAR(rule.softmax.trace_jacobian, trace, 1e-14);
+    EXPECT_NEAR(rule.softmax.frobenius_j, norm2, 1e-14);
+    EXPECT_NEAR(rule.softmax.trace_j, trace, 1e-14);
     EXPECT_NEAR(gradient, 0, 1e-15);
     EXPECT_DOUBLE_EQ(rule.effective_keys, std::exp(rule.softmax.entropy));
   }

@@ -84,9 +84,9 @@ TEST(Playground, ItsWeightsAreThoseOfTheFusedPass) {
     // be off by.
     EXPECT_NEAR(p.measured.entropy, entropy / rows, 2e-5);
     EXPECT_NEAR(p.measured.p_max, p_max / rows, 1e-5);
-    EXPECT_NEAR(p.measured.trace_jacobian, trace / rows, 1e-5);
-    EXPECT_NEAR(p.jacobian_fro2, norm2 / rows, 1e-5);
-    EXPECT_NEAR(p.sink_mass, sink_mass / rows, 1e-5);
+    EXPECT_NEAR(p.measured.trace_j, trace / rows, 1e-5);
+    EXPECT_NEAR(p.softmax.frobenius_j, norm2 / rows, 1e-5);
+    EXPECT_NEAR(p.softmax.sink_mass, sink_mass / rows, 1e-5);
   }
 }
 
@@ -148,7 +148,7 @@ TEST(Playground, IsWhatTheorySays) {
       last = play(o);
       sigma2.push_back(last.measured.sigma * last.measured.sigma);
       entropy.push_back(last.measured.entropy), p_max.push_back(last.measured.p_max);
-      trace.push_back(last.measured.trace_jacobian), norm2.push_back(last.jacobian_fro2);
+      trace.push_back(last.measured.trace_j), norm2.push_back(last.softmax.frobenius_j);
     }
     const auto expect = [](const std::vector<double>& values, const std::optional<double>& theory, const char* what) {
       const Estimate measured = estimate(values);
@@ -160,8 +160,8 @@ TEST(Playground, IsWhatTheorySays) {
     expect(sigma2, last.theory->sigma * last.theory->sigma, "σ²");
     expect(entropy, last.theory->entropy, "entropy");
     expect(p_max, last.theory->p_max, "p_max");
-    expect(trace, last.theory->trace_jacobian, "tr J");
-    expect(norm2, last.theory->jacobian_fro2, "‖J‖²");
+    expect(trace, last.theory->trace_j, "tr J");
+    expect(norm2, last.theory->frobenius_j, "‖J‖²");
   };
   for (const char* rule : {"none", "sqrt_dk", "dk", "sqrt_dk*ssmax(0.43)", "measured", "qk_norm", "cosine(10)"}) {
     SCOPED_TRACE(rule);

@@ -10,11 +10,11 @@ rootdk_stats, so merging is the engine's; reports, judgements and the CPU's kern
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import pathlib
 import re
 import runpy
+import subprocess
 import sys
 from typing import Any
 
@@ -28,6 +28,8 @@ def install() -> Any:
     """The package of the source tree, over this module."""
     sys.modules["rootdk._core"] = sys.modules[__name__]
     sys.path.insert(0, str(_ROOT / "python"))
+    made = [sys.executable, str(_ROOT / "tools/stats_table.py"), "module", str(_ROOT / "python/rootdk/_statistics.py")]
+    subprocess.run(made, check=True)
     import rootdk
     from rootdk import _cuda
 
@@ -54,44 +56,15 @@ class Spec:
         raise NotImplementedError("the CPU needs the compiled module")
 
 
-_WHOLE = ("rows", "rows_masked", "rows_short", "rows_not_finite")
-_HEAD = np.dtype(
-    [(name, "i8") for name in _WHOLE]
-    + [("raw_max", "f4"), ("score_max", "f4"), ("mean_p_max", "f8"), ("mean_lse", "f8")]
-    + [(name, "i8") for name in ("rows_counted", "rows_sampled", "pairs")]
-    + [(f"{at}_{what}", "f8") for at in ("raw", "score") for what in ("mean", "variance", "within_row_variance", "min")]
-    + [(f"{at}_max_{what}", "i8") for at in ("raw", "score") for what in ("query", "key")]
-    + [
-        (f"mean_{name}", "f8")
-        for name in (
-            "entropy",
-            "sum_p2",
-            "sum_p3",
-            "effective_keys",
-            "participation",
-            "trace_j",
-            "frobenius_j",
-            "sink_mass",
-            "log_keys",
-        )
-    ]
-    + [(name, "i8") for name in ("p_max_over_50", "p_max_over_90", "p_max_over_99", "trace_j_under_001")]
-    + [(f"{name}_quantiles", "f8", 3) for name in ("relative_entropy", "p_max", "trace_j")]
-    + [
-        (name, "f8")
-        for name in (
-            "sigma_q",
-            "sigma_k",
-            "key_mean_norm",
-            "alignment",
-            "entropy_error",
-            "trace_j_error",
-            "raw_variance_error",
-            "score_variance_error",
-        )
-    ]
-    + [("reserved", "u8", 16)]
-)
+_WORDS = 96  # ROOTDK_HEAD_STATS_WORDS
+
+
+def _head() -> np.dtype[Any]:
+    """rootdk_head_stats."""
+    from rootdk import _statistics
+
+    fields: list[Any] = [(s.name, "i8" if s.type == "whole" else "f8") for s in _statistics.HEAD]
+    return np.dtype([*fields, ("reserved", "u8", _WORDS - len(fields))])
 
 
 class Stats:
@@ -105,23 +78,21 @@ class Stats:
         self._free = lib.rootdk_stats_free
         c.check(lib, lib.rootdk_stats_shape(handle, ctypes.addressof(batch), ctypes.addressof(heads)))
         self.batch, self.heads = batch.value, heads.value
-        self._table = np.zeros(self.batch * self.heads, _HEAD)
+        self._table = np.zeros(self.batch * self.heads, _head())
         c.check(lib, lib.rootdk_stats_read(handle, self._table.ctypes.data, self._table.size, None, 0))
-        if not self._table["rows_sampled"].any() and not self._table["pairs"].any():
+        if not self._table["rows_sampled"].any() and not self._table["score_pairs"].any():
             self.level = "basic"
 
     def __del__(self) -> None:
         self._free(self._handle)
 
-    @functools.cached_property
-    def _columns(self) -> dict[str, Any]:
-        return _columns(self._table, self.level)
-
     def columns(self) -> list[str]:
-        return list(self._columns)
+        from rootdk import _statistics
+
+        return [s.name for s in _statistics.HEAD if s.level == "basic" or self.level == "full"]
 
     def column(self, name: str) -> Any:
-        return self._columns[name].reshape(self.batch, self.heads)
+        return self._table[name].reshape(self.batch, self.heads)
 
     def _new(self, function: str, *others: Stats) -> Stats:
         c, merged = _c(), ctypes.c_void_p()
@@ -137,50 +108,6 @@ class Stats:
         return self._new("rootdk_stats_over_batch")
 
 
-def _columns(t: Any, level: str) -> dict[str, Any]:
-    basic = {name: t[name] for name in (*_WHOLE, "raw_max", "score_max", "mean_p_max", "mean_lse")}
-    if level == "basic":
-        return basic
-    with np.errstate(divide="ignore", invalid="ignore"):
-        keys, sampled = np.exp(t["mean_log_keys"]), np.where(t["rows_sampled"] > 0, t["rows_sampled"], np.nan)
-        sigma = {at: np.sqrt(t[f"{at}_within_row_variance"]) for at in ("raw", "score")}
-        critical = np.where(keys >= 2, np.sqrt(2 * np.log(keys)), np.nan)
-        return (
-            basic
-            | {
-                name: t[name]
-                for name in ("rows_counted", "rows_sampled", "sigma_q", "sigma_k", "key_mean_norm", "alignment")
-            }
-            | {
-                f"{at}_{what}": t[f"{at}_{what}"]
-                for at in ("raw", "score")
-                for what in ("mean", "variance", "min", "max_query", "max_key")
-            }
-            | {f"{at}_sigma": sigma[at] for at in sigma}
-            | {
-                name: t[f"mean_{name}"]
-                for name in (
-                    "entropy",
-                    "effective_keys",
-                    "sum_p2",
-                    "sum_p3",
-                    "participation",
-                    "trace_j",
-                    "frobenius_j",
-                    "sink_mass",
-                )
-            }
-            | {
-                "keys": keys,
-                "sigma_c": critical,
-                "sigma_ratio": sigma["score"] / critical,
-                "median_p_max": t["p_max_quantiles"][:, 1],
-                "median_trace_j": t["trace_j_quantiles"][:, 1],
-                "share_p_max_over_099": t["p_max_over_99"] / sampled,
-            }
-        )
-
-
 def take_stats(handle: int) -> Stats:
     return Stats(handle)
 
@@ -188,10 +115,12 @@ def take_stats(handle: int) -> Stats:
 class GradientStats:
     def __init__(self, batch: int, heads: int, rows: Any):
         self.batch, self.heads = batch, heads
-        self._table = np.array(rows, dtype=np.float64).reshape(batch, heads, 5)
+        self._table = np.array(rows, dtype=np.float64).reshape(batch, heads, -1)
 
     def column(self, name: str) -> Any:
-        return self._table[..., ("d_scores", "d_log_scale", "d_q", "d_k", "d_v").index(name)]
+        from rootdk import _statistics
+
+        return self._table[..., _statistics.GRADIENTS.index(name)]
 
 
 gradient_stats = GradientStats

@@ -660,7 +660,7 @@ def test_padding_is_what_cutting_it_off_gives(rng):
         want, alone = rootdk.attention(q[item], k[item], v[item], causal=True, diagonal="top_left", stats="full")
         np.testing.assert_allclose(out[b, :, start:end], want[0], rtol=1e-5, atol=1e-6)
         assert not out[b, :, :start].any() and not out[b, :, end:].any()
-        for name in ("entropy", "score_variance", "mean_p_max"):
+        for name in ("entropy", "score_total_variance", "mean_p_max"):
             np.testing.assert_allclose(
                 np.asarray(getattr(stats, name))[b], np.asarray(getattr(alone, name))[0], rtol=1e-4
             )

@@ -122,7 +122,7 @@ def test_what_is_measured_follows_from_the_scores(llama):
             / sum(len(r) - 1 for r in rows[head])
         )
         assert measured["entropy"] == pytest.approx(entropy, rel=1e-4)
-        assert measured["effective_keys"] == pytest.approx(1 / squares, rel=1e-4)
+        assert measured["participation"] == pytest.approx(1 / squares, rel=1e-4)
         assert measured["trace_j"] == pytest.approx(1 - squares, rel=1e-4)
         assert measured["p_max"] == pytest.approx(np.mean([float(r.max()) for r in rows[head]]), rel=1e-4)
         assert measured["sigma"] == measured["score_sigma"] == pytest.approx(spread, rel=1e-4)
@@ -134,7 +134,7 @@ def test_what_is_measured_follows_from_the_scores(llama):
         )
     frame = found.to_csv().splitlines()
     assert frame[0].endswith(
-        "measured_score_sigma,measured_keys,measured_entropy,measured_effective_keys,measured_p_max,measured_trace_j"
+        "measured_score_sigma,measured_keys,measured_entropy,measured_participation,measured_p_max,measured_trace_j"
     )
     assert all(line.count(",") == frame[0].count(",") for line in frame)
     column = frame[0].split(",").index("measured_entropy")

@@ -130,7 +130,7 @@ def test_a_wrong_name_is_refused():
         spec.problem()
 
 
-def test_a_program_runs_over_the_c_abi_alone(tmp_path):
+def test_a_program_runs_over_the_c_abi_alone(tmp_path, compiler):
     """As `./run gpu-python` runs it: no compiled module, the package of the source tree, its own folder and name."""
     (tmp_path / "beside.py").write_text("name = 'beside'\n")
     program = tmp_path / "program.py"

@@ -98,7 +98,7 @@ def test_the_search_sees_what_it_is_for():
 
 W, X = np.eye(4), np.ones((1, 2, 3, 4), np.float32)
 FULL = rootdk.attention(X, X, X, stats="full")[1]
-STEIN = dict(score_variance=1.0, mean_score=1.0, sum_p2=0.1)
+STEIN = dict(score_within_row_variance=1.0, mean_score=1.0, sum_p2=0.1)
 
 NUMBER = ["a", "3", None, [1], object(), 1j, b"x", np.zeros((2, 2)), {}]
 WHOLE = [*NUMBER, 1.5, 10**30]

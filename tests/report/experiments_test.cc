@@ -92,7 +92,7 @@ TEST(Report, Explain) {
   EXPECT_EQ(json["dk"], 64);
   ASSERT_EQ(json["rules"].size(), 3u);
   for (const char* field : {"rule", "divisor", "scores", "exp", "exp_sum", "softmax", "entropy", "p_max",
-                            "effective_keys", "trace_jacobian", "jacobian_fro2"})
+                            "effective_keys", "trace_j", "frobenius_j"})
     EXPECT_TRUE(json["rules"][0].contains(field)) << field;
   EXPECT_EQ(json["rules"][1]["rule"], "sqrt_dk");
   EXPECT_EQ(json["rules"][1]["divisor"], 8);
@@ -335,7 +335,7 @@ TEST(Report, Playground) {
   EXPECT_EQ(json["verdict"], "frozen");
   EXPECT_TRUE(has(json["conclusion"], "Frozen: σ = "));
   EXPECT_EQ(json["theory"]["sigma"], 8);
-  EXPECT_EQ(json["theory"]["effective_keys"], std::exp(json["theory"]["entropy"].get<double>()));
+  EXPECT_EQ(json["theory"]["exp_entropy"], std::exp(json["theory"]["entropy"].get<double>()));
   EXPECT_EQ(json["histogram"]["edges"].size(), 65u);
   EXPECT_EQ(json["weights"]["values"].size(), 32u * 64u);
   EXPECT_EQ(json["row"]["p"].size(), 256u);
@@ -376,7 +376,7 @@ TEST(Report, WhatifAndAttend) {
                       "rows that are not finite: 20; look for NaN or Inf in q, k or v, and for scores that "
                       "overflow f32."))
           << json["conclusion"];
-      EXPECT_TRUE(json["heads"][0]["p_max"].is_null()) << "no row of this head counts";
+      EXPECT_TRUE(json["heads"][0]["mean_p_max"].is_null()) << "no row of this head counts";
     }
   }
 }

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 Json results_saying(const std::string& text) {
   return {{"format", "rootdk-results"},
-          {"format_version", 1},
+          {"format_version", 2},
           {"chapters",
            {{{"title", text}, {"lead", text}, {"conclusion", text}, {"data", {{"experiment", text}, {text, text}}}}}}};
 }
@@ -110,8 +110,8 @@ TEST_F(ReportHtml, RefusalsNameWhatCameAndWhatWasWanted) {
   EXPECT_EQ(refusal("{}"), "results_json: format is null, but \"rootdk-results\" was wanted");
   EXPECT_EQ(changed([](Json& r) { r["format"] = "other"; }),
             "results_json: format is \"other\", but \"rootdk-results\" was wanted");
-  EXPECT_EQ(changed([](Json& r) { r["format_version"] = 2; }),
-            "results_json: format_version is 2, but this rootdk knows 1");
+  EXPECT_EQ(changed([](Json& r) { r["format_version"] = 1; }),
+            "results_json: format_version is 1, but this rootdk knows 2");
   EXPECT_EQ(changed([](Json& r) { r["chapters"] = 3; }), "results_json: chapters is number, but a list was wanted");
   EXPECT_EQ(changed([](Json& r) { r["chapters"].push_back(nullptr); }),
             "results_json: chapters[1] is null, but an object was wanted");

@@ -63,16 +63,15 @@ bool same(const SpreadOf<Count>& a, const SpreadOf<Count>& b) {
 
 template <class Count>
 bool same(const SoftmaxStatsOf<Count>& a, const SoftmaxStatsOf<Count>& b) {
-  static_assert(sizeof(SoftmaxStatsOf<Count>) ==
-                sizeof(SoftmaxMeans) + 4 * sizeof(Count) +
-                    3 * sizeof(HistogramOf<Count>));  // a base class cannot be taken apart
   static_assert(sizeof(SoftmaxMeans) == SoftmaxMeans::kCount * sizeof(double));
   for (double SoftmaxMeans::*mean : SoftmaxMeans::all())
     if (!same(a.*mean, b.*mean)) return false;
-  for (int i = 0; i < 3; ++i)
-    if (!same(a.p_max_over[i], b.p_max_over[i])) return false;
-  return same(a.trace_j_under_001, b.trace_j_under_001) && same(a.relative_entropy, b.relative_entropy) &&
-         same(a.logit_p_max, b.logit_p_max) && same(a.log_trace_j, b.log_trace_j);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) \
+  if (!same(a.rows_##name, b.rows_##name)) return false;
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) \
+  if (!same(a.name, b.name)) return false;
+#include "rootdk/statistics.def"
+  return true;
 }
 
 inline bool same(const Causes& a, const Causes& b) {
@@ -88,11 +87,11 @@ inline bool same(const BlockSums& a, const BlockSums& b) {
 
 template <class Count>
 bool same(const SampledBlocksOf<Count>& a, const SampledBlocksOf<Count>& b) {
-  const auto& [all, seen, means, raw_variance, score_variance] = a;
+  const auto& [all, seen, means, raw, score] = a;
   for (std::size_t i = 0; i < means.size(); ++i)
     if (!same(means[i], b.means[i])) return false;
-  return same(all, b.all) && same(seen, b.seen) && same(raw_variance, b.raw_variance) &&
-         same(score_variance, b.score_variance);
+  return same(all, b.all) && same(seen, b.seen) && same(raw, b.raw_within_row_variance) &&
+         same(score, b.score_within_row_variance);
 }
 
 template <class Count>
@@ -103,13 +102,21 @@ bool same(const KeyBucketOf<Count>& a, const KeyBucketOf<Count>& b) {
 
 template <class Count>
 bool same(const HeadStatsOf<Count>& a, const HeadStatsOf<Count>& b) {
-  const auto& [rows, masked, shorter, not_finite, counted, raw_max, score_max, mean_p_max, mean_lse, sampled, raw,
-               score, softmax, causes, blocks, gaps, by_keys] = a;
-  return same(rows, b.rows) && same(masked, b.rows_masked) && same(shorter, b.rows_short) &&
-         same(not_finite, b.rows_not_finite) && same(counted, b.rows_counted) && same(raw_max, b.raw_max) &&
-         same(score_max, b.score_max) && same(mean_p_max, b.mean_p_max) && same(mean_lse, b.mean_lse) &&
-         same(sampled, b.rows_sampled) && same(raw, b.raw) && same(score, b.score) && same(softmax, b.softmax) &&
-         same(causes, b.causes) && same(blocks, b.blocks) && same(gaps, b.gaps) && same(by_keys, b.by_keys);
+  const auto& [
+#define ROOTDK_ROW_COUNT(level, name, when, doc) name,
+#define ROOTDK_MAXIMUM(name, doc) name,
+#define ROOTDK_MEAN(name, value, doc) name,
+#include "rootdk/statistics.def"
+      raw, score, softmax, causes, blocks, gaps, by_keys] = a;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) \
+  if (!same(name, b.name)) return false;
+#define ROOTDK_MAXIMUM(name, doc) \
+  if (!same(name, b.name)) return false;
+#define ROOTDK_MEAN(name, value, doc) \
+  if (!same(name, b.name)) return false;
+#include "rootdk/statistics.def"
+  return same(raw, b.raw) && same(score, b.score) && same(softmax, b.softmax) && same(causes, b.causes) &&
+         same(blocks, b.blocks) && same(gaps, b.gaps) && same(by_keys, b.by_keys);
 }
 
 template <class Count>
@@ -187,29 +194,26 @@ inline BlockSums any_sums() { return {any_size(), any_double(), any_size()}; }
 
 template <class Count>
 HeadStatsOf<Count> any_head(bool with_buckets = true) {
-  using Head = HeadStatsOf<Count>;
-  Head h;
-  for (Count Head::*count : {&Head::rows, &Head::rows_masked, &Head::rows_short, &Head::rows_not_finite,
-                             &Head::rows_counted, &Head::rows_sampled})
-    h.*count = any_count<Count>();
-  h.raw_max = any_float(), h.score_max = any_float();
-  h.mean_p_max = any_double(), h.mean_lse = any_double();
+  HeadStatsOf<Count> h;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) h.name = any_count<Count>();
+#define ROOTDK_MAXIMUM(name, doc) h.name = any_float();
+#define ROOTDK_MEAN(name, value, doc) h.name = any_double();
+#include "rootdk/statistics.def"
   const auto there = [] { return pick(4) != 0; };  // else as it is by default
   if (there()) h.raw = any_spread<Count>();
   if (there()) h.score = any_spread<Count>();
   if (there()) {
     for (double SoftmaxMeans::*mean : SoftmaxMeans::all()) h.softmax.*mean = any_double();
-    for (Count& count : h.softmax.p_max_over) count = any_count<Count>();
-    h.softmax.trace_j_under_001 = any_count<Count>();
-    h.softmax.relative_entropy.counts = any_counts<Count>(Histogram::kBins);
-    h.softmax.logit_p_max.counts = any_counts<Count>(Histogram::kBins);
-    h.softmax.log_trace_j.counts = any_counts<Count>(Histogram::kBins);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) h.softmax.rows_##name = any_count<Count>();
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) \
+  h.softmax.name.counts = any_counts<Count>(Histogram::kBins);
+#include "rootdk/statistics.def"
   }
   if (there()) h.causes = {any_size(), any_size(), any_size(), any_size(), any_size(), any_size()};
   if (there()) {
     h.blocks.all = any_count<Count>(), h.blocks.seen = any_count<Count>();
     for (BlockSums& sums : h.blocks.means) sums = any_sums();
-    h.blocks.raw_variance = any_sums(), h.blocks.score_variance = any_sums();
+    h.blocks.raw_within_row_variance = any_sums(), h.blocks.score_within_row_variance = any_sums();
   }
   h.gaps.counts = any_counts<Count>(GapHistogram::kBins);
   if (with_buckets)

@@ -70,7 +70,7 @@ TEST(StatsJson, TheComparisonSeesOneBit) {
 /// A head in which every part is present.
 HeadStats full_head(bool with_buckets = true) {
   HeadStats h;
-  h.rows = 64, h.rows_counted = 63, h.rows_short = 1, h.rows_sampled = 40;
+  h.row_count = 64, h.rows_counted = 63, h.rows_short = 1, h.rows_sampled = 40;
   h.raw_max = h.score_max = 4.5F;
   h.mean_p_max = 0.25, h.mean_lse = 3;
   h.raw = h.score = {2080, 0.5, 2000, 1900, 2016, -4, 4.5, 7, 3};
@@ -80,11 +80,11 @@ HeadStats full_head(bool with_buckets = true) {
     h.softmax.logit_p_max.add(i % 3 - 2);
     h.softmax.log_trace_j.add(-i % 3);
   }
-  h.softmax.p_max_over[0] = 20, h.softmax.p_max_over[1] = 4, h.softmax.p_max_over[2] = 1;
+  h.softmax.rows_p_max_over_50pct = 20, h.softmax.rows_p_max_over_90pct = 4, h.softmax.rows_p_max_over_99pct = 1;
   h.causes = {64, 16, 4, 9, 2, 1 / 16.0};
   h.blocks.all = 10, h.blocks.seen = 5;
   for (BlockSums& sums : h.blocks.means) sums = {30, 20, 40};
-  h.blocks.raw_variance = h.blocks.score_variance = {30, 20, 40};
+  h.blocks.raw_within_row_variance = h.blocks.score_within_row_variance = {30, 20, 40};
   h.gaps.counts.resize(GapHistogram::kBins);
   h.gaps.counts[5] = 7;
   if (with_buckets) h.by_keys = {{0, full_head(false)}, {32, full_head(false)}};
@@ -110,7 +110,7 @@ DecayedStats decayed_stats() {
 
 TEST(StatsJson, RunningStatisticsComeBack) {
   const DecayedStats stats = decayed_stats();
-  EXPECT_NE(stats.per_head[0].rows, std::floor(stats.per_head[0].rows));  // fractions were tested
+  EXPECT_NE(stats.per_head[0].row_count, std::floor(stats.per_head[0].row_count));  // fractions were tested
   EXPECT_TRUE(same(decayed_stats_from_json(to_json(stats)), stats));
 }
 
@@ -164,19 +164,19 @@ TEST(StatsJson, WhatSawNothingIsLeftOut) {
 TEST(StatsJson, DerivedValuesAreThoseOfTheLibrary) {
   const HeadStats head = full_head();
   const json derived = json::parse(to_json(Stats{StatsLevel::kFull, 1, 1, {head}}))["per_head"][0]["derived"];
-  EXPECT_EQ(derived["raw"]["variance"], head.raw.variance());
-  EXPECT_EQ(derived["score"]["within_row_variance"], head.score.within_row_variance());
-  EXPECT_EQ(derived["score"]["sigma"], std::sqrt(head.score.within_row_variance()));
+  EXPECT_EQ(derived["raw_total_variance"], head.raw.total_variance());
+  EXPECT_EQ(derived["score_within_row_variance"], head.score.within_row_variance());
+  EXPECT_EQ(derived["score_sigma"], std::sqrt(head.score.within_row_variance()));
   EXPECT_EQ(derived["keys"], std::exp(0.5));
-  EXPECT_EQ(derived["relative_entropy"]["5%"], head.softmax.relative_entropy.quantile(0.05));
-  EXPECT_EQ(derived["p_max"]["50%"], 1 / (1 + std::exp(-head.softmax.logit_p_max.quantile(0.5))));
-  EXPECT_EQ(derived["trace_j"]["95%"], std::exp(head.softmax.log_trace_j.quantile(0.95)));
-  EXPECT_EQ(derived["share_p_max_over_0.99"], 1 / 40.0);
+  EXPECT_EQ(derived["relative_entropy_q05"], head.softmax.relative_entropy.quantile(0.05));
+  EXPECT_EQ(derived["median_p_max"], 1 / (1 + std::exp(-head.softmax.logit_p_max.quantile(0.5))));
+  EXPECT_EQ(derived["trace_j_q95"], std::exp(head.softmax.log_trace_j.quantile(0.95)));
+  EXPECT_EQ(derived["share_p_max_over_99pct"], 1 / 40.0);
   EXPECT_EQ(derived["sigma_q"], 2.0);
   EXPECT_EQ(derived["sigma_k"], 3.0);
   EXPECT_EQ(derived["alignment"], head.alignment());
-  EXPECT_EQ(derived["standard_errors"]["entropy"], standard_errors(head).entropy);
-  EXPECT_EQ(derived["standard_errors"]["score_within_row_variance"], standard_errors(head).score_variance);
+  EXPECT_EQ(derived["entropy_error"], standard_errors(head).entropy);
+  EXPECT_EQ(derived["score_within_row_variance_error"], standard_errors(head).score_within_row_variance);
   EXPECT_GT(standard_errors(head).entropy, 0);
 }
 
@@ -319,7 +319,7 @@ std::string changed(const std::function<void(json&)>& change) {
 
 TEST(StatsJsonRefuses, AnotherFormatKindOrVersion) {
   EXPECT_EQ(changed([](json& d) { d["format"] = "other"; }), "format: \"other\", but \"rootdk-stats\" is wanted");
-  EXPECT_EQ(changed([](json& d) { d["version"] = 2; }), "version: 2, but 1 is wanted");
+  EXPECT_EQ(changed([](json& d) { d["version"] = 1; }), "version: 1, but 2 is wanted");
   EXPECT_EQ(changed([](json& d) { d["kind"] = "gradients"; }), "kind: \"gradients\", but \"stats\" is wanted");
   EXPECT_EQ(changed([](json& d) { d["level"] = "most"; }),
             "level: \"most\", but one of \"none\", \"basic\", \"full\" is wanted");
@@ -345,9 +345,9 @@ TEST(StatsJsonRefuses, CountsThatCannotBe) {
   EXPECT_EQ(changed([](json& d) { d["per_head"][0]["raw_max"] = 1e39; }),
             "per_head[0].raw_max: 1e+39, but a number of at most 3.4028234663852886e+38 is wanted");
   json document = json::parse(to_json(decayed_stats()));
-  document["per_head"][0]["rows"] = -0.5;
+  document["per_head"][0]["row_count"] = -0.5;
   EXPECT_EQ(message_of([&] { decayed_stats_from_json(document.dump()); }),
-            "per_head[0].rows: -0.5, but a finite number of at least 0 is wanted");
+            "per_head[0].row_count: -0.5, but a finite number of at least 0 is wanted");
 }
 
 TEST(StatsJsonRefuses, BinsThatCannotBe) {
@@ -449,8 +449,8 @@ TEST(StatsJsonRefuses, ToWriteWhatCannotBeRead) {
       to_json(stats);
     });
   };
-  EXPECT_EQ(written([](HeadStats& h) { h.rows = -1; }),
-            "per_head[1].rows: -1, but a whole number from 0 to 2^60 is wanted");
+  EXPECT_EQ(written([](HeadStats& h) { h.row_count = -1; }),
+            "per_head[1].row_count: -1, but a whole number from 0 to 2^60 is wanted");
   EXPECT_EQ(written([](HeadStats& h) { h.by_keys[1].stats.score.m2 = -1; }),
             "per_head[1].by_keys[1].score.m2: -1, but at least 0 is wanted");
   EXPECT_EQ(written([](HeadStats& h) { h.gaps.counts.resize(3); }),

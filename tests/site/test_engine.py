@@ -210,7 +210,16 @@ def test_gradient(page, command):
         got,
         want,
         1e-9,
-        but=["value", "standard_error", "ci95", "conclusion", "quantiles", "mean", "median", "share_trace_below_0.01"],
+        but=[
+            "value",
+            "standard_error",
+            "ci95",
+            "conclusion",
+            "quantiles",
+            "mean",
+            "median",
+            "share_trace_j_under_1pct",
+        ],
     )
     close(got, want, 1e-2, 1e-6, but=["conclusion"])
 

@@ -50,7 +50,7 @@ def test_cells_are_the_commands(stay, command):
         ][0]
         row = rows[dk, keys]
         assert pages.same(row["sigma"], wanted["sigma"]) and row["frozen"] == str(wanted["frozen"]).lower()
-        for name in ("p_max", "entropy", "trace_jacobian"):
+        for name in ("p_max", "entropy", "trace_j"):
             low, high = wanted[name]["ci95"]
             assert low <= float(row[name]) <= high
             assert pages.same(row[f"{name}_theory"], wanted[name]["theory"])
@@ -94,7 +94,7 @@ def test_arrow_keys_walk_over_it_and_enter_sets_and_opens_the_playground(stay):
 
 def test_another_rule_and_another_measure(visit):
     page, box = opened(visit)
-    page.get_by_label("Show").select_option("trace_jacobian")
+    page.get_by_label("Show").select_option("trace_j")
     assert "tr J" in box.locator("svg[role=img]").first.get_attribute("aria-label")
     page.locator("#part-phase").get_by_label("Rule", exact=True).select_option("sqrt_dk")
     page.wait_for_function("() => document.querySelector('#part-phase progress').value >= 20")

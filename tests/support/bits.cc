@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/head_columns.h"
 #include "base/row_tensors.h"
 
 namespace rootdk::test {
@@ -28,22 +29,16 @@ void add(Numbers& out, const Spread& s) {
 void add(Numbers& out, const BlockSums& s) { out.insert(out.end(), {s.xx, s.xn, s.nn}); }
 
 void add(Numbers& out, const HeadStats& h) {
-  for (const std::int64_t count :
-       {h.rows, h.rows_masked, h.rows_short, h.rows_not_finite, h.rows_counted, h.rows_sampled})
-    out.push_back(static_cast<double>(count));
-  out.insert(out.end(), {static_cast<double>(h.raw_max), static_cast<double>(h.score_max), h.mean_p_max, h.mean_lse});
+  for (const auto& column : base::kHeadColumns<std::int64_t>) out.push_back(column.value(h));
   add(out, h.raw), add(out, h.score);
-  for (const auto mean : SoftmaxMeans::all()) out.push_back(h.softmax.*mean);
-  for (const std::int64_t count : h.softmax.p_max_over) out.push_back(static_cast<double>(count));
-  out.push_back(static_cast<double>(h.softmax.trace_j_under_001));
-  add(out, h.softmax.relative_entropy.counts), add(out, h.softmax.logit_p_max.counts),
-      add(out, h.softmax.log_trace_j.counts);
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) add(out, h.softmax.name.counts);
+#include "rootdk/statistics.def"
   const Causes& causes = h.causes;
   out.insert(out.end(), {causes.weight, causes.dim, causes.q_square, causes.k_variance, causes.key_mean_square,
                          causes.scale_square});
   out.insert(out.end(), {static_cast<double>(h.blocks.all), static_cast<double>(h.blocks.seen)});
   for (const BlockSums& sums : h.blocks.means) add(out, sums);
-  add(out, h.blocks.raw_variance), add(out, h.blocks.score_variance);
+  add(out, h.blocks.raw_within_row_variance), add(out, h.blocks.score_within_row_variance);
   add(out, h.gaps.counts);
   for (const KeyBucket& bucket : h.by_keys) {
     out.push_back(static_cast<double>(bucket.from));

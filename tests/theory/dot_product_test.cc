@@ -176,8 +176,8 @@ TEST(SoftmaxRow, SaturatedRowsKeepTheirDigits) {
   for (const double gap : {1.0, 30.0, 50.0, 300.0}) {
     const SoftmaxRow row = softmax_row(std::vector<double>{gap, 0});
     const double small = 1 / (1 + std::exp(gap)), product = small * (1 - small), tolerance = (gap + 8) * 0x1p-52;
-    EXPECT_NEAR(row.trace_jacobian / (2 * product), 1, tolerance);
-    EXPECT_NEAR(row.jacobian_norm2 / (4 * product * product), 1, 2 * tolerance);
+    EXPECT_NEAR(row.trace_j / (2 * product), 1, tolerance);
+    EXPECT_NEAR(row.frobenius_j / (4 * product * product), 1, 2 * tolerance);
     EXPECT_NEAR(row.complements[0] / small, 1, tolerance);
     EXPECT_NEAR(row.entropy / (-small * std::log(small) - (1 - small) * std::log1p(-small)), 1, tolerance);
   }
@@ -188,13 +188,13 @@ TEST(SoftmaxRow, StatisticsOfKnownRows) {
   EXPECT_DOUBLE_EQ(equal.entropy, std::log(5.0));
   EXPECT_DOUBLE_EQ(equal.log_z, std::log(5.0) - 3);
   EXPECT_DOUBLE_EQ(equal.sum_p2, 0.2);
-  EXPECT_DOUBLE_EQ(equal.trace_jacobian, 0.8);
-  EXPECT_NEAR(equal.jacobian_norm2, 4.0 / 25, 1e-15);
+  EXPECT_DOUBLE_EQ(equal.trace_j, 0.8);
+  EXPECT_NEAR(equal.frobenius_j, 4.0 / 25, 1e-15);
   const SoftmaxRow two = softmax_row(std::vector<double>{0, std::log(3.0)});
   EXPECT_DOUBLE_EQ(two.p_max, 0.75);
   EXPECT_DOUBLE_EQ(two.mean_score, 0.75 * std::log(3.0));
   EXPECT_DOUBLE_EQ(two.entropy, two.log_z - two.mean_score);
-  EXPECT_DOUBLE_EQ(two.jacobian_norm2, 4 * 0.1875 * 0.1875);
+  EXPECT_DOUBLE_EQ(two.frobenius_j, 4 * 0.1875 * 0.1875);
   const SoftmaxRow huge = softmax_row(std::vector<double>{1e4, 0});
   EXPECT_TRUE(std::isinf(huge.sum));
   EXPECT_EQ(huge.probabilities, (std::vector<double>{1, 0}));

@@ -28,14 +28,14 @@ struct Known {
 // From tools/theory_table.py.
 std::vector<Known> table() {
   struct Line {
-    double keys, sigma, entropy, log_z, sum_p2, trace_jacobian, jacobian_norm2, p_max;
+    double keys, sigma, entropy, log_z, sum_p2, trace_j, frobenius_j, p_max;
   };
   const Line lines[] = {
 #include "data/theory_table.inc"
   };
   std::vector<Known> out;
   for (const Line& l : lines)
-    out.push_back({l.keys, l.sigma, {l.entropy, l.log_z, l.sum_p2, l.trace_jacobian, l.jacobian_norm2}, l.p_max});
+    out.push_back({l.keys, l.sigma, {l.entropy, l.log_z, l.sum_p2, l.trace_j, l.frobenius_j}, l.p_max});
   return out;
 }
 
@@ -47,8 +47,8 @@ void expect_close(const GaussianSoftmax& value, const GaussianSoftmax& expected,
   expect_relative(value.entropy, expected.entropy, tolerance, "entropy");
   expect_relative(value.log_z, expected.log_z, tolerance, "log_z");
   expect_relative(value.sum_p2, expected.sum_p2, tolerance, "sum_p2");
-  expect_relative(value.trace_jacobian, expected.trace_jacobian, tolerance, "trace_jacobian");
-  expect_relative(value.jacobian_norm2, expected.jacobian_norm2, tolerance, "jacobian_norm2");
+  expect_relative(value.trace_j, expected.trace_j, tolerance, "trace_j");
+  expect_relative(value.frobenius_j, expected.frobenius_j, tolerance, "frobenius_j");
 }
 
 // Promised: 1e-6. Held: 1e-9, so that a formula that is slightly wrong in a corner is seen.
@@ -106,8 +106,8 @@ TEST(GaussianSoftmax, TwoKeysAreAOneDimensionalIntegral) {
     expected.entropy = mean([&](double d) { return std::log1p(std::exp(-d)) + d * p(-d); });
     expected.log_z = mean([](double d) { return d / 2 + std::log1p(std::exp(-d)); });
     expected.sum_p2 = mean([&](double d) { return p(d) * p(d) + p(-d) * p(-d); });
-    expected.trace_jacobian = mean([&](double d) { return 2 * pq(d); });
-    expected.jacobian_norm2 = mean([&](double d) { return 4 * pq(d) * pq(d); });
+    expected.trace_j = mean([&](double d) { return 2 * pq(d); });
+    expected.frobenius_j = mean([&](double d) { return 4 * pq(d) * pq(d); });
     expect_close(gaussian_softmax(sigma, 2), expected, kPromised * 1e-2);
     expect_relative(gaussian_p_max(sigma, 2), mean(p), kPromisedPMax * 1e-2, "p_max");
   }
@@ -119,8 +119,8 @@ TEST(GaussianSoftmax, EqualScoresAreExact) {
     EXPECT_EQ(zero.entropy, std::log(n));
     EXPECT_EQ(zero.log_z, std::log(n));
     EXPECT_EQ(zero.sum_p2, 1 / n);
-    EXPECT_EQ(zero.trace_jacobian, 1 - 1 / n);
-    EXPECT_EQ(zero.jacobian_norm2, (n - 1) / (n * n));
+    EXPECT_EQ(zero.trace_j, 1 - 1 / n);
+    EXPECT_EQ(zero.frobenius_j, (n - 1) / (n * n));
     EXPECT_EQ(gaussian_p_max(0, n), 1 / n);
     expect_close(gaussian_softmax(1e-8, n), zero, 1e-12);
     expect_close(gaussian_softmax(1e-200, n), zero, 1e-12);
@@ -133,8 +133,8 @@ TEST(GaussianSoftmax, HugeSpreads) {
   for (const double n : {2.0, 1024.0, 0x1p20}) {
     const GaussianSoftmax a = gaussian_softmax(1e9, n), b = gaussian_softmax(1e60, n);
     expect_relative(b.entropy * 1e51, a.entropy, kPromised, "entropy");
-    expect_relative(b.trace_jacobian * 1e51, a.trace_jacobian, kPromised, "trace_jacobian");
-    expect_relative(b.jacobian_norm2 * 1e51, a.jacobian_norm2, kPromised, "jacobian_norm2");
+    expect_relative(b.trace_j * 1e51, a.trace_j, kPromised, "trace_j");
+    expect_relative(b.frobenius_j * 1e51, a.frobenius_j, kPromised, "frobenius_j");
     expect_relative(b.log_z / 1e51, a.log_z, kPromised, "log_z");
     EXPECT_NEAR(gaussian_p_max(1e60, n), 1, 1e-4);
   }
@@ -145,7 +145,7 @@ struct Rows {
   double entropy = 0, log_z = 0, sum_p2 = 0, trace = 0, norm2 = 0, p_max = 0, mean_score = 0;
   void add(const SoftmaxRow& row, double weight) {
     entropy += weight * row.entropy, log_z += weight * row.log_z, sum_p2 += weight * row.sum_p2;
-    trace += weight * row.trace_jacobian, norm2 += weight * row.jacobian_norm2, p_max += weight * row.p_max;
+    trace += weight * row.trace_j, norm2 += weight * row.frobenius_j, p_max += weight * row.p_max;
     mean_score += weight * row.mean_score;
   }
 };
@@ -160,8 +160,8 @@ struct Simulated {
     expect_agrees(entropy, theory.entropy, "entropy", resolution);
     expect_agrees(log_z, theory.log_z, "log_z", resolution);
     expect_agrees(sum_p2, theory.sum_p2, "sum_p2", resolution);
-    expect_agrees(trace, theory.trace_jacobian, "trace_jacobian", resolution);
-    expect_agrees(norm2, theory.jacobian_norm2, "jacobian_norm2", resolution);
+    expect_agrees(trace, theory.trace_j, "trace_j", resolution);
+    expect_agrees(norm2, theory.frobenius_j, "frobenius_j", resolution);
     expect_agrees(p_max, p_max_theory, "p_max", resolution);
   }
 };
@@ -185,8 +185,8 @@ TEST(GaussianSoftmax, AgreesWithSimulation) {
     const GaussianSoftmax theory = gaussian_softmax(sigma, n);
     simulated.expect_agree(theory, gaussian_p_max(sigma, n), 0.05);
     // Stein, in the two ways it is used.
-    EXPECT_DOUBLE_EQ(theory.log_z - theory.entropy, sigma * sigma * theory.trace_jacobian);
-    expect_agrees(simulated.mean_score, sigma * sigma * theory.trace_jacobian, "stein", 0.05);
+    EXPECT_DOUBLE_EQ(theory.log_z - theory.entropy, sigma * sigma * theory.trace_j);
+    expect_agrees(simulated.mean_score, sigma * sigma * theory.trace_j, "stein", 0.05);
     const double ratio = stein_ratio({sigma * sigma, simulated.mean_score.mean(), simulated.sum_p2.mean()});
     EXPECT_NEAR(ratio, 1,
                 4 * (simulated.mean_score.standard_error() / simulated.mean_score.mean() +
@@ -264,7 +264,7 @@ TEST(GaussianSoftmax, FewNodesAreEnoughWhereQueriesAreLong) {
           for (const auto& [factor, weight] : query_spread(d, refinement)) {
             const GaussianSoftmax one = integrate(sigma * factor, n);
             out.entropy += weight * one.entropy, out.log_z += weight * one.log_z, out.sum_p2 += weight * one.sum_p2;
-            out.trace_jacobian += weight * one.trace_jacobian, out.jacobian_norm2 += weight * one.jacobian_norm2;
+            out.trace_j += weight * one.trace_j, out.frobenius_j += weight * one.frobenius_j;
           }
         };
         mean(plain, 1);
@@ -286,7 +286,7 @@ TEST(GaussianSoftmax, Limits) {
   EXPECT_NEAR(gaussian_softmax(1, 1024).entropy, 6.433, 0.0005);
   const double many = 0x1p40;
   EXPECT_NEAR(soft_limit(1, many).entropy, gaussian_softmax(1, many).entropy, 1e-9);
-  expect_relative(soft_limit(1, many).effective_keys, 1 / gaussian_softmax(1, many).sum_p2, 1e-9, "effective keys");
+  expect_relative(soft_limit(1, many).participation, 1 / gaussian_softmax(1, many).sum_p2, 1e-9, "participation");
   // Dividing by d: H → ln n − 1/(2d).
   EXPECT_NEAR(gaussian_softmax(1 / 8.0, 1024).entropy, std::log(1024.0) - 1 / 128.0, 1e-4);
   // Frozen: closer and closer with more keys at the same r.
@@ -295,23 +295,23 @@ TEST(GaussianSoftmax, Limits) {
     const double sigma = 2 * critical_sigma(keys);
     const FrozenLimit limit = frozen_limit(sigma, keys);
     EXPECT_DOUBLE_EQ(limit.sum_p2, 0.5);
-    EXPECT_DOUBLE_EQ(limit.trace_jacobian, 0.5);
-    EXPECT_DOUBLE_EQ(limit.jacobian_norm2, 1.0 / 12);
+    EXPECT_DOUBLE_EQ(limit.trace_j, 0.5);
+    EXPECT_DOUBLE_EQ(limit.frobenius_j, 1.0 / 12);
     const GaussianSoftmax exact = gaussian_softmax(sigma, keys);
-    const double error = std::fabs(exact.trace_jacobian - limit.trace_jacobian);
+    const double error = std::fabs(exact.trace_j - limit.trace_j);
     EXPECT_LT(error, last);
     EXPECT_LT(error, 0.1);
-    EXPECT_NEAR(exact.jacobian_norm2, limit.jacobian_norm2, 0.01);
+    EXPECT_NEAR(exact.frobenius_j, limit.frobenius_j, 0.01);
     last = error;
   }
 }
 
 // Unscaled d = 64 and 512 at n = 1024; ‖J‖² is not monotone in σ.
 TEST(GaussianSoftmax, WhatFreezingLooksLike) {
-  EXPECT_NEAR(gaussian_softmax(8, 1024, 64).trace_jacobian, 0.40, 0.005);
-  EXPECT_NEAR(gaussian_softmax(std::sqrt(512.0), 1024, 512).trace_jacobian, 0.14, 0.005);
-  EXPECT_GT(gaussian_softmax(5, 1024).jacobian_norm2, 10 * gaussian_softmax(1, 1024).jacobian_norm2);
-  EXPECT_GT(gaussian_softmax(5, 1024).jacobian_norm2, gaussian_softmax(64, 1024).jacobian_norm2);
+  EXPECT_NEAR(gaussian_softmax(8, 1024, 64).trace_j, 0.40, 0.005);
+  EXPECT_NEAR(gaussian_softmax(std::sqrt(512.0), 1024, 512).trace_j, 0.14, 0.005);
+  EXPECT_GT(gaussian_softmax(5, 1024).frobenius_j, 10 * gaussian_softmax(1, 1024).frobenius_j);
+  EXPECT_GT(gaussian_softmax(5, 1024).frobenius_j, gaussian_softmax(64, 1024).frobenius_j);
 }
 
 TEST(GaussianSoftmax, RefusesWhatMakesNoSense) {

@@ -58,7 +58,7 @@ Evidence any_evidence() {
   e.mean_score = maybe(draw(-1, 100));
   e.mean_p_max = maybe(draw(0, 1));
   e.median_p_max = maybe(draw(0, 1));
-  e.sink_mass = coin() ? 0 : draw(0, 1);
+  e.sink = coin() ? 0 : draw(0, 1);
   e.not_finite = coin() ? 0 : draw(0, 1);
   e.dtype = *rc::gen::element(DType::kF32, DType::kF16, DType::kBF16, DType::kF64);
   e.raw_max = maybe(log_draw(1e-3, 1e6));
@@ -182,8 +182,8 @@ TEST(JudgeThresholds, MedianLargestProbability) {
 TEST(JudgeThresholds, Sink) {
   Evidence e = soft();
   e.entropy = std::log(2.0) + e.entropy / 2;  // as a sink of half the mass leaves it
-  EXPECT_EQ((e.sink_mass = 0.5, judge(e).codes), Codes{Verdict::kSoft});
-  EXPECT_EQ((e.sink_mass = above(0.5), judge(e).codes), Codes{Verdict::kSink});
+  EXPECT_EQ((e.sink = 0.5, judge(e).codes), Codes{Verdict::kSoft});
+  EXPECT_EQ((e.sink = above(0.5), judge(e).codes), Codes{Verdict::kSink});
   EXPECT_EQ(judge(e, {.sink = 0.6}).codes, Codes{Verdict::kSoft});
 }
 
@@ -255,7 +255,7 @@ TEST(Judge, SeveralCodesTheMostSeriousFirst) {
   e.dtype = DType::kBF16;
   e.raw_max = 60;
   e.not_finite = 0.25;
-  e.sink_mass = 0.6;
+  e.sink = 0.6;
   EXPECT_EQ(judge(e).codes, (Codes{Verdict::kNotFinite, Verdict::kExploding, Verdict::kFrozen, Verdict::kSink}));
 }
 
@@ -294,7 +294,7 @@ TEST(Judge, UnitVariance) {
 TEST(Judge, UniformBesideASink) {
   for (const double mass : {0.001, 0.1, 0.5, 0.9, 0.99}) {
     Evidence e = soft(0.05);
-    e.sink_mass = mass;
+    e.sink = mass;
     const double h = -mass * std::log(mass) - (1 - mass) * std::log(1 - mass);
     e.entropy = h + (1 - mass) * (std::log(e.keys) - 0.009);
     EXPECT_TRUE(has(judge(e), Verdict::kUniform)) << mass;

@@ -3,13 +3,13 @@
 experiments.attend = (data) => {
   const most = 64;  // bars; the table has all
   const measures = [
-    {label: "mean largest weight", of: (h) => ref(h, "p_max"), whole: true},
+    {label: "mean largest weight", of: (h) => ref(h, "mean_p_max"), whole: true},
     {label: "largest score", of: (h) => ref(h, "score_max")},
-    {label: "variance of scores within a row", of: (h) => ref(h, "score", "within_row_variance")},
-    {label: "entropy", of: (h) => ref(h, "softmax", "entropy")},
-    {label: "effective keys", of: (h) => ref(h, "softmax", "effective_keys")},
-    {label: "tr J: gradient let through", of: (h) => ref(h, "softmax", "trace_jacobian"), whole: true},
-    {label: "rows with a weight above 0.99", of: (h) => ref(h, "softmax", "share_p_max_above_0.99"), whole: true}
+    {label: "variance of scores within a row", of: (h) => ref(h, "score_within_row_variance")},
+    {label: "entropy", of: (h) => ref(h, "entropy")},
+    {label: "effective keys", of: (h) => ref(h, "effective_keys")},
+    {label: "tr J: gradient let through", of: (h) => ref(h, "trace_j"), whole: true},
+    {label: "rows with a weight above 0.99", of: (h) => ref(h, "share_p_max_over_99pct"), whole: true}
   ].filter((m) => data.heads.some((h) => isNumber(m.of(h).value))).map((m, i) => ({...m, id: String(i)}));
   if (!measures.length) return {below: []};
   const name = (h) => (data.batch > 1 ? `item ${h.batch}, head ${h.head}` : `head ${h.head}`);
@@ -40,7 +40,7 @@ experiments.attend = (data) => {
       "Every head",
       [{title: "head", left: true}, ...measures.map((m) => m.label), "rows", "rows not finite", "rows that see nothing"],
       data.heads.map((h) => [
-        name(h), ...measures.map((m) => m.of(h)), put(exact, h, "rows"), put(exact, h, "rows_not_finite"),
+        name(h), ...measures.map((m) => m.of(h)), put(exact, h, "row_count"), put(exact, h, "rows_not_finite"),
         put(exact, h, "rows_masked")
       ]));
   return {figure, formula: "explain", below: [all_numbers("All numbers", rows)]};

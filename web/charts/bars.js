@@ -41,8 +41,8 @@ function row_bars(stage, {rows, name, value, reference, colour, text, tip, most,
 experiments.whatif = (data) => {
   const measures = [
     {id: "relative_entropy", label: "entropy over ln n"}, {id: "p_max", label: "mean largest weight"},
-    {id: "sigma", label: "spread of the scores"}, {id: "trace_jacobian", label: "tr J: gradient let through"},
-    {id: "share_trace_below_0.01", label: "rows with tr J below 0.01"}, {id: "output_change", label: "change of the output"}
+    {id: "sigma", label: "spread of the scores"}, {id: "trace_j", label: "tr J: gradient let through"},
+    {id: "share_trace_j_under_1pct", label: "rows with tr J below 0.01"}, {id: "output_change", label: "change of the output"}
   ];
   const plain = Object.keys(known_rules);
   const series = plain.filter((id) => data.rows.some((r) => r.rule === id))
@@ -83,8 +83,8 @@ experiments.whatif = (data) => {
       data.rows.map(
           (r) =>
               [ref(r, "rule"), ref(r, "description"), ref(r, "sigma"), ref(r, "largest_score"), ref(r, "entropy"),
-               ref(r, "relative_entropy"), ref(r, "effective_keys"), ref(r, "p_max"), ref(r, "trace_jacobian"),
-               put(percent, r, "share_trace_below_0.01"), ref(r, "output_change")]));
+               ref(r, "relative_entropy"), ref(r, "effective_keys"), ref(r, "p_max"), ref(r, "trace_j"),
+               put(percent, r, "share_trace_j_under_1pct"), ref(r, "output_change")]));
   return {figure, below: [all_numbers("All numbers", rows)]};
 };
 

@@ -69,7 +69,7 @@ experiments.explain = (data) => {
       data.rules.map(
           (r) =>
               [ref(r, "rule"), put(exact, r, "divisor"), put(digits(4), r, "p_max"), ref(r, "entropy"), ref(r, "effective_keys"),
-               put(digits(5), r, "exp_sum"), ref(r, "trace_jacobian"), ref(r, "jacobian_fro2")]));
+               put(digits(5), r, "exp_sum"), ref(r, "trace_j"), ref(r, "frobenius_j")]));
   const each_key = data.rules.map(
       (r) => table(
           `Under ${r.rule}`, ["key", "score", "e^score", "softmax", "gradient at score", "gradient at q·k"],

@@ -66,7 +66,7 @@ experiments.gradient = (data) => {
       const rules = stage.visible.map((s) => s.id), points = data.points.filter((p) => rules.includes(p.rule));
       const left = 46, top = 26, right = 8, plot = stage.narrow ? 130 : 300, wide = stage.width - left - right;
       const y =
-          d3.scaleLinear().domain([0, Math.max(0.1, 1.15 * d3.max(data.points, (p) => p["share_trace_below_0.01"]))]).range([
+          d3.scaleLinear().domain([0, Math.max(0.1, 1.15 * d3.max(data.points, (p) => p["share_trace_j_under_1pct"]))]).range([
             plot, 0
           ]);
       const x = d3.scaleBand().domain(sizes).range([0, wide]).padding(0.2),
@@ -75,7 +75,7 @@ experiments.gradient = (data) => {
       y_axis(g, y, wide, "share of rows", 4, percent_tick);
       x_axis(g, x, plot, "d_k", {width: wide});
       for (const p of points) {
-        const value = p["share_trace_below_0.01"], px = x(p.dk) + within(p.rule), middle = px + within.bandwidth() / 2;
+        const value = p["share_trace_j_under_1pct"], px = x(p.dk) + within(p.rule), middle = px + within.bandwidth() / 2;
         mark(
             g.append("rect")
                 .attr("x", px)
@@ -83,7 +83,7 @@ experiments.gradient = (data) => {
                 .attr("y", y(value))
                 .attr("height", plot - y(value))
                 .attr("fill", style_of(p.rule).colour),
-            ref(p, "share_trace_below_0.01"), "height");
+            ref(p, "share_trace_j_under_1pct"), "height");
         symbol(g, style_of(p.rule), middle, y(value) - 6, 26);
         if (value > 0)
           g.append("text")
@@ -94,9 +94,9 @@ experiments.gradient = (data) => {
               .style("font-size", "11px")
               .text(percent(value));
         stage.spot(left + middle, top + y(value), `${p.rule}, d_k = ${p.dk}`, [
-          ["rows with tr J below 0.01", put(percent, p, "share_trace_below_0.01")],
-          ["mean tr J", ref(p, "trace_jacobian", "value")], ["predicted", ref(p, "trace_jacobian", "theory")],
-          ["median tr J", ref(p, "trace_jacobian", "median")]
+          ["rows with tr J below 0.01", put(percent, p, "share_trace_j_under_1pct")],
+          ["mean tr J", ref(p, "trace_j", "value")], ["predicted", ref(p, "trace_j", "theory")],
+          ["median tr J", ref(p, "trace_j", "median")]
         ]);
       }
       return top + plot + 42;
@@ -113,8 +113,8 @@ experiments.gradient = (data) => {
           (p) =>
               [ref(p, "rule"), put(exact, p, "dk"), ref(p, "scores", "mean_square", "value"),
                interval(p.scores.mean_square, "ci95"), ref(p, "scores", "mean_square", "theory"),
-               ref(p, "trace_jacobian", "value"), ref(p, "trace_jacobian", "theory"), ref(p, "trace_jacobian", "median"),
-               put(percent, p, "share_trace_below_0.01")]));
+               ref(p, "trace_j", "value"), ref(p, "trace_j", "theory"), ref(p, "trace_j", "median"),
+               put(percent, p, "share_trace_j_under_1pct")]));
   const everything = places.map(
       (place) => table(
           `Lengths of gradient rows ${place.label}`,

@@ -7,7 +7,7 @@ experiments.phase = (data) => {
   const measures = [
     {id: "p_max", label: "largest weight", bar: "largest weight (a share)", low: "all keys alike", high: "one key takes all"},
     {id: "entropy", label: "entropy", bar: "entropy (nats)", low: "one key takes all", high: "all keys alike"},
-    {id: "trace_jacobian", label: "tr J: gradient let through", bar: "tr J (a share)", low: "no gradient comes through", high: "open"}
+    {id: "trace_j", label: "tr J: gradient let through", bar: "tr J (a share)", low: "no gradient comes through", high: "open"}
   ];
   const sizes = unique(data.points.map((p) => p.dk)), lengths = unique(data.points.map((p) => p.keys));
   const figure = chart({
@@ -76,7 +76,7 @@ experiments.phase = (data) => {
       (p) =>
           [ref(p, "rule"), put(exact, p, "dk"), put(exact, p, "keys"), ref(p, "sigma"), ref(p, "critical_sigma"),
            ref(p, "frozen"),
-           ...["p_max", "entropy", "trace_jacobian"].flatMap(
+           ...["p_max", "entropy", "trace_j"].flatMap(
                (m) => [ref(p, m, "value"), interval(p[m], "ci95"), ref(p, m, "theory")])]);
   const columns = [
     {title: "rule", left: true}, "d_k", "keys", "σ", "critical σ", "frozen",

@@ -2,7 +2,7 @@
 
 experiments.precision = (data) => {
   const measures = [
-    {id: "p_max", label: "mean largest weight"}, {id: "share_p_max_above_0.99", label: "rows with a weight above 0.99"},
+    {id: "p_max", label: "mean largest weight"}, {id: "share_p_max_over_99pct", label: "rows with a weight above 0.99"},
     {id: "signal_bits", label: "bits of signal in the weights"}, {id: "p_total_variation", label: "weight at wrong keys"},
     {id: "share_rows_overflow", label: "rows lost to overflow"}
   ].filter((m) => data.points.some((p) => isNumber(p[m.id]) && (m.id !== "p_total_variation" || p[m.id] > 0)));
@@ -48,7 +48,7 @@ experiments.precision = (data) => {
               .attr("stroke-opacity", 0.5);
           mark(symbol(g, style_of(p.rule), px, y(p[what]), 72), ref(p, what), "ty");
           stage.spot(dx + left + px, dy + y(p[what]), `${p.rule} in ${p.dtype}, d_k = ${p.dk}`, [
-            ["mean largest weight", put(digits(4), p, "p_max")], ["rows above 0.99", put(percent, p, "share_p_max_above_0.99")],
+            ["mean largest weight", put(digits(4), p, "p_max")], ["rows above 0.99", put(percent, p, "share_p_max_over_99pct")],
             ["rows overflowed", put(percent, p, "share_rows_overflow")], ["weight at wrong keys", ref(p, "p_total_variation")],
             ["bits of signal", ref(p, "signal_bits")]
           ]);
@@ -67,7 +67,7 @@ experiments.precision = (data) => {
       data.points.map(
           (p) =>
               [ref(p, "rule"), ref(p, "dtype"), put(exact, p, "dk"), put(exact, p, "gain"), put(digits(4), p, "p_max"),
-               put(percent, p, "share_p_max_above_0.99"), put(percent, p, "share_rows_overflow"), ref(p, "score_rms_error"),
+               put(percent, p, "share_p_max_over_99pct"), put(percent, p, "share_rows_overflow"), ref(p, "score_rms_error"),
                ref(p, "p_total_variation"), ref(p, "signal_bits")]));
   return {figure, below: [all_numbers("All numbers", rows)]};
 };

@@ -83,8 +83,8 @@ function worked(data) {
       data.rules.map(
           (r) =>
               [rule_label(r.rule), put(short, r, "divisor"), put(digits(3), r, "p_max"), put(digits(3), r, "entropy"),
-               put(digits(3), r, "effective_keys"), put(digits(3), r, "trace_jacobian"),
-               put(digits(3), r, "jacobian_fro2")]));
+               put(digits(3), r, "effective_keys"), put(digits(3), r, "trace_j"),
+               put(digits(3), r, "frobenius_j")]));
   const jacobians =
       data.rules.filter((r) => r.jacobian && r.jacobian.length <= 12)
           .map(

@@ -10,9 +10,9 @@ const phase_sizes = {
 const phase_measures = [
   {id: "p_max", label: "largest weight of a row", of: (p) => p.p_max.value, unit: "largest weight, mean over rows"},
   {
-    id: "trace_jacobian",
+    id: "trace_j",
     label: "tr J: gradient let through",
-    of: (p) => p.trace_jacobian.value,
+    of: (p) => p.trace_j.value,
     unit: "tr J, mean over rows"
   },
   {
@@ -143,14 +143,14 @@ site_part({
       numbers: () => ({
         columns: [
           "rule", "dk", "keys", "sigma", "critical_sigma", "frozen", "p_max", "p_max_theory", "entropy",
-          "entropy_theory", "trace_jacobian", "trace_jacobian_theory"
+          "entropy_theory", "trace_j", "trace_j_theory"
         ],
         rows: [...points.values()]
                   .sort((a, b) => a.dk - b.dk || a.keys - b.keys)
                   .map(
                       (p) =>
                           [p.rule, p.dk, p.keys, p.sigma, p.critical_sigma, p.frozen,
-                           ...["p_max", "entropy", "trace_jacobian"].flatMap((m) => [p[m].value, p[m].theory])])
+                           ...["p_max", "entropy", "trace_j"].flatMap((m) => [p[m].value, p[m].theory])])
       })
     });
 
@@ -181,7 +181,7 @@ site_part({
                 {title: "mean", left: true}, {title: "measured", kind: "measured"},
                 {title: "predicted", kind: "predicted"}
               ],
-              [line("largest weight", "p_max"), line("entropy", "entropy"), line("tr J", "trace_jacobian")]));
+              [line("largest weight", "p_max"), line("entropy", "entropy"), line("tr J", "trace_j")]));
       const words = [
         p.frozen ? "Frozen: " : "Soft: ", p.rule === "none" ? "not divided" : `under ${rule_label(p.rule)}`,
         ", at d_k = ", put(exact, p, "dk"), " and ", put(exact, p, "keys"), " keys, the spread of ",

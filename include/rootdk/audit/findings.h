@@ -29,7 +29,7 @@ struct AtContext {
   double keys = 0;                 ///< the context, or the layer's window where that is shorter
   double sigma_over_critical = 0;  ///< σ/σ_c
   double entropy = 0;              ///< in nats
-  double effective_keys = 0;       ///< 1/E Σp²
+  double participation = 0;        ///< 1/E Σp²
   double p_max = 0;
   theory::Verdict verdict = theory::Verdict::kUnknown;
 };
@@ -50,10 +50,10 @@ struct Measured : OnInputs {
   double clip_factor = 1;    ///< QK-clip's γ for Options::clip_threshold
 
   // What softmax made of it: of a run only, means over the rows that see at least two keys.
-  double score_sigma = kUnknown;     ///< of what softmax sees: after the soft-cap
-  double keys = kUnknown;            ///< e to the mean of ln n
-  double entropy = kUnknown;         ///< in nats
-  double effective_keys = kUnknown;  ///< 1/mean Σp², as AtContext has it
+  double score_sigma = kUnknown;    ///< of what softmax sees: after the soft-cap
+  double keys = kUnknown;           ///< e to the mean of ln n
+  double entropy = kUnknown;        ///< in nats
+  double participation = kUnknown;  ///< 1/mean Σp², as AtContext has it
   double p_max = kUnknown;
   double trace_j = kUnknown;  ///< 1 − Σp²: tr of softmax's Jacobian
 };

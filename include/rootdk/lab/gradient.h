@@ -46,10 +46,10 @@ struct GradientPoint {
   double scores_theory = 0;  ///< E‖J‖², which scores.mean_square estimates
   GradientRows queries;      ///< rows of dQ
   GradientRows keys;         ///< rows of dK
-  Estimate trace_jacobian;   ///< mean over rows
+  Estimate trace_j;          ///< mean over rows
   double trace_theory = 0;
   double trace_median = 0;
-  double almost_none = 0;  ///< share of rows with tr J < 0.01
+  double share_trace_j_under_1pct = 0;  ///< share of rows with tr J < 0.01
 };
 
 struct Gradient {

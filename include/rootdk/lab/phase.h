@@ -35,7 +35,7 @@ struct PhasePoint {
   double sigma = 0;           ///< √d_k·c: the spread of the scores
   double critical_sigma = 0;  ///< √(2 ln n)
   bool frozen = false;        ///< σ > σ_c
-  Compared entropy, p_max, trace_jacobian;
+  Compared entropy, p_max, trace_j;
 };
 
 /// Where unscaled attention freezes.

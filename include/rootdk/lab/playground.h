@@ -32,7 +32,7 @@ struct PlaygroundOptions {
 /// What theory expects; absent where it has nothing exact to say.
 struct PlaygroundTheory {
   double sigma = 0;  ///< of scores within a row
-  std::optional<double> entropy, p_max, trace_jacobian, jacobian_fro2;
+  std::optional<double> entropy, p_max, trace_j, frobenius_j;
 };
 
 struct PlaygroundHistogram {
@@ -64,8 +64,7 @@ struct Playground {
   bool frozen = false;        ///< σ > σ_c
   WhatifNumbers measured;
   double score_mean = 0;
-  double jacobian_fro2 = 0;  ///< mean ‖J‖_F²
-  double sink_mass = 0;      ///< mean weight of the sink
+  SoftmaxMeans softmax;  ///< the same rows
   std::optional<PlaygroundTheory> theory;
   PlaygroundHistogram histogram;
   PlaygroundWeights weights;

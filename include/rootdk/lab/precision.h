@@ -33,8 +33,8 @@ struct PrecisionPoint {
   std::int64_t dk = 0;
   double gain = 1;
   // Saturation: a property of the scores, the same in every dtype that can hold them.
-  double p_max = 0;       ///< mean over rows
-  double almost_one = 0;  ///< share of rows with p_max > 0.99
+  double p_max = 0;                   ///< mean over rows
+  double share_p_max_over_99pct = 0;  ///< share of rows with p_max > 0.99
   // Rounding: what the dtype did.
   double overflow_raw = 0;  ///< share of q·k beyond the dtype's largest number
   double overflow_rows =

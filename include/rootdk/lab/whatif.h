@@ -47,15 +47,15 @@ struct WhatifOptions {
 
 /// Over all batch items and heads, or one head of them.
 struct WhatifNumbers {
-  std::int64_t rows = 0;        ///< that count: finite, with two keys or more in sight
-  double sigma = 0;             ///< root of the within-row variance of the scores
-  double largest = 0;           ///< score
-  double entropy = 0;           ///< mean
-  double relative_entropy = 0;  ///< mean entropy over mean ln n: 1 is uniform
-  double effective_keys = 0;    ///< mean e^H
-  double p_max = 0;             ///< mean
-  double trace_jacobian = 0;    ///< mean
-  double almost_none = 0;       ///< share of rows with tr J < 0.01
+  std::int64_t rows = 0;                ///< that count: finite, with two keys or more in sight
+  double sigma = 0;                     ///< root of the within-row variance of the scores
+  double largest = 0;                   ///< score
+  double entropy = 0;                   ///< mean
+  double relative_entropy = 0;          ///< mean entropy over mean ln n: 1 is uniform
+  double effective_keys = 0;            ///< mean e^H
+  double p_max = 0;                     ///< mean
+  double trace_j = 0;                   ///< mean
+  double share_trace_j_under_1pct = 0;  ///< share of rows with tr J < 0.01
 };
 
 struct WhatifRow {

@@ -13,11 +13,11 @@ namespace rootdk::theory {
 
 /// Expectations over rows.
 struct GaussianSoftmax {
-  double entropy = 0;         ///< of p, in nats
-  double log_z = 0;           ///< ln Σ e^s
-  double sum_p2 = 0;          ///< Σp²
-  double trace_jacobian = 0;  ///< 1 − Σp², without its cancellation
-  double jacobian_norm2 = 0;  ///< ‖diag(p) − ppᵀ‖_F²
+  double entropy = 0;      ///< of p, in nats
+  double log_z = 0;        ///< ln Σ e^s
+  double sum_p2 = 0;       ///< Σp²
+  double trace_j = 0;      ///< 1 − Σp², without its cancellation
+  double frobenius_j = 0;  ///< ‖diag(p) − ppᵀ‖_F²
 };
 
 /// Every row has scores of the same standard deviation `sigma`.
@@ -45,23 +45,23 @@ ROOTDK_API double critical_sigma(double keys);
 
 /// For σ² ≪ ln n. A limit: wrong elsewhere.
 struct SoftLimit {
-  double entropy = 0;         ///< ln n − σ²/2
-  double effective_keys = 0;  ///< 1/Σp² = n·e^{−σ²}
+  double entropy = 0;        ///< ln n − σ²/2
+  double participation = 0;  ///< 1/Σp² = n·e^{−σ²}
 };
 ROOTDK_API SoftLimit soft_limit(double sigma, double keys);
 
 /// For σ > σ_c, with r = σ_c/σ. A limit of large n, poor near σ_c.
 struct FrozenLimit {
-  double sum_p2 = 0;          ///< 1 − r
-  double trace_jacobian = 0;  ///< r
-  double jacobian_norm2 = 0;  ///< r(1 − r)/3
+  double sum_p2 = 0;       ///< 1 − r
+  double trace_j = 0;      ///< r
+  double frobenius_j = 0;  ///< r(1 − r)/3
 };
 ROOTDK_API FrozenLimit frozen_limit(double sigma, double keys);
 
 /// Means over rows, as measured.
 struct MeasuredRows {
-  double score_variance = 0;  ///< within rows
-  double mean_score = 0;      ///< Σ p s, less the row's own mean score
+  double score_within_row_variance = 0;  ///< within rows
+  double mean_score = 0;                 ///< Σ p s, less the row's own mean score
   double sum_p2 = 0;
 };
 

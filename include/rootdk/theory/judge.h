@@ -83,7 +83,7 @@ struct Evidence {
   double sum_p2 = kUnknown;      ///< mean Σp²
   double mean_score = kUnknown;  ///< mean of Σ p s, less the row's own mean score: for Stein's ratio
   double mean_p_max = kUnknown, median_p_max = kUnknown;
-  double sink_mass = 0;    ///< mean
+  double sink = 0;         ///< mean probability that the sink takes
   double not_finite = 0;   ///< share of all rows; from weights: 1 if there is no number to say
   bool overflows = false;  ///< from weights that are finite: only their products are not
   // Where the scores come from.

@@ -17,9 +17,9 @@ struct SoftmaxRow {
   double mean_score = 0;              ///< Σ p s
   double entropy = 0;                 ///< −Σ p ln p
   double p_max = 0;
-  double sum_p2 = 0;          ///< Σp²; 1/Σp² is one count of effective keys
-  double trace_jacobian = 0;  ///< Σ p(1 − p) = 1 − Σp², without its cancellation
-  double jacobian_norm2 = 0;  ///< ‖diag(p) − ppᵀ‖_F²
+  double sum_p2 = 0;       ///< Σp²; 1/Σp² is one count of effective keys
+  double trace_j = 0;      ///< Σ p(1 − p) = 1 − Σp², without its cancellation
+  double frobenius_j = 0;  ///< ‖diag(p) − ppᵀ‖_F²
 };
 
 /// At least one score; all finite.

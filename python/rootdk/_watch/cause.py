@@ -56,8 +56,8 @@ def _symptom(frozen: Frozen, stats: Stats | None) -> str:
     text = (
         f"Frozen {when}: rows of every head pass {number(100 * frozen.now.trace_j)} % of their gradient or less (tr J)"
     )
-    if stats is not None and "share_trace_j_under_001" in stats.names:
-        share = np.asarray(stats["share_trace_j_under_001"], dtype=np.float64)
+    if stats is not None and "share_trace_j_under_1pct" in stats.names:
+        share = np.asarray(stats["share_trace_j_under_1pct"], dtype=np.float64)
         if np.isfinite(share).any():
             text += f", {100 * float(np.nanmean(share)):.0f} % of the rows next to nothing"
     text += f"; scores spread {number(frozen.now.sigma_ratio)} times as far as softmax can follow (σ/σ_c) or more"

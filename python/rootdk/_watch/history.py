@@ -7,6 +7,7 @@ from typing import Any, Iterator, Optional
 import numpy as np
 import numpy.typing as npt
 
+from .._statistics import GRADIENTS
 from .._stats import Stats
 
 Array = npt.NDArray[np.float32]
@@ -23,7 +24,7 @@ FORWARD = (
     "median_p_max",
     "trace_j",
     "sink_mass",
-    "share_p_max_over_099",
+    "share_p_max_over_99pct",
     "mean_lse",
     "keys",
     "sigma_q",
@@ -34,7 +35,7 @@ FORWARD = (
     "rows_masked",
     "rows_not_finite",
 )
-BACKWARD = ("d_scores", "d_log_scale", "d_q", "d_k", "d_v")
+BACKWARD = GRADIENTS
 COLUMNS = FORWARD + BACKWARD
 _RECENT = 256  # steps
 

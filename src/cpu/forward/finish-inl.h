@@ -43,16 +43,9 @@ HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, floa
 
 HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& passes, const Lanes& lanes,
                                         const TileState& state, int r) {
-  base::SoftmaxSums sums = state.sums(r);
-  double sink_mass = 0;
-  if (!problem.sink.empty()) {
-    const base::SoftmaxSums sink = base::SoftmaxSums::of(static_cast<double>(problem.sink[lanes.head[r]]));
-    sums = merge(sums, sink);
-    sink_mass = sink.moved_to(sums.max).sum / sums.sum;
-  }
   const base::RowMoments score = state.score.row(r);
-  return {
-      passes.raw_differs() ? state.raw.row(r) : score, score, sums.entropy(), sums.sum_p2(), sums.sum_p3(), sink_mass};
+  const auto sink = problem.sink.empty() ? std::nullopt : std::optional<double>(problem.sink[lanes.head[r]]);
+  return base::full_record(passes.raw_differs() ? state.raw.row(r) : score, score, state.sums(r), sink);
 }
 
 /// Divides by the sum, lets the sink in, writes O, lse and statistics.

@@ -306,19 +306,9 @@ class Naive {
   static base::FullRecord full_record(const base::ForwardCall& call, std::int64_t h, const Row& row) {
     base::SoftmaxSums sums;
     for (const Real score : row.score) sums = merge(sums, base::SoftmaxSums::of(static_cast<double>(score)));
-    double sink_mass = 0;
-    if (!call.plan.problem.sink.empty()) {
-      const base::SoftmaxSums sink =
-          base::SoftmaxSums::of(static_cast<double>(call.plan.problem.sink[static_cast<std::size_t>(h)]));
-      sums = merge(sums, sink);
-      sink_mass = sink.moved_to(sums.max).sum / sums.sum;
-    }
-    return {moments(row.key, row.raw),
-            moments(row.key, row.score),
-            sums.entropy(),
-            sums.sum_p2(),
-            sums.sum_p3(),
-            sink_mass};
+    const auto& sinks = call.plan.problem.sink;
+    const auto sink = sinks.empty() ? std::nullopt : std::optional<double>(sinks[static_cast<std::size_t>(h)]);
+    return base::full_record(moments(row.key, row.raw), moments(row.key, row.score), sums, sink);
   }
 
   static void write_row(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i, Real value) {

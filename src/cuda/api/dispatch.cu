@@ -15,8 +15,6 @@ namespace rootdk::cuda {
 
 namespace {
 
-static_assert(std::size(base::kFullRowTensors) == kFullRowCount);
-
 std::int64_t page_size(const Plan& plan, const ConstTensor& k) { return plan.problem.paged ? k.shape[2] : 0; }
 
 /// The workspace of a forward call.
@@ -52,7 +50,8 @@ ForwardView view_of(const base::ForwardCall& call, const ForwardMemory& memory) 
   f.lse = View(call.out.lse);
   f.raw_max = View(call.out.rows.raw_max), f.score_max = View(call.out.rows.score_max),
   f.p_max = View(call.out.rows.p_max);
-  for (int x = 0; x < kFullRowCount; ++x) f.full_rows[x] = View(call.out.rows.*base::kFullRowTensors[x].tensor);
+#define ROOTDK_FULL_ROW(merges, name, value, doc) f.full_rows.name = View(call.out.rows.name);
+#include "rootdk/statistics.def"
   f.key_mass = View(call.out.key_mass);
   f.records = call.records, f.full = call.full, f.causes = call.causes, f.gaps = call.gaps;
   return f;

@@ -225,28 +225,17 @@ __device__ inline SinkShare with_sink(float lse, float z) {
   return {total, expf(lse - total)};
 }
 
-/// In the order of base::kFullRowTensors.
+/// The table's formulas of rows, as base::kFullRowTensors has them.
 __device__ inline void write_full_rows(const ForwardView& f, std::int64_t b, std::int64_t h, std::int64_t i,
                                        bool sampled, std::int32_t visible, const base::FullRecord& full) {
   const double nan = __longlong_as_double(0x7ff8000000000000ll), n = visible;
-  const auto of_keys = [&](double x) { return visible > 0 ? x : nan; };
-  const auto variance = [&](double m2) { return visible > 1 ? m2 / (n - 1) : 0; };
-  const double values[kFullRowCount] = {n,
-                                        full.entropy,
-                                        full.sum_p2,
-                                        full.sum_p3,
-                                        full.sink_mass,
-                                        of_keys(full.raw.mean),
-                                        variance(full.raw.m2),
-                                        of_keys(full.raw.min),
-                                        of_keys(full.score.mean),
-                                        variance(full.score.m2),
-                                        of_keys(full.score.min),
-                                        static_cast<double>(full.raw.argmax),
-                                        static_cast<double>(full.score.argmax)};
-#pragma unroll
-  for (int x = 0; x < kFullRowCount; ++x)
-    write_row(f.full_rows[x], b, h, i, static_cast<float>(sampled ? values[x] : nan));
+  const auto of_keys = [&](std::int32_t keys, double x) { return keys > 0 ? x : nan; };
+  const auto variance = [&](std::int32_t keys, double m2) { return keys > 1 ? m2 / (n - 1) : 0; };
+#define ROOTDK_FULL_ROW(merges, name, formula, doc) const double value_of_##name = static_cast<double>(formula);
+#include "rootdk/statistics.def"
+#define ROOTDK_FULL_ROW(merges, name, formula, doc) \
+  write_row(f.full_rows.name, b, h, i, static_cast<float>(sampled ? value_of_##name : nan));
+#include "rootdk/statistics.def"
 }
 
 }  // namespace rootdk::cuda

@@ -54,12 +54,23 @@ struct ProblemView {
   std::int64_t sample = 1, sample_offset = 0, first_query = 0;
 };
 
-inline constexpr int kFullRowCount = 13;
+/// Of rows at StatsLevel::kFull, by name; absent ones are not written.
+struct FullRowViews {
+#define ROOTDK_FULL_ROW(merges, name, value, doc) View name;
+#include "rootdk/statistics.def"
+
+  bool any() const {
+    return false
+#define ROOTDK_FULL_ROW(merges, name, value, doc) || name.data
+#include "rootdk/statistics.def"
+        ;
+  }
+};
 
 struct ForwardView {
   ProblemView p;
   View q, k, v, o, lse, raw_max, score_max, p_max;
-  View full_rows[kFullRowCount];  ///< in the order of base::kFullRowTensors
+  FullRowViews full_rows;
   View key_mass;
   base::RowRecord* records = nullptr;
   base::FullRecord* full = nullptr;

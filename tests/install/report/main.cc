@@ -5,7 +5,7 @@
 
 int main() {
   namespace report = rootdk::report;
-  const char* results = R"({"format": "rootdk-results", "format_version": 1, "chapters": []})";
+  const char* results = R"({"format": "rootdk-results", "format_version": 2, "chapters": []})";
   if (report::has_html() && !report::html(results).ends_with("</html>\n")) return 1;
   if (report::to_json(rootdk::lab::all_rules()).find("sqrt_dk") == std::string::npos) return 1;
   if (report::to_sentence(rootdk::lab::explain({.scores = {1, 2}, .dk = 4})).empty()) return 1;

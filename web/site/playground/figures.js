@@ -36,17 +36,17 @@ function side_by_side(stage, {plot, top = 30, bottom = 40, left = 44, gap = 26, 
 const head_measures = [
   {id: "p_max", label: "largest weight", share: (m) => m.p_max},
   {
-    id: "effective_keys",
+    id: "exp_entropy",
     label: "share of keys that count",
-    share: (m, one) => (isNumber(m.effective_keys) ? m.effective_keys / one.keys : null)
+    share: (m, one) => (isNumber(m.exp_entropy) ? m.exp_entropy / one.keys : null)
   },
   {
     id: "entropy",
     label: "entropy over ln n",
     share: (m, one) => (isNumber(m.entropy) ? m.entropy / Math.log(one.keys) : null)
   },
-  {id: "trace_jacobian", label: "tr J: gradient let through", share: (m) => m.trace_jacobian},
-  {id: "share_trace_below_0.01", label: "rows that are shut", share: (m) => m["share_trace_below_0.01"]},
+  {id: "trace_j", label: "tr J: gradient let through", share: (m) => m.trace_j},
+  {id: "share_trace_j_under_1pct", label: "rows that are shut", share: (m) => m["share_trace_j_under_1pct"]},
 ];
 
 const scores_of_heads = {
@@ -99,7 +99,7 @@ const weights_of_heads = {
       data.heads
           .map(
               (h) => `${rule_label(h.rule)}: largest weight of a row ${number(h.measured.p_max)} on average, ${
-                  number(h.measured.effective_keys)} of ${h.keys} keys count`)
+                  number(h.measured.exp_entropy)} of ${h.keys} keys count`)
           .join("; ")}.`,
   caption: () =>
       "Weights of the first queries (rows) on the first keys (columns), at most 32 × 64. The row that is shown below " +
@@ -267,9 +267,9 @@ const gradient_of_heads = {
 const measure_rows = [
   ["spread σ of the scores", "sigma", digits(4)], ["mean score", "score_mean", digits(3)],
   ["largest score", "score_max", digits(4)], ["largest weight of a row", "p_max", digits(3)],
-  ["entropy, nats", "entropy", digits(4)], ["effective keys", "effective_keys", digits(4)],
-  ["tr J", "trace_jacobian", digits(3)], ["‖J‖²", "jacobian_fro2", digits(3)],
-  ["rows shut (tr J below 0.01)", "share_trace_below_0.01", percent]
+  ["entropy, nats", "entropy", digits(4)], ["effective keys", "exp_entropy", digits(4)],
+  ["tr J", "trace_j", digits(3)], ["‖J‖²", "frobenius_j", digits(3)],
+  ["rows shut (tr J below 0.01)", "share_trace_j_under_1pct", percent]
 ];
 function playground_table(data) {
   const column =

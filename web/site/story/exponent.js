@@ -37,7 +37,7 @@ function power_figure(state) {
         `Left, the spread of the scores against d_k when q·k is divided by d_k to the power ${data.power}: ${
             data.points.map((p) => `${number(p.measured.sigma)} at ${p.dk}`).join(", ")}. Right, how many of ${
             power_sizes.keys} keys count: ${
-            data.points.map((p) => `${number(p.measured.effective_keys)} at ${p.dk}`).join(", ")}.`,
+            data.points.map((p) => `${number(p.measured.exp_entropy)} at ${p.dk}`).join(", ")}.`,
     draw(stage, data) {
       const beside = stage.width > 620, left = 46, right = 46, gap = 46, top = 40, plot = beside ? 260 : 190;
       const each = (beside ? (stage.width - gap) / 2 : stage.width) - left - right;
@@ -47,7 +47,7 @@ function power_figure(state) {
         {title: "spread σ of the scores", y: d3.scaleLog().domain([0.02, 50]), quantity: "sigma"}, {
           title: `keys that count, of ${power_sizes.keys}`,
           y: d3.scaleLog().domain([1, 400]),
-          quantity: "effective_keys"
+          quantity: "exp_entropy"
         }
       ];
       views.forEach(({title, y, quantity}, k) => {
@@ -89,7 +89,7 @@ function power_figure(state) {
           stage.spot(dx + x(p.dk), dy + at, `d_k = ${whole(p.dk)}`, [
             ["divided by", put(digits(4), p, "divisor")], ["spread σ", put(digits(3), p, "measured", "sigma")],
             ["predicted", put(digits(3), p, "theory", "sigma")],
-            ["keys that count", put(digits(3), p, "measured", "effective_keys")],
+            ["keys that count", put(digits(3), p, "measured", "exp_entropy")],
             ["largest weight", put(digits(3), p, "measured", "p_max")]
           ]);
         }
@@ -100,11 +100,11 @@ function power_figure(state) {
         power_sizes.keys} keys), lines predicted. Shaded: beyond σ_c, frozen.`,
     numbers: (data) => ({
       columns:
-          ["power", "dk", "divisor", "sigma", "sigma_predicted", "effective_keys", "effective_keys_predicted", "p_max"],
+          ["power", "dk", "divisor", "sigma", "sigma_predicted", "exp_entropy", "exp_entropy_predicted", "p_max"],
       rows: data.points.map(
           (p) =>
-              [data.power, p.dk, p.divisor, p.measured.sigma, p.theory.sigma, p.measured.effective_keys,
-               p.theory.effective_keys, p.measured.p_max])
+              [data.power, p.dk, p.divisor, p.measured.sigma, p.theory.sigma, p.measured.exp_entropy,
+               p.theory.exp_entropy, p.measured.p_max])
     }),
     conclude: (data) => {
       const [low, high] = [data.points[0], data.points[data.points.length - 1]];

@@ -71,8 +71,8 @@ function backward_figure(state) {
         quantiles: (p) => p.scores.quantiles,
         words: (p) =>
             [...quantile_names.map((q) => [`${100 * q} % of rows below`, put(number, p.scores.quantiles, q)]),
-             ["mean tr J", put(number, p, "trace_jacobian", "value")],
-             ["rows shut", put(percent, p, "share_trace_below_0.01")]]
+             ["mean tr J", put(number, p, "trace_j", "value")],
+             ["rows shut", put(percent, p, "share_trace_j_under_1pct")]]
       });
       words_at(g, -46, plot + 44, "rows that are shut (tr J below 0.01), in %:", {cls: "quiet"});
       rules.forEach((rule, k) => {
@@ -81,9 +81,9 @@ function backward_figure(state) {
           for (const p of data.points.filter((one) => one.rule === rule))
             mark(
                 words_at(
-                    g, x(p.dk), cy, percent(p["share_trace_below_0.01"]).replace(" %", ""),
+                    g, x(p.dk), cy, percent(p["share_trace_j_under_1pct"]).replace(" %", ""),
                     {cls: "strong", anchor: "middle", fill: ink_of(colour_of(rule))}),
-                ref(p, "share_trace_below_0.01"));
+                ref(p, "share_trace_j_under_1pct"));
         if (stage.width > 520)
           words_at(g, wide + 24, cy, rule_name(rule), {cls: "quiet", fill: ink_of(colour_of(rule))});
       });
@@ -95,13 +95,13 @@ function backward_figure(state) {
     numbers: gradient_numbers("scores"),
     conclude: (data) => {
       const [a, b] = rules.map((rule) => nearest_point(data, rule, state.values.dk));
-      const shut = a["share_trace_below_0.01"];
+      const shut = a["share_trace_j_under_1pct"];
       return [
         shut > 0.02 ? "Undivided, rows shut: " : "At so small a d_k nothing is lost yet: ", "at d_k = ",
-        put(exact, a, "dk"), " and ", put(exact, data, "keys"), " keys ", put(percent, a, "share_trace_below_0.01"),
+        put(exact, a, "dk"), " and ", put(exact, data, "keys"), " keys ", put(percent, a, "share_trace_j_under_1pct"),
         " of the rows are shut, and one row in twenty passes on less than ",
         put(digits(2), a, "scores", "quantiles", "0.05"), "; divided by √d_k it is ",
-        put(percent, b, "share_trace_below_0.01"), " and ", put(digits(2), b, "scores", "quantiles", "0.05"), "."
+        put(percent, b, "share_trace_j_under_1pct"), " and ", put(digits(2), b, "scores", "quantiles", "0.05"), "."
       ];
     },
   });
@@ -189,7 +189,7 @@ function flat_figure(state) {
       const near = (rule) => nearest_point(data.gradient, rule, state.values.dk);
       const flat = data.rows.dk, root = near("sqrt_dk"), whole_dk = near("dk");
       return [
-        "Divided by d_k every key counts the same: ", put(digits(3), flat, "measured", "effective_keys"), " of ",
+        "Divided by d_k every key counts the same: ", put(digits(3), flat, "measured", "exp_entropy"), " of ",
         put(exact, flat, "keys"), " keys at d_k = ", put(exact, flat, "dk"),
         ", whatever they hold; and a query receives a gradient of ",
         put(digits(2), whole_dk, "queries", "quantiles", "0.5"), " at d_k = ", put(exact, whole_dk, "dk"), ", ",
@@ -205,11 +205,11 @@ const nearest_point = (data, rule, dk) => {
 };
 const gradient_numbers = (where) => (data) => ({
   columns: [
-    "rule", "dk", "keys", ...quantile_names.map((q) => `quantile_${q}`), "mean", "mean_square", "trace_jacobian",
-    "share_trace_below_0.01"
+    "rule", "dk", "keys", ...quantile_names.map((q) => `quantile_${q}`), "mean", "mean_square", "trace_j",
+    "share_trace_j_under_1pct"
   ],
   rows: data.points.map(
       (p) =>
           [p.rule, p.dk, data.keys, ...quantile_names.map((q) => p[where].quantiles[q]), p[where].mean,
-           p[where].mean_square.value, p.trace_jacobian.value, p["share_trace_below_0.01"]])
+           p[where].mean_square.value, p.trace_j.value, p["share_trace_j_under_1pct"]])
 });

@@ -34,8 +34,8 @@ function opening_picture(state) {
     label: (data) => `Two heat maps of the weights that ${opening_sizes.queries} queries give to ${
         opening_sizes.keys} keys at d_k = ${data.none.dk}. Not divided, the largest weight of a row is ${
         number(data.none.measured.p_max)} on average and ${
-        number(data.none.measured.effective_keys)} keys count; divided by √d_k they are ${
-        number(data.sqrt_dk.measured.p_max)} and ${number(data.sqrt_dk.measured.effective_keys)}.`,
+        number(data.none.measured.exp_entropy)} keys count; divided by √d_k they are ${
+        number(data.sqrt_dk.measured.p_max)} and ${number(data.sqrt_dk.measured.exp_entropy)}.`,
     draw(stage, data) {
       const gap = stage.width < 460 ? 14 : 30, top = 26, each = (stage.width - gap) / 2;
       const plot = Math.round(each * 0.62), foot = 66, bar = Math.min(320, stage.width);
@@ -52,7 +52,7 @@ function opening_picture(state) {
         const m = data[rule].measured;
         const largest = each < 230 ? "largest" : "largest weight of a row:";
         words_at(g, 0, plot + 20, `${largest} ${number(m.p_max, 2)}`, {cls: "strong"});
-        words_at(g, 0, plot + 37, `${number(m.effective_keys, 2)} of ${opening_sizes.keys} keys count`, {cls: "quiet"});
+        words_at(g, 0, plot + 37, `${number(m.exp_entropy, 2)} of ${opening_sizes.keys} keys count`, {cls: "quiet"});
       });
       const g =
           stage.svg.append("g").attr("transform", `translate(${(stage.width - bar) / 2},${top + plot + foot - 8})`);

@@ -22,7 +22,7 @@ const other_measures = [
   },
   {id: "sigma", label: "spread σ of the scores", of: (r) => r.sigma},
   {id: "p_max", label: "largest weight of a row", of: (r) => r.p_max, most: 1},
-  {id: "trace_jacobian", label: "tr J: gradient let through", of: (r) => r.trace_jacobian, most: 1}
+  {id: "trace_j", label: "tr J: gradient let through", of: (r) => r.trace_j, most: 1}
 ];
 const other_words = {
   sqrt_dk: "1/√d_k",
@@ -91,20 +91,20 @@ function others_figure(state) {
         tip: (r) => [
             ["spread σ", put(number, r, "sigma")], ["largest score", put(number, r, "largest_score")],
             ["keys that count", put(number, r, "effective_keys")], ["largest weight", put(number, r, "p_max")],
-            ["tr J", put(number, r, "trace_jacobian")], ["rows shut", put(percent, r, "share_trace_below_0.01")]]
+            ["tr J", put(number, r, "trace_j")], ["rows shut", put(percent, r, "share_trace_j_under_1pct")]]
       });
     },
     caption: () => `64 random queries on ${
         whole(state.values.others_keys)} random keys, made in this page; every rule sees the same.`,
     numbers: (data) => ({
       columns: [
-        "rule", "keys", "dk", "sigma", "largest_score", "entropy", "effective_keys", "p_max", "trace_jacobian",
-        "share_trace_below_0.01"
+        "rule", "keys", "dk", "sigma", "largest_score", "entropy", "effective_keys", "p_max", "trace_j",
+        "share_trace_j_under_1pct"
       ],
       rows: data.rows.map(
           (r) =>
               [r.rule, data.len_kv, data.dk, r.sigma, r.largest_score, r.entropy, r.effective_keys, r.p_max,
-               r.trace_jacobian, r["share_trace_below_0.01"]])
+               r.trace_j, r["share_trace_j_under_1pct"]])
     }),
     conclude: (data) => {
       const row = (rule) => data.rows.find((r) => r.rule === rule);

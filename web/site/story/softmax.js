@@ -60,12 +60,12 @@ function softmax_figure(state) {
     }),
     conclude: (data) => {
       const m = data.measured;
-      const start = data.frozen ? "Frozen: " : m.effective_keys > 0.95 * data.keys ? "Nearly all the same: " : "Soft: ";
+      const start = data.frozen ? "Frozen: " : m.exp_entropy > 0.95 * data.keys ? "Nearly all the same: " : "Soft: ";
       return [
         start, "σ = ", put(digits(3), data, "measured", "sigma"),
         data.frozen ? " is beyond σ_c = " : " is below σ_c = ", put(digits(3), data, "critical_sigma"),
         ", the largest of ", put(exact, data, "keys"), " weights is ", put(digits(2), data, "measured", "p_max"),
-        " on average, ", put(digits(2), data, "measured", "effective_keys"), " keys count, and in the row shown ",
+        " on average, ", put(digits(2), data, "measured", "exp_entropy"), " keys count, and in the row shown ",
         String(dead_keys(data)), " keys receive less than a thousandth of the gradient."
       ];
     },

@@ -58,8 +58,8 @@ __device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head
   if (threadIdx.x != 0) return;
   const int key = best == 0 ? begin : number_of(best);
   record.raw.argmax = record.score.argmax = key;
-  write_row(f.full_rows[11], b, h, i, static_cast<float>(key)),
-      write_row(f.full_rows[12], b, h, i, static_cast<float>(key));
+  write_row(f.full_rows.raw_argmax, b, h, i, static_cast<float>(key)),
+      write_row(f.full_rows.score_argmax, b, h, i, static_cast<float>(key));
 }
 
 /// A block takes a head's row, or `rows` of its rows.

@@ -99,7 +99,7 @@ __device__ __forceinline__ void write_record(base::RowRecord* to, const base::Ro
 }
 __device__ __forceinline__ void write_record(base::FullRecord* to, const base::FullRecord& record) {
   static_assert(sizeof(base::RowMoments) == 32 && offsetof(base::RowMoments, argmax) == 24 &&
-                sizeof(base::FullRecord) == 96 && offsetof(base::FullRecord, entropy) == 64);
+                offsetof(base::FullRecord, score) == 32);
   auto* pieces = reinterpret_cast<double2*>(to);
   int piece = 0;
 #pragma unroll
@@ -107,8 +107,15 @@ __device__ __forceinline__ void write_record(base::FullRecord* to, const base::F
     pieces[piece++] = {moments->mean, moments->m2};
     pieces[piece++] = {moments->min, __hiloint2double(0, moments->argmax)};
   }
-  pieces[piece++] = {record.entropy, record.sum_p2};
-  pieces[piece++] = {record.sum_p3, record.sink_mass};
+  const double numbers[] = {
+#define ROOTDK_ROW_NUMBER(name, merged) record.name,
+#include "rootdk/statistics.def"
+  };
+  constexpr int kNumbers = sizeof(numbers) / sizeof(double);
+  static_assert(kNumbers % 2 == 0, "pieces of 16 bytes want records of a multiple of them");
+  static_assert(sizeof(base::FullRecord) == 64 + sizeof(numbers));
+#pragma unroll
+  for (int x = 0; x < kNumbers; x += 2) pieces[piece++] = {numbers[x], numbers[x + 1]};
 }
 
 /// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values, which

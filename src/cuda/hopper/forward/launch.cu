@@ -102,7 +102,7 @@ __global__ void find_runs(const __grid_constant__ ProblemView p, int2* runs) {
 /// Whether the keys of other rows than the head's are asked for: of each row, or of the row with the largest score in
 /// each bucket.
 bool wants_keys(const ForwardView& view, const StatsOptions& options) {
-  return view.full_rows[11].data || view.full_rows[12].data || options.by_keys;
+  return view.full_rows.raw_argmax.data || view.full_rows.score_argmax.data || options.by_keys;
 }
 
 /// Tiles differ in how long they take.
@@ -258,7 +258,7 @@ void hopper_forward(const ForwardView& view, const base::ForwardCall& call, cons
   a.followed = split || full;
   a.again = memory.again;
   a.rows = view.raw_max.data || view.score_max.data || view.p_max.data;
-  for (const View& rows_of : view.full_rows) a.full_rows = a.full_rows || rows_of.data;
+  a.full_rows = view.full_rows.any();
   if (full && view.full && !wants_keys(view, problem.stats_options)) a.largest = memory.largest;
   int device = 0, multiprocessors = 1;
   check(cudaGetDevice(&device), "device");
