@@ -15,27 +15,34 @@ namespace {
 
 using base::refuse;
 
-constexpr const char* kFields[] = {"the call (forward or backward)",
-                                   "dtype",
-                                   "batch",
-                                   "heads_q",
-                                   "heads_kv",
-                                   "dim_qk",
-                                   "dim_v",
-                                   "the way",
-                                   "ranks_per_node",
-                                   "the level of statistics",
-                                   "lse (whether it is wanted)",
-                                   "d_lse (whether it is there)",
-                                   "what forward kept (whether it is there)",
-                                   "allowed (whether it is there)",
-                                   "bias (whether it is there)",
-                                   "the layout (its digest)",
-                                   "the scale (its digest)",
-                                   "the mask (its digest)",
-                                   "the documents (their digest)",
-                                   "soft-cap, transform and sink (their digest)",
-                                   "the options of statistics (their digest)"};
+enum class Shown : std::uint8_t { kNumber, kDType, kWay, kNothing };
+
+struct Field {
+  const char* name;
+  Shown shown = Shown::kNumber;
+};
+
+constexpr Field kFields[] = {{"the call (forward or backward)", Shown::kNothing},
+                             {"dtype", Shown::kDType},
+                             {"batch"},
+                             {"heads_q"},
+                             {"heads_kv"},
+                             {"dim_qk"},
+                             {"dim_v"},
+                             {"the way", Shown::kWay},
+                             {"ranks_per_node"},
+                             {"the level of statistics", Shown::kNothing},
+                             {"whether lse is wanted", Shown::kNothing},
+                             {"whether d_lse is there", Shown::kNothing},
+                             {"whether forward kept notes", Shown::kNothing},
+                             {"whether mask.allowed is there", Shown::kNothing},
+                             {"whether mask.bias is there", Shown::kNothing},
+                             {"the layout", Shown::kNothing},
+                             {"the scale", Shown::kNothing},
+                             {"the mask", Shown::kNothing},
+                             {"the packing of documents", Shown::kNothing},
+                             {"soft-cap, transform or sink", Shown::kNothing},
+                             {"an option of statistics", Shown::kNothing}};
 constexpr std::size_t kFieldCount = std::size(kFields);
 
 struct Header {
@@ -216,6 +223,17 @@ Shape checked(const CallArguments& a, int ranks, int rank) {
   return shape;
 }
 
+std::string shown(const Field& field, std::int64_t value) {
+  if (field.shown == Shown::kDType) return rootdk::name_of(static_cast<DType>(value));
+  if (field.shown == Shown::kWay) return name_of(static_cast<Way>(value));
+  return std::to_string(value);
+}
+
+std::string difference(const Field& field, std::int64_t value, std::int64_t most) {
+  if (field.shown == Shown::kNothing) return fmt::format("{} is not the same as", field.name);
+  return fmt::format("{} is {}, but {}", field.name, shown(field, value), shown(field, most));
+}
+
 /// The first rank whose number is not the one that most have.
 void compare(const std::vector<Header>& headers) {
   for (std::size_t field = 0; field < kFieldCount; ++field) {
@@ -228,8 +246,8 @@ void compare(const std::vector<Header>& headers) {
     for (std::size_t rank = 0; rank < headers.size(); ++rank)
       if (const std::int64_t value = headers[rank].fields[field]; value != most->first)
         throw RankError(ErrorCode::kInvalidArgument, static_cast<int>(rank),
-                        fmt::format("rank {}: {} is {}, but {} on {} of {} ranks", rank, kFields[field], value,
-                                    most->first, most->second, headers.size()));
+                        fmt::format("rank {}: {} on {} of {} ranks", rank,
+                                    difference(kFields[field], value, most->first), most->second, headers.size()));
   }
 }
 

@@ -16,6 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// A message in its box, and a mark that its sender waits for, as it does for a message that is too large to be buffered.
+struct Posted {
+  Message message;
+  std::shared_ptr<bool> taken;
+};
+
 struct Hub {
   Hub(int count, std::chrono::milliseconds longest)
       : ranks(count),
@@ -23,7 +29,7 @@ struct Hub {
         boxes(static_cast<std::size_t>(count) * static_cast<std::size_t>(count) *
               static_cast<std::size_t>(Channel::kCount)) {}
 
-  std::deque<Message>& box(int from, int to, Channel channel) {
+  std::deque<Posted>& box(int from, int to, Channel channel) {
     return boxes[(static_cast<std::size_t>(from) * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(to)) *
                      static_cast<std::size_t>(Channel::kCount) +
                  static_cast<std::size_t>(channel)];
@@ -33,26 +39,26 @@ struct Hub {
   const std::chrono::milliseconds timeout;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::deque<Message>> boxes;
+  std::vector<std::deque<Posted>> boxes;
   FaultBoard faults;  ///< one for all: everybody hears at once
 };
 
 class InProcessTransfer final : public Transfer {
  public:
-  InProcessTransfer(Hub& hub, int rank, Channel channel, std::vector<Receive> receives)
-      : hub_(hub), rank_(rank), channel_(channel), waiting_(std::move(receives)) {}
+  InProcessTransfer(Hub& hub, int rank, Channel channel, std::vector<std::pair<int, std::shared_ptr<bool>>> sent,
+                    std::vector<Receive> receives)
+      : hub_(hub), rank_(rank), channel_(channel), sent_(std::move(sent)), waiting_(std::move(receives)) {}
 
-  void poll() override {
+  bool poll() override {
     const std::lock_guard lock(hub_.mutex);
-    take();
+    return take() < 0;
   }
 
   void wait() override {
     std::unique_lock lock(hub_.mutex);
     auto until = Clock::now() + hub_.timeout;
     bool suspects = false;
-    for (take(); !waiting_.empty(); take()) {
-      const int from = waiting_.front().from;
+    for (int from = take(); from >= 0; from = take()) {
       hub_.faults.throw_if_raised();
       if (hub_.faults.any() && !suspects) until = Clock::now();
       if (hub_.changed.wait_until(lock, until) == std::cv_status::no_timeout || Clock::now() < until) continue;
@@ -65,29 +71,38 @@ class InProcessTransfer final : public Transfer {
   }
 
  private:
-  // In order: of two receives from the same rank the first gets what was sent first.
-  void take() {
+  // Returns a rank that is waited for, or −1. In order: of two receives from the same rank the first gets what was sent
+  // first.
+  int take() {
     std::vector<Receive> still;
     for (Receive& receive : waiting_) {
-      std::deque<Message>& box = hub_.box(receive.from, rank_, channel_);
-      const bool behind = std::any_of(still.begin(), still.end(), [&](const Receive& r) { return r.from == receive.from; });
-      if (box.empty() || behind) {
+      std::deque<Posted>& box = hub_.box(receive.from, rank_, channel_);
+      const auto same = [&](const Receive& other) { return other.from == receive.from; };
+      if (box.empty() || std::any_of(still.begin(), still.end(), same)) {
         still.push_back(std::move(receive));
         continue;
       }
-      if (box.front()->size() != receive.message->size())
-        throw RankError(ErrorCode::kInternal, receive.from,
-                        fmt::format("rank {}: sent {} bytes, but {} were expected", receive.from, box.front()->size(),
-                                    receive.message->size()));
-      *receive.message = *box.front();
+      if (box.front().message->size() != receive.message->size()) {
+        const std::string why =
+            fmt::format("sent {} bytes, but {} were expected", box.front().message->size(), receive.message->size());
+        hub_.faults.add(receive.from, {-1, why});
+        hub_.changed.notify_all();
+        throw RankError(ErrorCode::kInternal, receive.from, fmt::format("rank {}: {}", receive.from, why));
+      }
+      *receive.message = *box.front().message;
+      *box.front().taken = true;
       box.pop_front();
+      hub_.changed.notify_all();
     }
     waiting_ = std::move(still);
+    std::erase_if(sent_, [](const auto& one) { return *one.second; });
+    return !waiting_.empty() ? waiting_.front().from : !sent_.empty() ? sent_.front().first : -1;
   }
 
   Hub& hub_;
   const int rank_;
   const Channel channel_;
+  std::vector<std::pair<int, std::shared_ptr<bool>>> sent_;  ///< to whom, and whether it was taken
   std::vector<Receive> waiting_;
 };
 
@@ -107,12 +122,16 @@ class InProcessTransport final : public Transport {
 
  protected:
   std::unique_ptr<Transfer> start(Channel channel, std::vector<Send> sends, std::vector<Receive> receives) override {
+    std::vector<std::pair<int, std::shared_ptr<bool>>> sent;
     {
       const std::lock_guard lock(hub_->mutex);
-      for (Send& send : sends) hub_->box(rank_, send.to, channel).push_back(std::move(send.message));
+      for (Send& send : sends) {
+        sent.emplace_back(send.to, std::make_shared<bool>(false));
+        hub_->box(rank_, send.to, channel).push_back({std::move(send.message), sent.back().second});
+      }
     }
     hub_->changed.notify_all();
-    return std::make_unique<InProcessTransfer>(*hub_, rank_, channel, std::move(receives));
+    return std::make_unique<InProcessTransfer>(*hub_, rank_, channel, std::move(sent), std::move(receives));
   }
 
  private:

@@ -90,15 +90,22 @@ void ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k,
   const Group& group = ranks.group;
   Round round(ranks, whole, k, v);
   KvMessage home = round.gradients(0);
-  const int mine_ends = group.after(round.hops(group.me));
-  std::unique_ptr<Transfer> sending, returning;
+  const bool comes_home = round.hops(group.me) > 0;
+  std::unique_ptr<Transfer> sending, homing;
+  std::vector<std::unique_ptr<Transfer>> returning;  // several may end here; who gets them may still be on its way
+  if (comes_home) homing = group.begin(Channel::kReturn, {}, {{group.after(round.hops(group.me)), home.message}});
+  const auto poll = [&] {
+    round.poll();
+    if (homing) homing->poll();
+    std::erase_if(returning, [](const auto& transfer) { return transfer->poll(); });
+  };
   for (int step = 0; step < round.steps(); ++step) {
     round.begin(step);
     if (round.arrives(step)) {
       const KvMessage sum = round.gradients(step), so_far = step > 0 ? round.gradients(step) : KvMessage();
       std::unique_ptr<Transfer> coming;
       if (step > 0) coming = group.begin(Channel::kGradients, {}, {{group.after(-1), so_far.message}});
-      parts.add(round.pieces(step), round.here().k, round.here().v, sum.k, sum.v, [&] { round.poll(); });
+      parts.add(round.pieces(step), round.here().k, round.here().v, sum.k, sum.v, poll);
       if (coming) {
         coming->wait();
         add(so_far.k, sum.k), add(so_far.v, sum.v);
@@ -107,17 +114,17 @@ void ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k,
         if (sending) sending->wait();
         sending = group.begin(Channel::kGradients, {{group.after(1), sum.message}}, {});
       } else if (step > 0) {
-        if (returning) returning->wait();
-        returning = group.begin(Channel::kReturn, {{round.source(step), sum.message}}, {});
+        returning.push_back(group.begin(Channel::kReturn, {{round.source(step), sum.message}}, {}));
       } else {
         home = sum;
       }
     }
+    poll();
     round.end();
   }
-  if (mine_ends != group.me) group.begin(Channel::kReturn, {}, {{mine_ends, home.message}})->wait();
+  if (homing) homing->wait();
   if (sending) sending->wait();
-  if (returning) returning->wait();
+  for (const auto& transfer : returning) transfer->wait();
   if (d_k.present()) copy(home.k, d_k);
   if (d_v.present()) copy(home.v, d_v);
 }

@@ -52,7 +52,7 @@ class MpiTransfer final : public Transfer {
  public:
   MpiTransfer(MpiTransport& transport, Channel channel, std::vector<Send> sends, std::vector<Receive> receives);
   ~MpiTransfer() override;
-  void poll() override { done(); }
+  bool poll() override { return done(); }
   void wait() override;
 
  private:

@@ -230,7 +230,7 @@ void on_threads(int ranks, std::chrono::milliseconds timeout, const Run& run) {
 
 inline OverRanks run_on_threads(int ranks, const Case& c, const Share& share, const OverRanksOptions& options = {}) {
   OverRanks out;
-  on_threads(ranks, std::chrono::minutes(2), [&](Transport& transport) {
+  on_threads(ranks, std::chrono::seconds(30), [&](Transport& transport) {
     OverRanks mine = run_over(transport, c, share, options);
     if (transport.rank() == 0) out = std::move(mine);
   });

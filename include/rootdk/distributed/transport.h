@@ -57,9 +57,9 @@ struct Traffic {
 class ROOTDK_API Transfer {
  public:
   virtual ~Transfer() = default;
-  /// Lets it go on, where a transport needs to be called for that; returns at once.
-  virtual void poll() = 0;
-  /// Until all has come and gone. Throws RankError after the transport's timeout, or when a rank has raised.
+  /// Lets it go on, where a transport needs to be called for that, and says whether all has come and gone. At once.
+  virtual bool poll() = 0;
+  /// Until it has. A message that was sent has gone when it was taken there. Throws RankError after the transport's timeout, or when a rank has raised.
   virtual void wait() = 0;
 };
 
