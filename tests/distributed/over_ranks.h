@@ -1,6 +1,7 @@
 // A case shared out over the ranks of a transport, run there, and put together again on rank 0: what the error rule judges.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>
