@@ -13,11 +13,6 @@
 
 namespace rootdk::distributed {
 
-const char* name_of(Way way) {
-  static constexpr const char* kNames[] = {"ring", "all_gather", "heads", "two_levels"};
-  return kNames[static_cast<std::size_t>(way)];
-}
-
 Way parse_way(std::string_view name) {
   for (const Way way : {Way::kRing, Way::kAllGather, Way::kHeads, Way::kTwoLevels})
     if (name == name_of(way)) return way;

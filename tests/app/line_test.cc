@@ -51,7 +51,8 @@ bool until(const std::function<bool()>& condition) {
 }
 
 const Words kVerbs = {"tour",  "explain", "variance", "phase", "gradient", "precision", "init",
-                      "train", "whatif",  "attend",   "rules", "doctor",   "bench"};
+                      "train", "whatif",  "attend",   "plan",
+                      "rules", "doctor",  "bench"};
 
 // .npy ---------------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,16 @@ enum class Way : std::uint8_t {
   kTwoLevels,  ///< heads inside a node, a ring between nodes
 };
 
-ROOTDK_API const char* name_of(Way way);          ///< "ring", "all_gather", "heads", "two_levels"
+/// "ring", "all_gather", "heads", "two_levels"
+constexpr const char* name_of(Way way) {
+  switch (way) {
+    case Way::kRing: return "ring";
+    case Way::kAllGather: return "all_gather";
+    case Way::kHeads: return "heads";
+    case Way::kTwoLevels: return "two_levels";
+  }
+  return "";
+}
 ROOTDK_API Way parse_way(std::string_view name);  ///< throws Error for anything else
 
 /// How a problem is shared out. The same on every rank.
