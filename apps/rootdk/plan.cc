@@ -75,9 +75,8 @@ int run(const Options& o) {
   plan.layout = layout == 0 ? (o.causal ? "zigzag" : "even") : kLayouts[layout];
   const auto pairs = static_cast<double>(plan.ranks) * plan.ranks;  // of ranks: what is sent, and seen
   want_memory({base::saturated(pairs * 8 * 8), 1, "--ranks", std::to_string(plan.ranks)});
-  const distributed::Layout tokens = plan.layout == "zigzag"
-                                         ? distributed::Layout::zigzag(plan.shape.len_q, plan.ranks)
-                                         : distributed::Layout::even(plan.shape.len_q, plan.ranks);
+  const distributed::Layout tokens = plan.layout == "zigzag" ? distributed::Layout::zigzag(plan.shape.len_q, plan.ranks)
+                                                             : distributed::Layout::even(plan.shape.len_q, plan.ranks);
   Mask mask;
   mask.causal = o.causal;
   plan.choice = distributed::plan(mask, plan.shape, tokens, tokens, plan.cluster);

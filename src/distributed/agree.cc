@@ -1,4 +1,5 @@
-// A header of each rank: numbers that must be the same, digests of arrays that must be, and what is wrong, if anything is.
+// A header of each rank: numbers that must be the same, digests of arrays that must be, and what is wrong, if anything
+// is.
 #include "distributed/agree.h"
 
 #include <array>
@@ -169,8 +170,7 @@ void check_problem(const CallArguments& a, const Shape& shape, std::int64_t rows
     if (t->shape[kLength] != 1) {
       if (a.share.way == Way::kHeads || a.share.way == Way::kTwoLevels)
         refuse("{}: has a row for each query, which does not travel with heads; take a ring or all_gather", name);
-      if (t->shape[kLength] != rows)
-        refuse("{}: {} rows, but this rank has {} queries", name, t->shape[kLength], rows);
+      if (t->shape[kLength] != rows) refuse("{}: {} rows, but this rank has {} queries", name, t->shape[kLength], rows);
     }
     *t = cut(*t, kLength, 0, 1);  // columns and heads are as in the whole problem
   }

@@ -1,5 +1,5 @@
-// Before any row moves: each rank checks what it was given, then all compare. Whatever is wrong is said on every rank, with
-// the number of the rank it came from.
+// Before any row moves: each rank checks what it was given, then all compare. Whatever is wrong is said on every rank,
+// with the number of the rank it came from.
 #pragma once
 
 #include "distributed/group.h"

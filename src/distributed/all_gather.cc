@@ -1,5 +1,5 @@
-// Every rank gets all of K and V that it needs at once; backward sends each rank's part of dK and dV home, where they are added in the
-// order of the ranks.
+// Every rank gets all of K and V that it needs at once; backward sends each rank's part of dK and dV home, where they
+// are added in the order of the ranks.
 #include "distributed/needs.h"
 #include "distributed/rows.h"
 #include "distributed/ways.h"
@@ -25,7 +25,8 @@ struct Gathered {
     std::vector<KvMessage> parts(needed.size());
     std::vector<Message> from(parts.size()), to(parts.size());
     for (std::size_t r = 0; r < parts.size(); ++r)
-      if (needed[r]) parts[r] = KvMessage(whole, s.dtype, ranks.keys.length(static_cast<int>(r))), from[r] = parts[r].message;
+      if (needed[r])
+        parts[r] = KvMessage(whole, s.dtype, ranks.keys.length(static_cast<int>(r))), from[r] = parts[r].message;
     const KvMessage& mine = parts[static_cast<std::size_t>(me)];
     copy(k, mine.k), copy(v, mine.v);
     for (std::size_t r = 0; r < to.size(); ++r)

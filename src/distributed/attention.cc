@@ -246,7 +246,8 @@ void run_backward(const Call& call, const BackwardInputs& inputs, const Gradient
   const std::size_t kept_from = legs.size();
   const auto* kept = notes ? static_cast<const Kept*>(notes->kept.get()) : nullptr;
   if (!kept)
-    legs.insert(legs.end(), {{false, inputs.q}, {true, inputs.k}, {true, inputs.v}, {false, inputs.o}, {false, inputs.lse}});
+    legs.insert(legs.end(),
+                {{false, inputs.q}, {true, inputs.k}, {true, inputs.v}, {false, inputs.o}, {false, inputs.lse}});
   const std::vector<Block> came = travel.there(legs);
   const auto either = [&](const Block Kept::*block, std::size_t i) -> ConstTensor {
     return kept ? (kept->*block).tensor() : came[kept_from + i].tensor();

@@ -5,7 +5,8 @@
 //   all_gather  K and V of c go to all that need them; backward again, and dK and dV come back
 //   heads       q, k, v of a rank's heads there, o back; backward do there, dq, dk, dv back
 //   two_levels  heads inside a node, then the ring over nodes of what each rank has
-//   time   a message takes latency + bytes/bandwidth. Ring: steps, each the longest of any rank's kernel and message; the
+//   time   a message takes latency + bytes/bandwidth. Ring: steps, each the longest of any rank's kernel and message;
+//   the
 //          others: the busiest rank's messages one after another, in both directions at a time, then the slowest kernel
 #include "rootdk/distributed/cost.h"
 
@@ -65,8 +66,8 @@ double pairs_of(const Mask& mask, const Tile& tile) {
   if (tile.q_starts.empty()) return pairs_of(mask, tile.queries.length(), tile.keys.length(), tile.offset);
   double sum = 0;
   for (std::size_t d = 1; d < tile.q_starts.size(); ++d)
-    sum += pairs_of(mask, tile.q_starts[d] - tile.q_starts[d - 1], tile.kv_starts[d] - tile.kv_starts[d - 1],
-                    tile.offset);
+    sum +=
+        pairs_of(mask, tile.q_starts[d] - tile.q_starts[d - 1], tile.kv_starts[d] - tile.kv_starts[d - 1], tile.offset);
   return sum;
 }
 
@@ -75,8 +76,8 @@ Pairs count_pairs(const Mask& mask, const Shape& shape, const Layout& queries, c
   Pairs out(queries.ranks());
   for (int r = 0; r < queries.ranks(); ++r)
     for (int c = 0; c < keys.ranks(); ++c)
-      for (const Tile& tile : tiles_of(mask, shape, queries.pieces[static_cast<std::size_t>(r)],
-                                       keys.pieces[static_cast<std::size_t>(c)]))
+      for (const Tile& tile :
+           tiles_of(mask, shape, queries.pieces[static_cast<std::size_t>(r)], keys.pieces[static_cast<std::size_t>(c)]))
         out.at(r, c) += pairs_of(mask, tile) * static_cast<double>(tile.items.length()) /
                         static_cast<double>(std::max<std::int64_t>(1, shape.batch));
   return out;
@@ -112,7 +113,8 @@ struct Sizes {
 
 double seconds_of(const Cluster& m, int from, int to, double bytes, double messages = 1) {
   const bool inside = from / m.ranks_per_node == to / m.ranks_per_node;
-  return bytes == 0 ? 0 : messages * (inside ? m.latency : m.latency_between) + bytes / (inside ? m.link : m.link_between);
+  return bytes == 0 ? 0
+                    : messages * (inside ? m.latency : m.latency_between) + bytes / (inside ? m.link : m.link_between);
 }
 
 struct Sent {
@@ -134,8 +136,8 @@ struct Sent {
     std::vector<double> out(bytes.ranks), in(bytes.ranks);
     for (int r = 0; r < ranks; ++r)
       for (int t = 0; t < ranks; ++t) {
-        const double took = seconds_of(cluster, r, t, static_cast<double>(bytes.at(r, t)),
-                                       static_cast<double>(messages.at(r, t)));
+        const double took =
+            seconds_of(cluster, r, t, static_cast<double>(bytes.at(r, t)), static_cast<double>(messages.at(r, t)));
         out[static_cast<std::size_t>(r)] += took, in[static_cast<std::size_t>(t)] += took;
       }
     return std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
@@ -298,8 +300,8 @@ class Model {
     BothSent sent(ranks_);
     double inside[2] = {}, between[2] = {};
     for (int node = 0; node < nodes; ++node) {
-      const BothSent part = heads_sent(sizes_, lengths_of(queries_, node * size, size),
-                                       lengths_of(keys_, node * size, size), luggage_);
+      const BothSent part =
+          heads_sent(sizes_, lengths_of(queries_, node * size, size), lengths_of(keys_, node * size, size), luggage_);
       sent.forward.add(part.forward, node * size, 1), sent.backward.add(part.backward, node * size, 1);
       inside[0] = std::max(inside[0], part.forward.seconds(cluster_));
       inside[1] = std::max(inside[1], part.backward.seconds(cluster_));
@@ -313,9 +315,9 @@ class Model {
       const BothSent ring = ring_sent(part, keys, hops);
       sent.forward.add(ring.forward, j, size), sent.backward.add(ring.backward, j, size);
       for (int pass = 0; pass < 2; ++pass)
-        between[pass] = std::max(between[pass], ring_seconds(part, keys, hops, pairs,
-                                                             share_of(size, j) * flops_[pass] / cluster_.flops, outside,
-                                                             pass == 1));
+        between[pass] = std::max(
+            between[pass], ring_seconds(part, keys, hops, pairs, share_of(size, j) * flops_[pass] / cluster_.flops,
+                                        outside, pass == 1));
       for (int node = 0; node < nodes; ++node)
         work[static_cast<std::size_t>(node * size + j)] = pairs.row_sum(node) * share_of(size, j);
       memory = std::max(memory, ring_memory(part, queries, keys));
@@ -387,8 +389,7 @@ class Model {
 };
 
 void check_cluster(const Cluster& m) {
-  for (const auto& [name, value] :
-       {std::pair{"flops", m.flops}, {"link", m.link}, {"link_between", m.link_between}})
+  for (const auto& [name, value] : {std::pair{"flops", m.flops}, {"link", m.link}, {"link_between", m.link_between}})
     if (!(value > 0 && value < 1e30)) base::refuse("{}: {}, but a positive number is wanted", name, value);
   for (const auto& [name, value] : {std::pair{"latency", m.latency}, {"latency_between", m.latency_between}})
     if (!(value >= 0 && value < 1e6)) base::refuse("{}: {} s, but at least 0 is wanted", name, value);
@@ -419,7 +420,9 @@ Choice plan(const Mask& mask, const Shape& shape, const Layout& queries, const L
     else if (!best || cost.seconds() < best->seconds()) best = &cost;
   }
   out.way = (best ? best : least)->way;
-  out.why = !best ? "none fits into the memory there is, and this takes least" : tight ? "fastest that fits" : "fastest";
+  out.why = !best   ? "none fits into the memory there is, and this takes least"
+            : tight ? "fastest that fits"
+                    : "fastest";
   return out;
 }
 

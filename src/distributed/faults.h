@@ -1,5 +1,5 @@
-// Who has gone no further, and whom each was waiting for: so that of many ranks that wait for each other the one is named
-// that none of them heard from.
+// Who has gone no further, and whom each was waiting for: so that of many ranks that wait for each other the one is
+// named that none of them heard from.
 //
 // A wait that takes longer than the timeout says so to all (a suspicion), then listens for the grace: a rank that it
 // waited for and that has a suspicion itself is alive, and so on along the chain. A rank that raised is named at once.

@@ -42,7 +42,8 @@ struct Group {
   std::vector<Message> all(Channel channel, const Message& mine, const std::vector<std::int64_t>& bytes,
                            const SharedMeter& meter) const {
     std::vector<Message> to(members.size(), mine), from;
-    for (int i = 0; i < size(); ++i) from.push_back(i == me ? mine : make_message(meter, bytes[static_cast<std::size_t>(i)]));
+    for (int i = 0; i < size(); ++i)
+      from.push_back(i == me ? mine : make_message(meter, bytes[static_cast<std::size_t>(i)]));
     exchange(channel, to, from)->wait();
     return from;
   }

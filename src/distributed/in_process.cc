@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A message in its box, and a mark that its sender waits for, as it does for a message that is too large to be buffered.
+/// A message in its box, and a mark that its sender waits for, as it does for a message that is too large to be
+/// buffered.
 struct Posted {
   Message message;
   std::shared_ptr<bool> taken;

@@ -1,5 +1,5 @@
-// Which ranks need the keys of which, and how far along the ring keys have to travel: from masks and layouts alone, so that
-// every rank, and the cost model, comes to the same answer.
+// Which ranks need the keys of which, and how far along the ring keys have to travel: from masks and layouts alone, so
+// that every rank, and the cost model, comes to the same answer.
 #pragma once
 
 #include "rootdk/distributed/layout.h"

@@ -105,8 +105,8 @@ void merge_part(const Outputs& into, const Outputs& part, std::int64_t first_key
     Tensor RowTensors::*max, RowTensors::*argmax;
   };
   std::vector<std::pair<std::array<std::int64_t, 3>, std::pair<Tensor, double>>> ties;
-  for (const Place& place : {Place{&RowTensors::raw_max, &RowTensors::raw_argmax},
-                             Place{&RowTensors::score_max, &RowTensors::score_argmax}})
+  for (const Place& place :
+       {Place{&RowTensors::raw_max, &RowTensors::raw_argmax}, Place{&RowTensors::score_max, &RowTensors::score_argmax}})
     each_row(into.lse.shape, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
       const double mine = base::read(into.rows.*place.argmax, b, h, i, 0),
                    theirs = base::read(part.rows.*place.argmax, b, h, i, 0);
@@ -217,9 +217,12 @@ void BackwardParts::run(const Tile& tile, const HeadRun& heads, const ConstTenso
   const TileProblem part(whole_, tile, heads, queries_, StatsLevel::kNone);
   const Shape& s = part.shape;
   Block wide_k, wide_v;
-  const BackwardInputs inputs{tile_rows(in_.q, tile, heads, queries_),   widened(whole_, k, wide_k),
-                              widened(whole_, v, wide_v),         tile_rows(in_.o, tile, heads, queries_),
-                              tile_rows(in_.lse, tile, heads, queries_), tile_rows(in_.d_o, tile, heads, queries_),
+  const BackwardInputs inputs{tile_rows(in_.q, tile, heads, queries_),
+                              widened(whole_, k, wide_k),
+                              widened(whole_, v, wide_v),
+                              tile_rows(in_.o, tile, heads, queries_),
+                              tile_rows(in_.lse, tile, heads, queries_),
+                              tile_rows(in_.d_o, tile, heads, queries_),
                               tile_rows(in_.d_lse, tile, heads, queries_)};
   const Block to_q(whole_.meter, s.dtype, inputs.q.shape), to_k(whole_.meter, s.dtype, k.shape),
       to_v(whole_.meter, s.dtype, v.shape);
@@ -245,7 +248,7 @@ HeadSums BackwardParts::finish(const Tensor& d_q) {
     const auto head = static_cast<std::size_t>(h);
     if (by_row) {
       const ScaleRow row = base::visible_keys(problem.mask, whole_.shape, b, query).scale_row();
-      double along = 0;  // dL/d (the length rule's factor)
+      double along = 0;                                        // dL/d (the length rule's factor)
       for (std::int64_t d = 0; d < plain_q_.shape[kDim]; ++d)  // a row that sees nothing may hold anything
         if (const double slope = base::read(d_q_.tensor(), b, h, i, d); slope != 0)
           along += base::read(plain_q_, b, h, i, d) * slope;

@@ -71,7 +71,8 @@ class ForwardParts {
 
 /// Gradients that are one number per head, as sums that grow.
 struct HeadSums {
-  explicit HeadSums(std::int64_t heads) : scale(static_cast<std::size_t>(heads)), sink(scale), gain(scale), offset(scale) {}
+  explicit HeadSums(std::int64_t heads)
+      : scale(static_cast<std::size_t>(heads)), sink(scale), gain(scale), offset(scale) {}
   std::vector<double> scale, sink, gain, offset;
 };
 

@@ -1,5 +1,5 @@
-// K and V go round, each as far as somebody needs them: while the kernel runs on those that are here the next come in. dK
-// and dV follow, each rank adding its part, and go home from where they end.
+// K and V go round, each as far as somebody needs them: while the kernel runs on those that are here the next come in.
+// dK and dV follow, each rank adding its part, and go home from where they end.
 #include <algorithm>
 
 #include "distributed/needs.h"

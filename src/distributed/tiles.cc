@@ -26,8 +26,7 @@ void append(std::vector<Tile>& tiles, const Tile& tile) {
     Tile& last = tiles.back();
     if (last.items == tile.items && last.queries.end == tile.queries.begin && last.keys.end == tile.keys.begin &&
         last.offset == tile.offset) {
-      if (last.q_starts.empty())
-        last.q_starts = {0, last.queries.length()}, last.kv_starts = {0, last.keys.length()};
+      if (last.q_starts.empty()) last.q_starts = {0, last.queries.length()}, last.kv_starts = {0, last.keys.length()};
       last.queries.end = tile.queries.end, last.keys.end = tile.keys.end;
       last.q_starts.push_back(last.queries.length()), last.kv_starts.push_back(last.keys.length());
       return;
@@ -39,8 +38,7 @@ void append(std::vector<Tile>& tiles, const Tile& tile) {
 }  // namespace
 
 std::vector<Tile> tiles_of(const Mask& mask, const Shape& shape, const Pieces& queries, const Pieces& keys) {
-  const bool by_item =
-      (mask.documents && mask.documents->items > 0) || mask.diagonal.kind == Diagonal::Kind::kLastKey;
+  const bool by_item = (mask.documents && mask.documents->items > 0) || mask.diagonal.kind == Diagonal::Kind::kLastKey;
   std::vector<Tile> tiles;
   for (std::int64_t b = 0; b < (by_item ? shape.batch : std::min<std::int64_t>(1, shape.batch)); ++b) {
     const Piece items = by_item ? Piece{b, b + 1} : Piece{0, shape.batch};

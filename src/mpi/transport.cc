@@ -1,5 +1,5 @@
-// Messages by MPI's nonblocking sends and receives on a communicator of our own; large ones in several, since MPI counts in
-// int. Nothing here waits without looking at the clock and for ranks that have gone no further.
+// Messages by MPI's nonblocking sends and receives on a communicator of our own; large ones in several, since MPI
+// counts in int. Nothing here waits without looking at the clock and for ranks that have gone no further.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -27,7 +27,8 @@ void check(int status, const char* what) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(status, text, &length);
-  throw Error(ErrorCode::kRankFailed, fmt::format("{}: {}", what, std::string_view(text, static_cast<std::size_t>(length))));
+  throw Error(ErrorCode::kRankFailed,
+              fmt::format("{}: {}", what, std::string_view(text, static_cast<std::size_t>(length))));
 }
 
 /// MPI itself, where we began it.
@@ -94,7 +95,8 @@ class MpiTransport final : public Transport {
     told_[sizeof waiting_for + length] = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
       MPI_Request request = MPI_REQUEST_NULL;
-      if (rank != rank_ && MPI_Isend(told_, kFaultBytes, MPI_BYTE, rank, kFaultTag, communicator_, &request) == MPI_SUCCESS)
+      if (rank != rank_ &&
+          MPI_Isend(told_, kFaultBytes, MPI_BYTE, rank, kFaultTag, communicator_, &request) == MPI_SUCCESS)
         MPI_Request_free(&request);
     }
   }
@@ -121,7 +123,8 @@ class MpiTransport final : public Transport {
   MPI_Comm communicator() const { return communicator_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// Messages that MPI may still read or write, though nobody waits for them any more: they stay until the process ends.
+  /// Messages that MPI may still read or write, though nobody waits for them any more: they stay until the process
+  /// ends.
   void leave_behind(std::vector<Send> sends, std::vector<Receive> receives) {
     session_.ends_well = false;
     static auto* const left = new std::vector<Message>();
@@ -167,8 +170,8 @@ MpiTransfer::MpiTransfer(MpiTransport& transport, Channel channel, std::vector<S
 }
 
 MpiTransfer::~MpiTransfer() {
-  const bool under_way = std::any_of(requests_.begin(), requests_.end(),
-                                     [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
+  const bool under_way =
+      std::any_of(requests_.begin(), requests_.end(), [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
   if (under_way) transport_.leave_behind(std::move(sends_), std::move(receives_));
 }
 

@@ -62,16 +62,9 @@ std::string published_text(const Published& p) {
 Json json_of(const RankPlan& plan) {
   const Shape& s = plan.shape;
   const distributed::Cluster& m = plan.cluster;
-  Json out{{"experiment", "plan"},
-           {"ranks", plan.ranks},
-           {"tokens", s.len_q},
-           {"batch", s.batch},
-           {"heads", s.heads_q},
-           {"kv_heads", s.heads_kv},
-           {"dim", s.dim_qk},
-           {"dtype", name_of(s.dtype)},
-           {"causal", plan.causal},
-           {"layout", plan.layout}};
+  Json out{{"experiment", "plan"},  {"ranks", plan.ranks},    {"tokens", s.len_q}, {"batch", s.batch},
+           {"heads", s.heads_q},    {"kv_heads", s.heads_kv}, {"dim", s.dim_qk},   {"dtype", name_of(s.dtype)},
+           {"causal", plan.causal}, {"layout", plan.layout}};
   out["cluster"] = {{"flops", m.flops},
                     {"ranks_per_node", m.ranks_per_node},
                     {"link", m.link_between},
@@ -113,14 +106,13 @@ std::string conclusion_of(const RankPlan& plan) {
 std::string text_of(const RankPlan& plan, const Layout& layout) {
   const Shape& s = plan.shape;
   const distributed::Cluster& m = plan.cluster;
-  std::string out = layout.wrap(
-      fmt::format("{} tokens{} over {} ({}), batch {}, {} on {}, d = {}, {}: what attention costs, by a model of kernels "
-                  "of {} and links of {} between nodes and {} inside those of {}. Bytes are exact.",
-                  whole(s.len_q), plan.causal ? ", causal," : "",
-                  counted_of(static_cast<std::size_t>(plan.ranks), "rank"), plan.layout, s.batch,
-                  counted_of(static_cast<std::size_t>(s.heads_q), "head"),
-                  counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), s.dim_qk, name_of(s.dtype),
-                  scaled(m.flops, "FLOP/s"), scaled(m.link_between, "B/s"), scaled(m.link, "B/s"), m.ranks_per_node));
+  std::string out = layout.wrap(fmt::format(
+      "{} tokens{} over {} ({}), batch {}, {} on {}, d = {}, {}: what attention costs, by a model of kernels "
+      "of {} and links of {} between nodes and {} inside those of {}. Bytes are exact.",
+      whole(s.len_q), plan.causal ? ", causal," : "", counted_of(static_cast<std::size_t>(plan.ranks), "rank"),
+      plan.layout, s.batch, counted_of(static_cast<std::size_t>(s.heads_q), "head"),
+      counted_of(static_cast<std::size_t>(s.heads_kv), "key head"), s.dim_qk, name_of(s.dtype),
+      scaled(m.flops, "FLOP/s"), scaled(m.link_between, "B/s"), scaled(m.link, "B/s"), m.ranks_per_node));
   out += "\n";
   Table table({{"way", Table::Align::kLeft, Table::Place::kKey},
                {"time"},
@@ -140,12 +132,12 @@ std::string text_of(const RankPlan& plan, const Layout& layout) {
     table.add({name + (cost.way == plan.choice.way ? " *" : ""), time_text(cost.seconds()),
                time_text(cost.forward.seconds), time_text(cost.backward.seconds),
                scaled(static_cast<double>(most(cost.forward.sent)), "B"),
-               scaled(static_cast<double>(most(cost.backward.sent)), "B"), scaled(static_cast<double>(cost.memory), "B"),
-               percent(cost.efficiency)});
+               scaled(static_cast<double>(most(cost.backward.sent)), "B"),
+               scaled(static_cast<double>(cost.memory), "B"), percent(cost.efficiency)});
   }
   out += table.text(layout.columns) + refused;
-  out += layout.wrap("sent: by the rank that sends most; memory: of the rank that takes most, beside inputs and outputs",
-                     "  ");
+  out += layout.wrap(
+      "sent: by the rank that sends most; memory: of the rank that takes most, beside inputs and outputs", "  ");
   std::vector<std::string> others;
   for (const Published& p : kPublished) others.push_back(published_text(p));
   out += "\n" + layout.wrap("Published, measured by others on their own problems: " + listed(others) + ".");

@@ -54,8 +54,8 @@ TEST(OverRanks, EveryWayIsWithinTheErrorRule) {
   EXPECT_GT(tried, 2 * problems);
 }
 
-// Scores that are whole numbers, so that maxima tie on several ranks, in f64: places and counts are those of one rank, and
-// sums are but for the last digits.
+// Scores that are whole numbers, so that maxima tie on several ranks, in f64: places and counts are those of one rank,
+// and sums are but for the last digits.
 TEST(OverRanks, StatisticsAreThoseOfOneRank) {
   int tried = 0;
   for (int seed = 0; seed < std::min(problem_count(120), 120); ++seed) {

@@ -55,11 +55,14 @@ TEST(Cost, BytesAndMessagesAreExact) {
 }
 
 // Memory is a rank's share of the tensors so many times, whatever the number of ranks: of what is allocated, all of it
-// counted. Let S be this rank's q, k, v and o in f32 (here all of one size, and stored in half of that). Forward has at most
-//   ring   k and v as messages, here, coming and on their way (3·S/4), widened (S/2); q widened, o and its part (3·S/4): 2·S
-//   heads  q, k, v going and coming (3·S/4), in order (3·S/8), widened (3·S/4); o and its part, stored, going and coming (S)
+// counted. Let S be this rank's q, k, v and o in f32 (here all of one size, and stored in half of that). Forward has at
+// most
+//   ring   k and v as messages, here, coming and on their way (3·S/4), widened (S/2); q widened, o and its part
+//   (3·S/4): 2·S heads  q, k, v going and coming (3·S/4), in order (3·S/8), widened (3·S/4); o and its part, stored,
+//   going and coming (S)
 // and backward
-//   ring   k and v (3·S/4, S/2); q, o and do widened, dq, and its part (5·S/4); dk and dv coming, going on, going home, at
+//   ring   k and v (3·S/4, S/2); q, o and do widened, dq, and its part (5·S/4); dk and dv coming, going on, going home,
+//   at
 //          home and of this part, twice (3·S)
 //   heads  q, k, v, o and do going, coming (5·S/4), in order (5·S/8), widened (5·S/4); dq, dk, dv twice, stored, going,
 //          coming, at home (3·S)
@@ -152,8 +155,7 @@ TEST(Cost, RefusesNonsense) {
   const RankLayout layout = RankLayout::even(64, 4);
   Cluster cluster;
   cluster.link = 0;
-  EXPECT_EQ(message_of([&] { plan({}, shape, layout, layout, cluster); }),
-            "link: 0, but a positive number is wanted");
+  EXPECT_EQ(message_of([&] { plan({}, shape, layout, layout, cluster); }), "link: 0, but a positive number is wanted");
   EXPECT_EQ(message_of([&] { plan({}, shape, RankLayout::even(63, 4), layout); }),
             "layout: of 63 tokens, but len_q is 64");
   EXPECT_EQ(message_of([&] { plan({}, shape, RankLayout::even(64, 2), layout); }),

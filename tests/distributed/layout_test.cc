@@ -101,7 +101,8 @@ TEST(Layout, RefusesWhatIsNone) {
   };
   EXPECT_EQ(refused({{{0, 3}}, {{2, 5}}}), "layout: token 2 is on two ranks");
   EXPECT_EQ(refused({{{0, 3}}, {{4, 5}}}), "layout: token 3 is on none");
-  EXPECT_EQ(refused({{{3, 3}}}), "layout: piece 0 of rank 0 is 3 to 3, but ascending ones that hold a token are wanted");
+  EXPECT_EQ(refused({{{3, 3}}}),
+            "layout: piece 0 of rank 0 is 3 to 3, but ascending ones that hold a token are wanted");
   EXPECT_EQ(refused({{{2, 4}, {0, 2}}}),
             "layout: piece 1 of rank 0 is 0 to 2, but ascending ones that hold a token are wanted");
   EXPECT_EQ(refused({}), "layout: 0 ranks, but at least 1 is wanted");

@@ -1,4 +1,5 @@
-// A case shared out over the ranks of a transport, run there, and put together again on rank 0: what the error rule judges.
+// A case shared out over the ranks of a transport, run there, and put together again on rank 0: what the error rule
+// judges.
 #pragma once
 
 #include <algorithm>
@@ -121,9 +122,9 @@ inline std::vector<std::vector<double>> gathered(Transport& transport, const std
 }
 
 struct OverRanks {
-  Result result;                                    ///< on rank 0
+  Result result;                                      ///< on rank 0
   std::vector<distributed::Usage> forward, backward;  ///< of each rank, on rank 0
-  bool alike = true;                                ///< what every rank is told was the same on each
+  bool alike = true;                                  ///< what every rank is told was the same on each
 };
 
 struct OverRanksOptions {
@@ -137,12 +138,12 @@ struct WholePart {
   bool of_keys;
 };
 
-inline OverRanks run_over(Transport& transport, const Case& c, const Share& share, const OverRanksOptions& options = {}) {
+inline OverRanks run_over(Transport& transport, const Case& c, const Share& share,
+                          const OverRanksOptions& options = {}) {
   const Shape& s = c.shape;
   RankCase mine(c, share, transport.rank());
   distributed::Notes forward_notes, backward_notes;
-  const Stats stats =
-      distributed::forward(transport, mine.problem, share, mine.inputs(), mine.outputs, &forward_notes);
+  const Stats stats = distributed::forward(transport, mine.problem, share, mine.inputs(), mine.outputs, &forward_notes);
   if (options.keep) backward_notes.kept = forward_notes.kept;
   distributed::backward(transport, mine.problem, share, mine.backward_inputs(), mine.gradients(), &backward_notes);
 
@@ -269,8 +270,8 @@ inline RankLayout random_layout(Rng& rng, std::int64_t length, int ranks) {
 inline Share random_share(Rng& rng, const Case& c, int ranks, Way way) {
   Share share;
   share.queries = random_layout(rng, c.shape.len_q, ranks);
-  share.keys = c.shape.len_q == c.shape.len_kv && rng.chance(0.6) ? share.queries
-                                                                 : random_layout(rng, c.shape.len_kv, ranks);
+  share.keys =
+      c.shape.len_q == c.shape.len_kv && rng.chance(0.6) ? share.queries : random_layout(rng, c.shape.len_kv, ranks);
   share.way = way;
   share.ranks_per_node = ranks % 2 == 0 ? 2 : 1;
   share.threads = 1;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: faults_test.sh MPIRUN... RANKS-PROGRAM
-# Ranks that stop, are killed, throw or have another shape: no hang, a nonzero exit, and every other rank names the right
-# one.
+# Ranks that stop, are killed, throw or have another shape: no hang, a nonzero exit, and every other rank names the
+# right one.
 set -uo pipefail
 ranks=("$@")
 status=0

@@ -1,11 +1,12 @@
-// Attention over ranks, forward and backward: each holds its pieces of Q, K and V and gets those of O and the gradients.
+// Attention over ranks, forward and backward: each holds its pieces of Q, K and V and gets those of O and the
+// gradients.
 //
 // The Problem is that of the whole sequence and the same on every rank: masks, key lengths and documents are counted as
 // if one rank held everything. Only `allowed` and `bias` are each rank's own: their rows are its queries, their columns
 // all keys. There is no dropout, no paged K and V, and no gradient of a bias.
 //
-// What does not fit (a shape, a mask, a way) is said on every rank, with the number of the rank it came from, before any
-// row moves. The result has the same bits for the same layout and way, whatever the threads and the transport.
+// What does not fit (a shape, a mask, a way) is said on every rank, with the number of the rank it came from, before
+// any row moves. The result has the same bits for the same layout and way, whatever the threads and the transport.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 namespace rootdk::distributed {
 
 enum class Way : std::uint8_t {
-  kRing,       ///< K and V go round while the kernel runs on those that are here; a rank never holds more than two parts
+  kRing,  ///< K and V go round while the kernel runs on those that are here; a rank never holds more than two parts
   kAllGather,  ///< every rank gets all of K and V first: cheap where few key heads serve many query heads
   kHeads,      ///< every rank gets all rows of some heads, and sends their output back (Ulysses)
   kTwoLevels,  ///< heads inside a node, a ring between nodes

@@ -1,5 +1,6 @@
-// What attention over ranks costs in each way: flops, bytes, messages, time, memory. Bytes and messages are exact, which
-// tests hold them to; time is a model of links that have a latency and a bandwidth. docs/distributed.md has the formulas.
+// What attention over ranks costs in each way: flops, bytes, messages, time, memory. Bytes and messages are exact,
+// which tests hold them to; time is a model of links that have a latency and a bandwidth. docs/distributed.md has the
+// formulas.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@ namespace rootdk::distributed {
 struct Cluster {
   double flops = 500e12;  ///< a second, of one rank
   int ranks_per_node = 8;
-  double link = 450e9;             ///< bytes a second, one way, inside a node
-  double latency = 5e-6;           ///< seconds a message
-  double link_between = 50e9;      ///< between nodes, for each rank
+  double link = 450e9;         ///< bytes a second, one way, inside a node
+  double latency = 5e-6;       ///< seconds a message
+  double link_between = 50e9;  ///< between nodes, for each rank
   double latency_between = 10e-6;
   std::optional<double> memory = {};  ///< bytes that a rank has for what comes on top; absent: enough
 };

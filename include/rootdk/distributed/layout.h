@@ -38,9 +38,9 @@ struct Layout {
   /// 2·ranks pieces; rank r holds the r-th from the front and the r-th from the back: under a causal mask a cheap one
   /// and a dear one, which cost the same together on every rank.
   ROOTDK_API static Layout zigzag(std::int64_t length, int ranks);
-  /// Documents packed end to end, by their starts and the end, dealt out by visible pairs. What is more than a sixteenth
-  /// of a rank's share is cut over all ranks (zigzag if causal); the others go whole to whoever has least, the largest
-  /// first. So no rank has more than the mean, a sixteenth of it, and the rounding of the cuts.
+  /// Documents packed end to end, by their starts and the end, dealt out by visible pairs. What is more than a
+  /// sixteenth of a rank's share is cut over all ranks (zigzag if causal); the others go whole to whoever has least,
+  /// the largest first. So no rank has more than the mean, a sixteenth of it, and the rounding of the cuts.
   ROOTDK_API static Layout dealt(std::span<const std::int64_t> starts, int ranks, bool causal = true);
 
   /// The same of groups of so many consecutive ranks each, as if each were one rank.

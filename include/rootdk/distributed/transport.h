@@ -1,4 +1,5 @@
-// How ranks reach each other: messages from one to another, begun now and waited for later, never for longer than stated.
+// How ranks reach each other: messages from one to another, begun now and waited for later, never for longer than
+// stated.
 #pragma once
 
 #include <array>
@@ -59,7 +60,8 @@ class ROOTDK_API Transfer {
   virtual ~Transfer() = default;
   /// Lets it go on, where a transport needs to be called for that, and says whether all has come and gone. At once.
   virtual bool poll() = 0;
-  /// Until it has. A message that was sent has gone when it was taken there. Throws RankError after the transport's timeout, or when a rank has raised.
+  /// Until it has. A message that was sent has gone when it was taken there. Throws RankError after the transport's
+  /// timeout, or when a rank has raised.
   virtual void wait() = 0;
 };
 
