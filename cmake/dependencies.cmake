@@ -7,6 +7,8 @@ find_package(Eigen3 3.4 QUIET CONFIG)
 find_package(nlohmann_json 3.11 QUIET CONFIG)
 find_package(ZLIB QUIET)  # for deflated .npz; without it those are refused
 find_package(CLI11 QUIET CONFIG)
+set(MPI_CXX_SKIP_MPICXX TRUE)  # its C interface is all we use
+find_package(MPI QUIET COMPONENTS CXX)
 
 # What is missing is said at once and with the line that mends it, not one by one. (packaging/backend.py reads the
 # Debian names, too.)
@@ -33,7 +35,7 @@ if(NOT (hwy_FOUND AND fmt_FOUND AND OpenMP_CXX_FOUND))
 endif()
 
 # A component is there where what it needs is, and where it has sources.
-set(rootdk_components nn theory checkpoint audit lab report)  # each after those it stands on
+set(rootdk_components distributed mpi nn theory checkpoint audit lab report)  # each after those it stands on
 function(rootdk_component name needs)  # CONDITION...
   string(TOUPPER ROOTDK_${name} option)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
@@ -52,6 +54,8 @@ function(rootdk_component name needs)  # CONDITION...
   endif()
 endfunction()
 
+rootdk_component(distributed "nothing" TRUE)
+rootdk_component(mpi "ROOTDK_DISTRIBUTED and MPI (Debian: libopenmpi-dev)" ROOTDK_DISTRIBUTED AND MPI_CXX_FOUND)
 rootdk_component(nn "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(theory "Eigen 3.4 (Debian: libeigen3-dev)" Eigen3_FOUND)
 rootdk_component(checkpoint "nlohmann-json 3.11 (Debian: nlohmann-json3-dev)" nlohmann_json_FOUND)
@@ -66,6 +70,9 @@ set(rootdk_command_wants)
 if(ROOTDK_APPS)
   if(NOT ROOTDK_REPORT)
     list(APPEND rootdk_command_wants rootdk::report)
+  endif()
+  if(NOT ROOTDK_DISTRIBUTED)
+    list(APPEND rootdk_command_wants rootdk::distributed)
   endif()
   if(NOT CLI11_FOUND)
     list(APPEND rootdk_command_wants "CLI11 (Debian: libcli11-dev)")

@@ -6,6 +6,6 @@ int main(int argc, char** argv) {
   using namespace rootdk::app;
   return run_command({tour_verb(), explain_verb(), variance_verb(), phase_verb(), gradient_verb(), precision_verb(),
                       init_verb(), train_verb(), playground_verb(), whatif_verb(), attend_verb(), audit_verb(),
-                      rules_verb(), doctor_verb(), bench_verb()},
+                      plan_verb(), rules_verb(), doctor_verb(), bench_verb()},
                      argc, argv);
 }

@@ -17,6 +17,7 @@ Verb playground_verb();
 Verb whatif_verb();
 Verb attend_verb();
 Verb audit_verb();
+Verb plan_verb();
 Verb rules_verb();
 Verb doctor_verb();
 Verb bench_verb();

@@ -13,6 +13,7 @@ enum class ErrorCode : int {
   kInvalidArgument = 1,  ///< an argument is wrong on its own or does not fit the others
   kOutOfMemory = 2,      ///< memory could not be had, or would not suffice for what was asked
   kInternal = 3,         ///< a bug in rootdk; please report it
+  kRankFailed = 4,       ///< another rank died, stalled or raised (rootdk/distributed.h)
 };
 
 class ROOTDK_API Error : public std::runtime_error {

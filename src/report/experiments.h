@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "report/text.h"
+#include "rootdk/distributed/cost.h"
 #include "rootdk/lab.h"
 #include "rootdk/lab/train/experiment.h"
 #include "rootdk/problem.h"
@@ -85,6 +86,19 @@ struct Attended {
 Json json_of(const Attended& attended);
 std::string text_of(const Attended& attended, const Layout& layout = {});
 std::string conclusion_of(const Attended& attended);
+
+/// What attention over ranks would cost in each way.
+struct RankPlan {
+  Shape shape;  ///< of the whole sequence
+  bool causal = false;
+  std::string layout;
+  int ranks = 1;
+  distributed::Cluster cluster;
+  distributed::Choice choice;
+};
+Json json_of(const RankPlan& plan);
+std::string text_of(const RankPlan& plan, const Layout& layout = {});
+std::string conclusion_of(const RankPlan& plan);
 
 Json json_of(const std::vector<lab::Rule>& rules);
 std::string text_of(const std::vector<lab::Rule>& rules, const Layout& layout = {});

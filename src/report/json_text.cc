@@ -20,6 +20,7 @@ template std::string json_text(const lab::Whatif&);
 template std::string json_text(const lab::Playground&);
 template std::string json_text(const lab::Timing&);
 template std::string json_text(const lab::Health&);
+template std::string json_text(const RankPlan&);
 template std::string json_text(const std::vector<lab::Rule>&);
 
 }  // namespace rootdk::report

@@ -225,6 +225,29 @@ TEST(Command, TrainsEveryRuleOnTheSame) {
   }
 }
 
+TEST(Command, PlansAttentionOverRanks) {
+  const Json plan = json_of({"plan", "--ranks", "1024", "--tokens", "10M", "--link", "400GB/s", "--causal"});
+  EXPECT_EQ(plan["tokens"], 10000000);
+  EXPECT_EQ(plan["layout"], "zigzag");
+  EXPECT_EQ(plan["cluster"]["link"], 400e9);
+  EXPECT_EQ(plan["cluster"]["latency"], 10e-6);
+  ASSERT_EQ(plan["ways"].size(), 4u);
+  for (const Json& way : plan["ways"]) {
+    EXPECT_GT(way["efficiency"], 0);
+    EXPECT_LE(way["efficiency"], 1);
+  }
+  // A ring sends on all of K and V but the last rank's: 8 heads, 2 × 128 components, 2 bytes.
+  EXPECT_NEAR(plan["ways"][0]["forward"]["bytes_sent_by_a_rank"].get<double>(), 10e6 * 1023 / 1024 * 8 * 256 * 2, 8e4);
+  // 32 heads over 1,024 ranks keep 32 of them busy.
+  EXPECT_LT(plan["ways"][2]["efficiency"], 0.04);
+  // A tenth of the bandwidth in bits is an eightieth: the messages of a ring can no longer hide.
+  const Json slow = json_of({"plan", "--ranks", "16", "--tokens", "64k", "--link", "40Gb/s", "--ranks-per-node", "1"});
+  EXPECT_EQ(slow["cluster"]["link"], 5e9);
+  EXPECT_LT(slow["ways"][0]["efficiency"], 0.5);
+  const Json tight = json_of({"plan", "--ranks", "8", "--tokens", "1M", "--memory", "4GB"});
+  EXPECT_EQ(tight["why"], "fastest that fits");
+}
+
 TEST(Command, DoctorFindsNothing) {
   const Json json = json_of({"doctor"});
   EXPECT_EQ(json["healthy"], true);

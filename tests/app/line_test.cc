@@ -51,7 +51,7 @@ bool until(const std::function<bool()>& condition) {
 }
 
 const Words kVerbs = {"tour",  "explain", "variance", "phase", "gradient", "precision", "init",
-                      "train", "whatif",  "attend",   "rules", "doctor",   "bench"};
+                      "train", "whatif",  "attend",   "plan",  "rules",    "doctor",    "bench"};
 
 // .npy ---------------------------------------------------------------------------------------------------------------
 
@@ -149,6 +149,18 @@ TEST(CommandLine, BadInputIsOneLine) {
   EXPECT_TRUE(refused({"phase", "--rules", "sqrt_dk,nope"})
                   .starts_with("rootdk phase: --rules: scale: \"nope\" is not known; known are none, sqrt_dk"));
   EXPECT_EQ(rootdk({"explain", "--q", "1,2", "--k", "1,2", "--dk", "2"}).status, 0);
+  EXPECT_EQ(refused({"plan", "--link", "0GB/s"}), "rootdk plan: --link: 0, but more than 0 is wanted");
+  EXPECT_EQ(refused({"plan", "--link", "fast"}),
+            "rootdk plan: --link: \"fast\", but an amount like 400GB/s or 400Gb/s is wanted");
+  EXPECT_EQ(refused({"plan", "--link", "-4GB/s"}),
+            "rootdk plan: --link: \"-4GB/s\", but an amount like 400GB/s or 400Gb/s is wanted");
+  EXPECT_EQ(refused({"plan", "--tokens", "1.5"}),
+            "rootdk plan: --tokens: 1.5, but a whole number from 1 to 536870912 is wanted");
+  EXPECT_EQ(refused({"plan", "--kv-heads", "5"}), "rootdk plan: --kv-heads: 5, which does not divide the 32 heads");
+  EXPECT_EQ(refused({"plan", "--ranks", "5000"}),
+            "rootdk plan: --ranks: 5000, but a whole number from 1 to 4096 is wanted");
+  EXPECT_EQ(refused({"plan", "--layout", "zigzg"}),
+            "rootdk plan: --layout: \"zigzg\", but auto, even or zigzag is wanted; did you mean zigzag?");
   EXPECT_EQ(refused({"attend", "q.npy"}), "rootdk attend: k is required");
   EXPECT_EQ(refused({"train", "--task", "sums"}), "rootdk train: --task: \"sums\", but recall or text is wanted");
   EXPECT_EQ(refused({"train", "--file", "a.txt"}),

@@ -46,7 +46,7 @@ by_find_package shared
 by_pkg_config shared
 
 consumers=(c_only)
-for name in nn theory checkpoint audit lab report; do
+for name in distributed mpi nn theory checkpoint audit lab report; do
   if [[ $(find "$work/shared" -name rootdk-$name-targets.cmake) ]]; then consumers+=("$name"); fi
 done
 for name in "${consumers[@]}"; do

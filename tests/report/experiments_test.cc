@@ -381,6 +381,24 @@ TEST(Report, WhatifAndAttend) {
   }
 }
 
+TEST(Report, Plan) {
+  RankPlan plan;
+  plan.shape = {1, 8, 2, 4096, 4096, 64, 64, DType::kBF16};
+  plan.causal = true, plan.layout = "zigzag", plan.ranks = 4;
+  Mask mask;
+  mask.causal = true;
+  const auto layout = distributed::Layout::zigzag(4096, 4);
+  plan.choice = distributed::plan(mask, plan.shape, layout, layout, plan.cluster);
+  const Json json = check(plan);
+  ASSERT_EQ(json["ways"].size(), 4u);
+  EXPECT_EQ(json["ways"][0]["forward"]["bytes_sent_by_a_rank"], 3 * 2 * 1024 * 128 * 2);
+  EXPECT_TRUE(json["ways"][3].contains("refused"));
+  EXPECT_EQ(json["published"].size(), 2u);
+  const std::string text = text_of(plan);
+  for (const char* part : {"Megatron, 128 H100: 93 %", "85 to 94 %", "two_levels: 4 ranks are not several nodes"})
+    EXPECT_TRUE(has(text, part)) << text;
+}
+
 TEST(Report, Machine) {
   lab::Health health = lab::examine();
   EXPECT_EQ(check(health)["healthy"], true);
