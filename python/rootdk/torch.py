@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
+from ._description import Description
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
@@ -22,6 +23,7 @@ from ._kernels import _view as _view
 from ._kernels import register as register
 from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
+from ._operator import call
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
 from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, apply_options, options_of, real, refuse_names
@@ -178,11 +180,13 @@ def attention(
     slopes = None
     if alibi is not None:
         _constant("alibi", alibi)
-        slopes = [float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi)]
+        slopes = tuple(float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi))
+    cap = None if softcap is None else real("softcap", _constant("softcap", softcap))
+    packed = Description(structure, rule, factor, cap, slopes, dropout, number).packed()
     box = _Box(options) if options is not None else None
     tag = register(box) if box is not None else 0
     try:
-        out, lse = torch.ops.rootdk.attention(
+        out, lse = call(
             q,
             k,
             v,
@@ -190,15 +194,9 @@ def attention(
             None if mask is None else four_axes("mask", _check("mask", mask, q)),
             None if bias is None else four_axes("bias", _check("bias", bias, q)),
             sinks,
-            rule,
-            factor,
-            None if softcap is None else real("softcap", _constant("softcap", softcap)),
-            structure.packed(),
-            slopes,
-            dropout,
-            number,
-            tag,
             seed_tensor,
+            *packed,
+            tag,
         )
     finally:
         unregister(tag)
@@ -305,22 +303,16 @@ def computed(
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
     seed, seed_tensor = seeds(query, dropout_p)
     out: Tensor
-    structure = Structure(causal=is_causal, diagonal="top_left")
-    out, _ = torch.ops.rootdk.attention(
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        factor=scale,
-        structure=structure.packed(),
-        dropout=dropout_p,
-        seed=seed,
-        tag=tag,
-        seed_tensor=seed_tensor,
-    )
+    packed = pytorch_s(is_causal, scale, dropout_p, seed).packed()
+    out, _ = call(q, k, v, None, mask, bias, None, seed_tensor, *packed, tag)
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
+
+
+def pytorch_s(is_causal: bool, scale: Optional[float] = None, dropout: float = 0.0, seed: int = 0) -> Description:
+    """What PyTorch's arguments mean."""
+    structure = Structure(causal=True, diagonal="top_left") if is_causal else Structure()
+    return Description(structure, factor=scale, dropout=dropout, seed=seed)
 
 
 def is_fast(
@@ -340,20 +332,7 @@ def is_fast(
     if attn_mask is not None:
         table = _mask_four(attn_mask.detach(), (*batch, *query.shape[-3:-1], key.shape[-2]))
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
-    spec = _spec(
-        q,
-        None,
-        "sqrt_dk",
-        scale,
-        mask,
-        bias,
-        None,
-        None,
-        Structure(causal=is_causal, diagonal="top_left").packed(),
-        None,
-        0.0,
-        0,
-    )
+    spec = _spec(q, None, mask, bias, None, None, pytorch_s(is_causal, scale))
     apply_options(spec, options)
     views = _view("q", q, q), _view("k", k, q), _view("v", v, q)
     with torch.cuda.device(q.device):

@@ -458,7 +458,11 @@ def test_a_seed_may_be_a_tensor_there():
         ValueError,
         "torch.int32",
         lambda: torch.ops.rootdk.attention(
-            q, k, v, dropout=0.5, seed_tensor=torch.zeros(1, dtype=torch.int32, device="cuda")
+            q,
+            k,
+            v,
+            seed=torch.zeros(1, dtype=torch.int32, device="cuda"),
+            reals=Description(dropout=0.5).packed()[1],
         ),
     )
 
