@@ -161,7 +161,8 @@ class _Once(torch.autograd.Function):
 
 # The shortest way -----------------------------------------------------------------------------------------------------
 # Autograd in Python takes longer than a small call. Where nothing is at work on the tensors (no transform, no compiler,
-# no subclass, nobody who listens) the kernel in C++ is called itself, under a Function where something learns.
+# no autocast, no subclass, nobody who listens) the kernel in C++ is called itself, under a Function where something
+# learns.
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -176,8 +177,10 @@ def immediate(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.is_cpu
         and k.is_cpu
         and v.is_cpu
+        and not k.is_nested  # it has no length; where another is nested, there is no kernel
         and forward_ad._current_level < 0
         and _functorch.peek_interpreter_stack() is None
+        and not torch.is_autocast_enabled("cpu")
         and not is_long(q, k)
     )
 
@@ -188,11 +191,18 @@ def call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     others = (scale, mask, bias, sink, seed)
     if tag or not immediate(q, k, v) or not all(x is None or type(x) in _PLAIN and x.is_cpu for x in others):
         return torch.ops.rootdk.attention.default(q, k, v, *others, numbers, reals, tag)
-    if torch.is_autocast_enabled("cpu"):
-        q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, scale, bias, sink)):
+    if _learns((q, k, v, scale, bias, sink)):
         return _Direct.apply(q, k, v, scale, mask, bias, sink, seed, numbers, reals)  # type: ignore[no-untyped-call]
     return _fused(q, k, v, per_head_numbers(scale), mask, bias, per_head_numbers(sink), seed, numbers, reals)
+
+
+def call_immediately(
+    q: Tensor, k: Tensor, v: Tensor, numbers: Optional[list[int]], reals: Optional[list[float]]
+) -> tuple[Tensor, Tensor]:
+    """The same where nothing else comes with q, k and v, which are immediate."""
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Alone.apply(q, k, v, numbers, reals)  # type: ignore[no-any-return,no-untyped-call]
+    return _fused(q, k, v, None, None, None, None, None, numbers, reals)  # type: ignore[no-any-return]
 
 
 class _Direct(torch.autograd.Function):
@@ -214,13 +224,40 @@ class _Direct(torch.autograd.Function):
         return tuple(_gradients(ctx, ctx.needs_input_grad, _backward_directly, d_out, d_lse)[:_TAG])
 
 
+class _Alone(torch.autograd.Function):
+    """The same where only q, k and v can learn: most calls, and arguments cost time."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Any, reals: Any) -> Any:
+        out, lse = _fused(q, k, v, None, None, None, None, None, numbers, reals)
+        ctx.save_for_backward(out, lse, q, k, v)
+        ctx.numbers, ctx.reals = numbers, reals
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
+        if d_out is None and d_lse is None:
+            return None, None, None, None, None
+        saved = ctx.saved_tensors
+        if d_out is None:
+            d_out = torch.zeros_like(saved[0])
+        of_q, of_k, of_v, _, _ = ctx.needs_input_grad
+        wanted = of_q | of_k << 1 | of_v << 2
+        none = None, None, None, None, None
+        found = iter(_backward_directly(d_out, d_lse, *saved, *none, ctx.numbers, ctx.reals, wanted))
+        d_q, d_k, d_v = (next(found) if needed else None for needed in (of_q, of_k, of_v))
+        return d_q, d_k, d_v, None, None
+
+
 def _backward_directly(d_out: Tensor, d_lse: Optional[Tensor], *rest: Any) -> Any:
-    """By the kernel in C++; or by the operator, which knows what to say to whoever wants to differentiate this again,
+    """Those wanted, by the kernel in C++; or by the operator, which knows what to say to whoever wants to differentiate this again,
     and what to do about transforms."""
     out, lse, q, k, v, scale, mask, bias, sink, *others = rest
     mapped = _functorch.is_legacy_batchedtensor(d_out)  # by torch.autograd.grad, for is_grads_batched
     if torch.is_grad_enabled() or mapped or type(d_out) is not Tensor or not immediate(q, k, v):
-        return torch.ops.rootdk.attention_backward.default(d_out, d_lse, *rest)
+        found = torch.ops.rootdk.attention_backward.default(d_out, d_lse, *rest)
+        return [gradient for bit, gradient in enumerate(found) if rest[-1] >> bit & 1]
     return _fused_backward(
         d_out, d_lse, out, lse, q, k, v, per_head_numbers(scale), mask, bias, per_head_numbers(sink), *others
     )

@@ -6,6 +6,7 @@ signature.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, overload
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
-from ._description import Description
+from ._description import Description, Packed
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
@@ -23,7 +24,7 @@ from ._kernels import _view as _view
 from ._kernels import register as register
 from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
-from ._operator import call
+from ._operator import call, call_immediately, immediate
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
 from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, apply_options, options_of, real, refuse_names
@@ -137,6 +138,21 @@ def attention(
     with one element. Under torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With
     return_lse the logsumexp [batch, heads, len_q] comes second; it has gradients, too (z-loss).
     """
+    if (
+        window is key_starts is key_lengths is query_lengths is documents is None
+        and mask is bias is alibi is sink is qk_norm is seed is stats is None
+        and type(dropout) is float
+        and dropout == 0.0
+        and type(scale) in _SIMPLE
+        and type(softcap) in _SIMPLE
+        and not unknown
+        and immediate(q, k, v)
+    ):
+        try:
+            found = call_immediately(q, k, v, *_simple(scale, causal, diagonal, softcap))
+            return found if return_lse else found[0]
+        except (ValueError, TypeError, NotImplementedError):
+            pass  # said below, with more care
     if unknown:
         refuse_names("attention", unknown, (*ARGUMENTS, "return_lse"))
     q = _check("q", q)
@@ -210,6 +226,17 @@ def attention(
     return results if len(results) > 1 else out
 
 
+_SIMPLE = (float, str, type(None))
+
+
+@functools.lru_cache(256, typed=True)
+def _simple(scale: float | str | None, causal: bool, diagonal: str | int, softcap: Optional[float]) -> Packed:
+    """Most calls say no more than this, and the same again and again."""
+    rule, factor = ("sqrt_dk", scale) if isinstance(scale, float) else ("sqrt_dk" if scale is None else scale, None)
+    cap = None if softcap is None else real("softcap", softcap)
+    return Description(Structure.of(causal, diagonal), rule, factor, cap).packed()
+
+
 def _constant(name: str, value: Any) -> Any:
     """What problems keep on the host as numbers: neither gradients nor transforms would get through that."""
     if isinstance(value, Tensor):
@@ -261,6 +288,18 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested
     tensors, float64 on a GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
+    if (
+        attn_mask is scale is None
+        and type(dropout_p) is float
+        and dropout_p == 0.0
+        and type(is_causal) is type(enable_gqa) is bool
+        and immediate(query, key, value)
+        and _well_formed(query, key, value, enable_gqa)
+    ):
+        try:
+            return call_immediately(query, key, value, _TOP_LEFT if is_causal else None, None)[0]
+        except (ValueError, NotImplementedError):
+            pass  # PyTorch's to say
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
@@ -281,6 +320,20 @@ def scaled_dot_product_attention(
             enable_gqa=enable_gqa,
         )
     return computed(q, k, v, mask, dropout_p, is_causal, scale)  # type: ignore[arg-type]
+
+
+_TOP_LEFT, _ = Description(Structure(causal=True, diagonal="top_left")).packed()
+
+
+def _well_formed(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """What PyTorch is stricter about than the engine."""
+    return (
+        query.ndim == 4
+        and query.numel() > 0
+        and key.numel() > 0
+        and value.numel() > 0
+        and (enable_gqa or query.size(1) == key.size(1))
+    )
 
 
 def computed(
