@@ -80,7 +80,9 @@ def main():
     machine = describe()
     print(f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit']}, {machine['date']}")
     compiled = "compiled operators" if _compiled.has_compiled_operator else "NO COMPILED OPERATORS"
-    print(f"torch {torch.__version__}, {compiled}; medians of {ROUNDS} rounds of {CALLS} calls, 10 % and 90 %; one thread")
+    print(
+        f"torch {torch.__version__}, {compiled}; medians of {ROUNDS} rounds of {CALLS} calls, 10 % and 90 %; one thread"
+    )
     torch.set_num_threads(1)
     torch.manual_seed(0)
     missed = 0

@@ -19,7 +19,9 @@ def _load() -> bool:
     try:
         torch.ops.load_library(_LIBRARY)
     except OSError as error:
-        warnings.warn(f"rootdk.torch: its compiled operators cannot be loaded, and calls take longer: {error}")
+        warnings.warn(
+            f"rootdk.torch: its compiled operators cannot be loaded, and calls take longer: {error}", stacklevel=2
+        )
         return False
     return True
 

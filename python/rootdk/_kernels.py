@@ -291,9 +291,7 @@ def backward_kernel(
     if _compiled(q, k, tag):
         forward = d_out, d_lse, out, lse, q, k, v
         scale, sink = per_head_numbers(scale), per_head_numbers(sink)
-        each = torch.ops.rootdk.fused_backward.default(
-            *forward, scale, mask, bias, sink, seed, numbers, reals, wanted
-        )
+        each = torch.ops.rootdk.fused_backward.default(*forward, scale, mask, bias, sink, seed, numbers, reals, wanted)
         return _all(dict(zip(_places(wanted), each)), q)
     spec = _spec(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals))
     collector = _collectors.get(tag)

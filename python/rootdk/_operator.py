@@ -1,9 +1,9 @@
-"""The operator torch.ops.rootdk.attention: its schema, its gradients, what transforms make of it, and the shortest way
-to its kernel (`call`).
+"""The operator torch.ops.rootdk.attention: its schema, its gradients, and what transforms make of it. Most calls do not
+come here (_direct.py).
 
-Fused kernels (in C++, or _kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on
-an input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any
-way; where torch.vmap maps it, the mapped axis becomes part of the batch.
+Fused kernels (in C++, or _kernels.py) compute values and first derivatives. Where torch.func differentiates, or a
+tangent rides on an input, the operator is written out in plain torch operations (_decomposed.py), which can be
+differentiated in any way; where torch.vmap maps it, the mapped axis becomes part of the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.autograd import forward_ad
 
-from ._compiled import has_compiled_operator
 from ._decomposed import decomposed
 from ._description import Description
 from ._kernels import (
@@ -28,13 +27,12 @@ from ._kernels import (
     backward_kernel,
     backward_shapes,
     fused_backward_shapes,
-    is_long,
-    per_head_numbers,
     register,
     unregister,
 )
 
-_TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? scale{0}, Tensor? mask{0}, Tensor? bias{0}, Tensor? sink{0}, Tensor? seed{0}"
+_MORE = "Tensor? scale{0}, Tensor? mask{0}, Tensor? bias{0}, Tensor? sink{0}, Tensor? seed{0}"
+_TENSORS = f"Tensor q, Tensor k, Tensor v, {_MORE}"
 _SCHEMA = f"({_TENSORS.format('=None')}, SymInt[]? numbers=None, float[]? reals=None, SymInt tag=0) -> (Tensor, Tensor)"
 _RETURNED = "Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse"
 _BACKWARD_SCHEMA = (
@@ -76,7 +74,7 @@ def _differentiates() -> bool:
     return top is not None and top.key() in _DIFFERENTIATES
 
 
-def _learns(inputs: tuple[Any, ...]) -> bool:
+def learns(inputs: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
 
 
@@ -89,7 +87,7 @@ def _below(op: Any, keys: Any, inputs: tuple[Any, ...]) -> Any:
 def _autograd(keys: Any, *inputs: Any) -> Any:
     if _differentiates() or any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)):
         return decomposed(*inputs)
-    if _learns(inputs):
+    if learns(inputs):
         return _Fused.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention.default, keys, inputs)
 
@@ -111,13 +109,13 @@ class _Fused(torch.autograd.Function):
             return (None,) * (1 + ctx.count)
         tag = 0 if ctx.collector is None else register(ctx.collector)
         try:
-            found = _gradients(ctx, ctx.needs_input_grad[1:], torch.ops.rootdk.attention_backward, d_out, d_lse, tag)
+            found = gradients_of(ctx, ctx.needs_input_grad[1:], torch.ops.rootdk.attention_backward, d_out, d_lse, tag)
         finally:
             unregister(tag)
         return (None, *found[: ctx.count])
 
 
-def _gradients(
+def gradients_of(
     ctx: Any, needed: Sequence[bool], backward: Callable[..., Sequence[Tensor]], d_out: Optional[Tensor], *rest: Any
 ) -> list[Optional[Tensor]]:
     """Of the operator's arguments, None where none is wanted; `backward` finds all six, or those that are wanted."""
@@ -140,9 +138,9 @@ def _gradients(
 
 
 def _backward_autograd(keys: Any, *inputs: Any) -> Any:
-    if any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)) or _differentiates() and _learns(inputs):
+    if any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)) or _differentiates() and learns(inputs):
         raise NotImplementedError(_ONCE)
-    if _learns(inputs):
+    if learns(inputs):
         return _Once.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention_backward.default, keys, inputs)
 
@@ -157,110 +155,6 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         raise NotImplementedError(_ONCE)
-
-
-# The shortest way -----------------------------------------------------------------------------------------------------
-# Autograd in Python takes longer than a small call. Where nothing is at work on the tensors (no transform, no compiler,
-# no autocast, no subclass, nobody who listens) the kernel in C++ is called itself, under a Function where something
-# learns.
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def immediate(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether these may go to the kernel in C++ as they are; what comes with them is asked by others."""
-    return (
-        has_compiled_operator
-        and not torch.compiler.is_compiling()
-        and type(q) in _PLAIN
-        and type(k) in _PLAIN
-        and type(v) in _PLAIN
-        and q.is_cpu
-        and k.is_cpu
-        and v.is_cpu
-        and not k.is_nested  # it has no length; where another is nested, there is no kernel
-        and forward_ad._current_level < 0
-        and _functorch.peek_interpreter_stack() is None
-        and not torch.is_autocast_enabled("cpu")
-        and not is_long(q, k)
-    )
-
-
-def call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """The operator (q, k, v, scale, mask, bias, sink, seed, numbers, reals, tag), by the shortest way there is."""
-    scale, mask, bias, sink, seed, numbers, reals, tag = (*rest, *_DEFAULTS[len(rest) :])
-    others = (scale, mask, bias, sink, seed)
-    if tag or not immediate(q, k, v) or not all(x is None or type(x) in _PLAIN and x.is_cpu for x in others):
-        return torch.ops.rootdk.attention.default(q, k, v, *others, numbers, reals, tag)
-    if _learns((q, k, v, scale, bias, sink)):
-        return _Direct.apply(q, k, v, scale, mask, bias, sink, seed, numbers, reals)  # type: ignore[no-untyped-call]
-    return _fused(q, k, v, per_head_numbers(scale), mask, bias, per_head_numbers(sink), seed, numbers, reals)
-
-
-def call_immediately(
-    q: Tensor, k: Tensor, v: Tensor, numbers: Optional[list[int]], reals: Optional[list[float]]
-) -> tuple[Tensor, Tensor]:
-    """The same where nothing else comes with q, k and v, which are immediate."""
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Alone.apply(q, k, v, numbers, reals)  # type: ignore[no-any-return,no-untyped-call]
-    return _fused(q, k, v, None, None, None, None, None, numbers, reals)  # type: ignore[no-any-return]
-
-
-class _Direct(torch.autograd.Function):
-    """The kernels in C++, and between them what backward needs."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        q, k, v, scale, mask, bias, sink, seed, numbers, reals = inputs
-        output = _fused(q, k, v, per_head_numbers(scale), mask, bias, per_head_numbers(sink), seed, numbers, reals)
-        ctx.save_for_backward(*output, q, k, v, scale, mask, bias, sink, seed)
-        ctx.numbers, ctx.reals = numbers, reals
-        ctx.set_materialize_grads(False)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-        if d_out is None and d_lse is None:
-            return (None,) * _TAG
-        return tuple(_gradients(ctx, ctx.needs_input_grad, _backward_directly, d_out, d_lse)[:_TAG])
-
-
-class _Alone(torch.autograd.Function):
-    """The same where only q, k and v can learn: most calls, and arguments cost time."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Any, reals: Any) -> Any:
-        out, lse = _fused(q, k, v, None, None, None, None, None, numbers, reals)
-        ctx.save_for_backward(out, lse, q, k, v)
-        ctx.numbers, ctx.reals = numbers, reals
-        ctx.set_materialize_grads(False)
-        return out, lse
-
-    @staticmethod
-    def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-        if d_out is None and d_lse is None:
-            return None, None, None, None, None
-        saved = ctx.saved_tensors
-        if d_out is None:
-            d_out = torch.zeros_like(saved[0])
-        of_q, of_k, of_v, _, _ = ctx.needs_input_grad
-        wanted = of_q | of_k << 1 | of_v << 2
-        none = None, None, None, None, None
-        found = iter(_backward_directly(d_out, d_lse, *saved, *none, ctx.numbers, ctx.reals, wanted))
-        d_q, d_k, d_v = (next(found) if needed else None for needed in (of_q, of_k, of_v))
-        return d_q, d_k, d_v, None, None
-
-
-def _backward_directly(d_out: Tensor, d_lse: Optional[Tensor], *rest: Any) -> Any:
-    """Those wanted, by the kernel in C++; or by the operator, which knows what to say to whoever wants to differentiate this again,
-    and what to do about transforms."""
-    out, lse, q, k, v, scale, mask, bias, sink, *others = rest
-    mapped = _functorch.is_legacy_batchedtensor(d_out)  # by torch.autograd.grad, for is_grads_batched
-    if torch.is_grad_enabled() or mapped or type(d_out) is not Tensor or not immediate(q, k, v):
-        found = torch.ops.rootdk.attention_backward.default(d_out, d_lse, *rest)
-        return [gradient for bit, gradient in enumerate(found) if rest[-1] >> bit & 1]
-    return _fused_backward(
-        d_out, d_lse, out, lse, q, k, v, per_head_numbers(scale), mask, bias, per_head_numbers(sink), *others
-    )
 
 
 # Autocast -------------------------------------------------------------------------------------------------------------
@@ -388,11 +282,11 @@ for _name, _schema, _kernel, _shapes, _gradient, _vmap in (
 for _key in ("AutocastCPU", "AutocastCUDA"):
     _library.impl("attention", _autocast, _key)
 # The same without gradients, statistics and transforms: their kernels are in C++ (python/src/torch).
-_plain = lambda schema: schema.replace("SymInt[]", "int[]").replace(", SymInt tag=0", "")
-for _name, _schema, _shapes in (
-    ("fused", _plain(_SCHEMA), attention_shapes),
-    ("fused_backward", _plain(_BACKWARD_SCHEMA).split(" -> ")[0] + " -> Tensor[]", fused_backward_shapes),
-):
-    _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake(f"rootdk::{_name}", _shapes, lib=_library)
-_fused, _fused_backward = torch.ops.rootdk.fused.default, torch.ops.rootdk.fused_backward.default
+_FUSED = (
+    (f"fused{_SCHEMA}", attention_shapes),
+    (f"fused_backward{_BACKWARD_SCHEMA.split(' -> ')[0]} -> Tensor[]", fused_backward_shapes),
+)
+for _schema, _fake in _FUSED:
+    _schema = _schema.replace("SymInt[]", "int[]").replace(", SymInt tag=0", "")
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"rootdk::{_schema.split('(')[0]}", _fake, lib=_library)

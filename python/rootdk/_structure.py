@@ -100,12 +100,25 @@ class Structure(NamedTuple):
         rest = [*numbers, *_AT_FIRST[len(numbers) :]]
         causal, kind, offset, bounded, left, right, items = rest[:_FIXED]
         window = (None if left == _UNBOUNDED else left, None if right == _UNBOUNDED else right) if bounded else None
-        lists, rest = [], rest[_FIXED:]
+        lists: list[Numbers] = []
+        rest = rest[_FIXED:]
         for _ in range(_LISTS):
             count = rest[0]
             lists.append(None if count == _ABSENT else tuple(rest[1 : 1 + count]))
             rest = rest[1 + max(count, 0) :]
-        return Structure(bool(causal), _KINDS[kind], offset, window, *lists, items), rest
+        key_starts, key_lengths, query_lengths, q_starts, kv_starts = lists
+        return Structure(
+            bool(causal),
+            _KINDS[kind],
+            offset,
+            window,
+            key_starts,
+            key_lengths,
+            query_lengths,
+            q_starts,
+            kv_starts,
+            items,
+        ), rest
 
     def repeated(self, times: int) -> Structure:
         """Of a batch that is so many of this one, after each other."""

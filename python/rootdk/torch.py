@@ -16,6 +16,8 @@ from torch import Tensor
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
 from ._description import Description, Packed
+from ._direct import call as call
+from ._direct import call_immediately, immediate
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
@@ -24,7 +26,6 @@ from ._kernels import _view as _view
 from ._kernels import register as register
 from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
-from ._operator import call, call_immediately, immediate
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
 from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, apply_options, options_of, real, refuse_names

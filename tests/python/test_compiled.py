@@ -15,7 +15,7 @@ import rootdk.torch as rt
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rootdk import _compiled, _kernels, _operator
+from rootdk import _compiled, _direct, _kernels
 from rootdk._description import Description
 from rootdk._structure import Structure
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,7 +27,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 def by_python():
     """Without the library, as where it was not built."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_kernels, _operator):
+        for module in (_kernels, _direct):
             patch.setattr(module, "has_compiled_operator", False)
         yield
 
@@ -338,14 +338,17 @@ def test_a_tensor_that_changes_before_backward_is_noticed(inputs):
             out.sum().backward()
 
 
-def test_gradients_can_be_batched_and_differentiated_by_torch_func(inputs):
+def test_gradients_can_be_batched(inputs):
     learned = [x.double().requires_grad_() for x in inputs]
-    out = rootdk.attention(*learned)
-    above = torch.randn(3, *out.shape, dtype=out.dtype)
-    batched = torch.autograd.grad(out, learned, above, is_grads_batched=True, retain_graph=True)
-    for i in range(3):
-        for x, y in zip(batched, torch.autograd.grad(out, learned, above[i], retain_graph=True)):
-            assert torch.equal(x[i], y)
+    for results in (rt.attention(*learned, return_lse=True), rt.attention(*learned, return_lse=True, sink=0.5)):
+        for result in results:
+            above = torch.randn(3, *result.shape, dtype=result.dtype)
+            grad = lambda d, **more: torch.autograd.grad(
+                result, learned, d, retain_graph=True, allow_unused=True, **more
+            )
+            batched, each = grad(above, is_grads_batched=True), [grad(d) for d in above]
+            for x, *y in zip(batched, *each):
+                assert torch.equal(x, torch.stack(y))
 
 
 # The operators themselves ---------------------------------------------------------------------------------------------
@@ -361,9 +364,7 @@ def test_they_are_well_formed(arguments, inputs):
     numbers, reals = Description(**arguments).packed()
     others = (None, torch.rand(1, 1, 5, 5) < 0.8, torch.randn(1, 2, 1, 5), torch.randn(2), None)
     utilities = ("test_schema", "test_faketensor")
-    torch.library.opcheck(
-        torch.ops.rootdk.fused.default, (*inputs, *others, numbers, reals), test_utils=utilities
-    )
+    torch.library.opcheck(torch.ops.rootdk.fused.default, (*inputs, *others, numbers, reals), test_utils=utilities)
     out, lse = torch.ops.rootdk.fused(*inputs, *others, numbers, reals)
     for wanted in (1, 2 | 4, 1 | 2 | 4 | 16 | 32):
         torch.library.opcheck(

@@ -29,6 +29,7 @@ if "ROOTDK_LIBRARY" in os.environ:
 else:
     import rootdk
 from rootdk import StatsOptions, _cuda, _slow, _transformers
+from rootdk._description import Description
 
 assert _cuda.missing() == "", _cuda.missing()
 

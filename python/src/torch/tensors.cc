@@ -123,9 +123,7 @@ Fresh fresh_like(const ConstTensor& like, const Extents& shape) {
   return fresh(4, shape, strides_of(shape, heads_inside ? Order{0, 2, 1, 3} : Order{0, 1, 2, 3}), like.dtype);
 }
 
-Fresh fresh_rows(const Extents& shape, DType dtype) {
-  return fresh(3, shape, strides_of(shape, {0, 1, 2, 3}), dtype);
-}
+Fresh fresh_rows(const Extents& shape, DType dtype) { return fresh(3, shape, strides_of(shape, {0, 1, 2, 3}), dtype); }
 
 Fresh fresh_per_head(std::int64_t heads) {
   Fresh out = fresh(1, {heads, 1, 1, 1}, {1, 1, 1, 1}, DType::kF32);
