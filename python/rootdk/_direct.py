@@ -4,7 +4,7 @@ called itself, under a Function where something learns. All else goes to torch.o
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -53,11 +53,11 @@ def call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
 
 def call_immediately(
     q: Tensor, k: Tensor, v: Tensor, numbers: Optional[list[int]], reals: Optional[list[float]]
-) -> tuple[Tensor, Tensor]:
-    """The same where nothing else comes with q, k and v, which are immediate."""
+) -> Tensor:
+    """The output where nothing else comes with q, k and v, which are immediate."""
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Alone.apply(q, k, v, numbers, reals)  # type: ignore[no-any-return,no-untyped-call]
-    return _fused(q, k, v, None, None, None, None, None, numbers, reals)  # type: ignore[no-any-return]
+        return _apply_alone(q, k, v, numbers, reals)
+    return _fused(q, k, v, None, None, None, None, None, numbers, reals)[0]  # type: ignore[no-any-return]
 
 
 class _Direct(torch.autograd.Function):
@@ -80,29 +80,30 @@ class _Direct(torch.autograd.Function):
 
 
 class _Alone(torch.autograd.Function):
-    """The same where only q, k and v can learn: most calls, and arguments cost time."""
+    """The same where only q, k and v can learn and nobody wants lse: most calls, and what goes in and out costs
+    time."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Any, reals: Any) -> Any:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, numbers: Any, reals: Any) -> Tensor:
         out, lse = _fused(q, k, v, None, None, None, None, None, numbers, reals)
         ctx.save_for_backward(out, lse, q, k, v)
-        ctx.numbers, ctx.reals = numbers, reals
-        ctx.set_materialize_grads(False)
-        return out, lse
+        ctx.packed = numbers, reals
+        return out  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-        if d_out is None and d_lse is None:
-            return None, None, None, None, None
-        saved = ctx.saved_tensors
-        if d_out is None:
-            d_out = torch.zeros_like(saved[0])
+    def backward(ctx: Any, d_out: Tensor) -> Any:
         of_q, of_k, of_v, _, _ = ctx.needs_input_grad
         wanted = of_q | of_k << 1 | of_v << 2
-        none = None, None, None, None, None
-        found = iter(_backward_directly(d_out, d_lse, *saved, *none, ctx.numbers, ctx.reals, wanted))
-        d_q, d_k, d_v = (next(found) if needed else None for needed in (of_q, of_k, of_v))
-        return d_q, d_k, d_v, None, None
+        found = _backward_directly(d_out, None, *ctx.saved_tensors, *_NOTHING, *ctx.packed, wanted)
+        if wanted == 7:
+            return (*found, None, None)
+        each = iter(found)
+        return (*(next(each) if needed else None for needed in (of_q, of_k, of_v)), None, None)
+
+
+_NOTHING = (None,) * 5  # scale, mask, bias, sink, seed
+# What Function.apply does before it calls this is for torch.func, which is not at work where tensors are immediate.
+_apply_alone: Callable[..., Tensor] = super(torch.autograd.Function, _Alone).apply
 
 
 def _backward_directly(d_out: Tensor, d_lse: Optional[Tensor], *rest: Any) -> Any:

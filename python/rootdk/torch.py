@@ -141,17 +141,20 @@ def attention(
     """
     if (
         window is key_starts is key_lengths is query_lengths is documents is None
-        and mask is bias is alibi is sink is qk_norm is seed is stats is None
+        and mask is bias is alibi is sink is None
+        and qk_norm is None
+        and seed is None
+        and stats is None
         and type(dropout) is float
         and dropout == 0.0
         and type(scale) in _SIMPLE
         and type(softcap) in _SIMPLE
+        and not return_lse
         and not unknown
         and immediate(q, k, v)
     ):
         try:
-            found = call_immediately(q, k, v, *_simple(scale, causal, diagonal, softcap))
-            return found if return_lse else found[0]
+            return call_immediately(q, k, v, *_simple(scale, causal, diagonal, softcap))
         except (ValueError, TypeError, NotImplementedError):
             pass  # said below, with more care
     if unknown:
@@ -290,7 +293,8 @@ def scaled_dot_product_attention(
     """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested
     tensors, float64 on a GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
     if (
-        attn_mask is scale is None
+        attn_mask is None
+        and scale is None
         and type(dropout_p) is float
         and dropout_p == 0.0
         and type(is_causal) is type(enable_gqa) is bool
@@ -298,7 +302,7 @@ def scaled_dot_product_attention(
         and _well_formed(query, key, value, enable_gqa)
     ):
         try:
-            return call_immediately(query, key, value, _TOP_LEFT if is_causal else None, None)[0]
+            return call_immediately(query, key, value, _TOP_LEFT if is_causal else None, None)
         except (ValueError, NotImplementedError):
             pass  # PyTorch's to say
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
