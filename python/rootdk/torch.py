@@ -293,17 +293,22 @@ def scaled_dot_product_attention(
     """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested
     tensors, float64 on a GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
     if (
-        attn_mask is None
-        and scale is None
-        and type(dropout_p) is float
+        type(dropout_p) is float
         and dropout_p == 0.0
+        and (scale is None or type(scale) is float)
         and type(is_causal) is type(enable_gqa) is bool
         and immediate(query, key, value)
         and _well_formed(query, key, value, enable_gqa)
     ):
+        packed = _pytorch_s(is_causal, scale)
         try:
-            return call_immediately(query, key, value, _TOP_LEFT if is_causal else None, None)
-        except (ValueError, NotImplementedError):
+            if attn_mask is None:
+                return call_immediately(query, key, value, *packed)
+            if type(attn_mask) is Tensor and attn_mask.is_cpu and 2 <= attn_mask.ndim <= 4 and not is_causal:
+                table = _mask_four(attn_mask, ())
+                tables = (table, None) if table.dtype == torch.bool else (None, table)
+                return call(query, key, value, None, *tables, None, None, *packed)[0]  # type: ignore[no-any-return]
+        except (ValueError, RuntimeError):
             pass  # PyTorch's to say
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
@@ -325,9 +330,6 @@ def scaled_dot_product_attention(
             enable_gqa=enable_gqa,
         )
     return computed(q, k, v, mask, dropout_p, is_causal, scale)  # type: ignore[arg-type]
-
-
-_TOP_LEFT, _ = Description(Structure(causal=True, diagonal="top_left")).packed()
 
 
 def _well_formed(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
@@ -363,6 +365,8 @@ def computed(
     out: Tensor
     packed = pytorch_s(is_causal, scale, dropout_p, seed).packed()
     out, _ = call(q, k, v, None, mask, bias, None, seed_tensor, *packed, tag)
+    if query.ndim == 4:
+        return out
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
 
@@ -371,6 +375,11 @@ def pytorch_s(is_causal: bool, scale: Optional[float] = None, dropout: float = 0
     """What PyTorch's arguments mean."""
     structure = Structure(causal=True, diagonal="top_left") if is_causal else Structure()
     return Description(structure, factor=scale, dropout=dropout, seed=seed)
+
+
+@functools.lru_cache(256, typed=True)
+def _pytorch_s(is_causal: bool, scale: Optional[float]) -> Packed:
+    return pytorch_s(is_causal, scale).packed()
 
 
 def is_fast(
@@ -425,8 +434,8 @@ def _four(x: Tensor, batch: Sequence[int]) -> Tensor:
 
 def _mask_four(mask: Tensor, full: Sequence[int]) -> Tensor:
     """Broadcast axes stay 1, so that nothing of size len_q × len_kv is made that was not there."""
-    if len(full) < 4:
-        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    if len(full) <= 4 and mask.ndim <= 4:
+        return mask if mask.ndim == 4 else mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
     mask = mask.reshape((1,) * (len(full) - mask.ndim) + tuple(mask.shape)) if mask.ndim < len(full) else mask
     if mask.ndim == 4:
         return mask

@@ -327,6 +327,31 @@ def test_what_pytorch_refuses_is_not_computed():
     assert torch.equal(shared, rootdk.attention(q, k, v))
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (1, 5), (2, 5, 5), (1, 1, 5, 5), (1, 2, 1, 5), (1, 2, 5, 5)], ids=str)
+def test_masks_of_any_shape_go_there(shape, inputs):
+    learned = [x.clone().requires_grad_() for x in inputs]
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    for mask in (torch.rand(shape) < 0.7, torch.randn(shape)):
+        with Operators() as operators:
+            out = rt.scaled_dot_product_attention(*inputs, mask, scale=0.4)
+            found = torch.autograd.grad(rt.scaled_dot_product_attention(*learned, mask, scale=0.4).sum(), learned)
+        assert operators.seen == ["fused", "fused", "fused_backward"]
+        wanted = theirs(*inputs, mask, scale=0.4)
+        if mask.dtype == torch.bool:  # a row that sees nothing is 0 here
+            wanted = wanted.masked_fill(~mask.expand(1, 2, 5, 5).any(-1, keepdim=True), 0)
+        torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+        if mask.dtype != torch.bool:
+            expected = torch.autograd.grad(theirs(*learned, mask, scale=0.4).sum(), learned)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 5, 5), (1, 3, 5, 5)], ids=str)
+def test_masks_that_do_not_fit_are_refused_as_pytorch_does(shape, inputs):
+    for way in (rt.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention):
+        with pytest.raises(RuntimeError):
+            way(*inputs, torch.zeros(shape))
+
+
 def test_a_tensor_that_changes_before_backward_is_noticed(inputs):
     for way in (rootdk.attention, rt.scaled_dot_product_attention):
         learned = [x.clone().requires_grad_() for x in inputs]
