@@ -21,11 +21,20 @@ _COUNT = 10  # of the operator's arguments, without the tag
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+def _undisturbed() -> bool:
+    """No compiler, no transform of torch.func, no tangents."""
+    return (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
+        and _functorch.peek_interpreter_stack() is None
+    )
+
+
 def immediate(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether these may go to the kernel in C++ as they are; what comes with them is asked by others."""
     return (
         has_compiled_operator
-        and not torch.compiler.is_compiling()
+        and _undisturbed()
         and type(q) in _PLAIN
         and type(k) in _PLAIN
         and type(v) in _PLAIN
@@ -33,8 +42,6 @@ def immediate(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and k.is_cpu
         and v.is_cpu
         and not k.is_nested  # it has no length; where another is nested, there is no kernel
-        and forward_ad._current_level < 0
-        and _functorch.peek_interpreter_stack() is None
         and not torch.is_autocast_enabled("cpu")
         and not is_long(q, k)
     )
@@ -111,7 +118,7 @@ def _backward_directly(d_out: Tensor, d_lse: Optional[Tensor], *rest: Any) -> An
     this again, and what to do about transforms."""
     out, lse, q, k, v, scale, mask, bias, sink, *others = rest
     plain = _is_plain(d_out) and (d_lse is None or _is_plain(d_lse))
-    if not plain or torch.is_grad_enabled() or not immediate(q, k, v):
+    if not plain or torch.is_grad_enabled() or not _undisturbed():
         found = torch.ops.rootdk.attention_backward.default(d_out, d_lse, *rest)
         return [gradient for bit, gradient in enumerate(found) if rest[-1] >> bit & 1]
     return _fused_backward(
