@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import sys
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
@@ -125,9 +126,7 @@ def attention(
         stats=stats,
     )
     if is_torch(q) or is_torch(k) or is_torch(v):
-        from .torch import attention as torch_attention
-
-        return torch_attention(q, k, v, **arguments)
+        return _of_torch()(q, k, v, **arguments)
     for name in ("scale", "mask", "bias", "alibi", "sink"):
         if is_torch(arguments[name]):
             raise TypeError(
@@ -178,6 +177,13 @@ def torch_viewer(q: Any) -> Callable[[str, Any], _cuda.View]:
 def is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+@functools.lru_cache(None)
+def _of_torch() -> Callable[..., Any]:
+    from .torch import attention
+
+    return attention
 
 
 def heads_of(q: Any) -> int:

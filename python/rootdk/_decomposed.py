@@ -18,6 +18,7 @@ from torch import Tensor
 
 from . import _core
 from ._attention import build
+from ._description import Description
 from ._problem import StatsOptions
 from ._structure import Structure
 
@@ -39,19 +40,20 @@ def decomposed(
     mask: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
     sink: Optional[Tensor] = None,
-    rule: str = "sqrt_dk",
-    factor: Optional[float] = None,
-    softcap: Optional[float] = None,
-    structure: Optional[Sequence[int]] = None,
-    alibi: Optional[Sequence[float]] = None,
-    dropout: float = 0.0,
-    seed: int = 0,
+    seed: Optional[Tensor] = None,
+    numbers: Optional[Sequence[int]] = None,
+    reals: Optional[Sequence[float]] = None,
     tag: int = 0,
-    seed_tensor: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """(output, lse) of the operator's arguments; nobody hears of statistics."""
-    places = Structure.unpacked(structure)
-    _check(q, k, v, scale, mask, bias, sink, rule, factor, softcap, alibi, dropout, places)
+    description = Description.unpacked(numbers, reals)
+    places, softcap, alibi, dropout = (
+        description.structure,
+        description.softcap,
+        description.alibi,
+        description.dropout,
+    )
+    _check(q, k, v, scale, mask, bias, sink, description)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     heads, len_q, len_kv, group = q.shape[1], q.shape[2], k.shape[2], q.shape[1] // max(k.shape[1], 1)
 
@@ -72,10 +74,10 @@ def decomposed(
     v, v_bad = _finite(_for_query_heads(v.to(wide), group), visible.any(-2))
     if scale is not None:
         c: Any = per_head(scale)
-    elif factor is not None:
-        c = factor
+    elif description.factor is not None:
+        c = description.factor
     else:
-        c = _factors(rule, q.shape[3], len_q, len_kv, places)
+        c = _factors(description.rule, q.shape[3], len_q, len_kv, places)
         c = torch.as_tensor(c, device=q.device, dtype=wide).unsqueeze(-1) if isinstance(c, np.ndarray) else c
     s = (q @ k.transpose(-1, -2)) * c
     nan = torch.full((), math.nan, dtype=wide, device=q.device)
@@ -91,7 +93,7 @@ def decomposed(
     p, lse = _softmax(s, visible.expand(s.shape), None if sink is None else per_head(sink))
     p = p * torch.where(visible & v_bad.unsqueeze(-2), nan, torch.ones_like(nan))
     if dropout > 0:
-        p = p * _kept(p, dropout, seed if seed_tensor is None else seed_tensor)
+        p = p * _kept(p, dropout, description.seed if seed is None else seed)
     return (p @ v).to(dtype), lse
 
 
@@ -183,12 +185,7 @@ def _check(
     mask: Optional[Tensor],
     bias: Optional[Tensor],
     sink: Optional[Tensor],
-    rule: str,
-    factor: Optional[float],
-    softcap: Optional[float],
-    alibi: Optional[Sequence[float]],
-    dropout: float,
-    places: Structure,
+    description: Description,
 ) -> None:
     """Lets the engine refuse what it would refuse, by arrays of these shapes that have no memory. Values of tensors are
     not known here."""
@@ -217,18 +214,14 @@ def _check(
 
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask: dtype is {_NAMES.get(mask.dtype, mask.dtype)}, but bool is wanted")
-    number = rule if factor is None else factor
     spec = build(
         heads,
-        scale=number if scale is None else [1.0] * heads,
-        softcap=softcap,
+        scale=[1.0] * heads if scale is not None else description.rule,
         mask=None if mask is None else stand_in(mask),
         bias=None if bias is None else stand_in(bias),
         sink=None if sink is None else [0.0] * heads,
-        alibi=None if alibi is None else list(alibi),
-        dropout=dropout,
-        structure=places,
     )
+    description.into(spec)
     _core.explain_plan(spec, stand_in(q), stand_in(k), stand_in(v), False)
 
 

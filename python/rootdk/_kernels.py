@@ -1,5 +1,5 @@
-"""What runs when the operator torch.ops.rootdk.attention is called on dense tensors: the engine, on the CPU or through
-_cuda.py, and those who want to know what it learned."""
+"""What runs when the operator torch.ops.rootdk.attention is called on dense tensors: its kernel in C++ on the CPU, or
+the engine by way of Python, on the CPU where somebody wants to know what it learned, and through _cuda.py."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from . import _core, _cuda
 from ._attention import seed_of
+from ._compiled import has_compiled_operator
+from ._description import Description
 from ._problem import StatsOptions, apply_options, row_names
 from ._stats import GradientStats, Rows, Stats
-from ._structure import Structure
 
 _NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -51,45 +52,30 @@ def unregister(tag: int) -> None:
 def _spec(
     q: Tensor,
     scale: Optional[Tensor],
-    rule: str,
-    factor: Optional[float],
     mask: Optional[Tensor],
     bias: Optional[Tensor],
     sink: Optional[Tensor],
-    softcap: Optional[float],
-    structure: Optional[Sequence[int]],
-    alibi: Optional[Sequence[float]],
-    dropout: float,
-    seed: int,
-    seed_tensor: Optional[Tensor] = None,
+    seed: Optional[Tensor],
+    description: Description,
 ) -> Any:
     """The compiled module's Spec, or that of _cuda."""
     spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
     heads = q.shape[1]
+    description.into(spec)
     if scale is not None:
         spec.scale_heads = _per_head("scale", scale, heads)
-    elif factor is not None:
-        spec.scale_value = factor
-    else:
-        spec.scale = rule
-    spec.softcap = softcap
-    Structure.unpacked(structure).into(spec)
     if mask is not None:
         spec.set_allowed(_view("mask", mask, q) if q.is_cuda else mask.detach())
     if bias is not None:
         spec.set_bias(_view("bias", bias, q) if q.is_cuda else bias.detach())
     if sink is not None:
         spec.sink = _per_head("sink", sink, heads)
-    if alibi is not None:
-        spec.alibi = list(alibi)
-    spec.dropout = dropout
-    spec.seed = seed
-    if seed_tensor is not None:
-        _check_seed(seed_tensor, q)
+    if seed is not None:
+        _check_seed(seed, q)
         if q.is_cuda:
-            spec.seed_address = seed_tensor.data_ptr()
+            spec.seed_address = seed.data_ptr()
         else:
-            spec.seed = int(seed_tensor) % 2**64
+            spec.seed = int(seed) % 2**64
     return spec
 
 
@@ -176,14 +162,36 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """[batch, heads, length, dim]; on the CPU in the order of memory of `like`, as PyTorch's fused kernel gives it:
+    models that came from [batch, length, heads, dim] join heads by a view."""
+    if like.device.type == "cpu" and like.stride(1) < like.stride(2):
+        batch, heads, length, dim = shape
+        return like.new_empty((batch, length, heads, dim)).transpose(1, 2)
+    return like.new_empty(shape)
+
+
 def _output(q: Tensor, v: Tensor) -> Tensor:
-    """[batch, heads, length, dim]; on the CPU in q's order of memory, as PyTorch's fused kernel gives it: models that
-    came from [batch, length, heads, dim] join heads by a view."""
-    batch, heads, len_q, _ = q.shape
-    dim_v = v.shape[3] if v.ndim == 4 else 0
-    if q.device.type == "cpu" and q.stride(1) < q.stride(2):
-        return q.new_empty((batch, len_q, heads, dim_v)).transpose(1, 2)
-    return q.new_empty((batch, heads, len_q, dim_v))
+    return _empty(q, (*q.shape[:3], v.shape[3] if v.ndim == 4 else 0))
+
+
+# A call that may take longer than this, in elements of q times keys, goes part by part through the compiled module,
+# which looks at signals in between: Ctrl-C is heard. The bits are the same.
+_LONG = 2**28
+
+
+def is_long(q: Tensor, k: Tensor) -> bool:
+    return q.numel() * (k.shape[-2] if k.ndim > 1 else 1) > _LONG
+
+
+def _compiled(q: Tensor, k: Tensor, tag: int) -> bool:
+    """Whether the operator's kernel in C++ is for this call: it gives tensors only, and is not interrupted."""
+    return has_compiled_operator and tag == 0 and not q.is_cuda and not is_long(q, k)
+
+
+def per_head_numbers(values: Optional[Tensor]) -> Optional[Tensor]:
+    """Scales or sinks as the kernel in C++ reads them."""
+    return None if values is None else values.detach().to(device="cpu", dtype=torch.float32)
 
 
 def attention_kernel(
@@ -194,17 +202,15 @@ def attention_kernel(
     mask: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
     sink: Optional[Tensor] = None,
-    rule: str = "sqrt_dk",
-    factor: Optional[float] = None,
-    softcap: Optional[float] = None,
-    structure: Optional[Sequence[int]] = None,
-    alibi: Optional[Sequence[float]] = None,
-    dropout: float = 0.0,
-    seed: int = 0,
+    seed: Optional[Tensor] = None,
+    numbers: Optional[Sequence[int]] = None,
+    reals: Optional[Sequence[float]] = None,
     tag: int = 0,
-    seed_tensor: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
-    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, structure, alibi, dropout, seed, seed_tensor)
+    if _compiled(q, k, tag):
+        scale, sink = per_head_numbers(scale), per_head_numbers(sink)
+        return torch.ops.rootdk.fused.default(q, k, v, scale, mask, bias, sink, seed, numbers, reals)  # type: ignore[no-any-return]
+    spec = _spec(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals))
     collector = _collectors.get(tag)
     options = collector.options if collector is not None else None
     apply_options(spec, options)
@@ -275,22 +281,23 @@ def backward_kernel(
     mask: Optional[Tensor],
     bias: Optional[Tensor],
     sink: Optional[Tensor],
-    wanted: Sequence[bool],
-    rule: str,
-    factor: Optional[float],
-    softcap: Optional[float],
-    structure: Optional[Sequence[int]],
-    alibi: Optional[Sequence[float]],
-    dropout: float,
-    seed: int,
-    tag: int,
-    seed_tensor: Optional[Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    spec = _spec(q, scale, rule, factor, mask, bias, sink, softcap, structure, alibi, dropout, seed, seed_tensor)
+    seed: Optional[Tensor],
+    numbers: Optional[Sequence[int]],
+    reals: Optional[Sequence[float]],
+    wanted: int,
+    tag: int = 0,
+) -> tuple[Tensor, ...]:
+    """An operator cannot return None, so what is not wanted is empty."""
+    if _compiled(q, k, tag):
+        forward = d_out, d_lse, out, lse, q, k, v
+        scale, sink = per_head_numbers(scale), per_head_numbers(sink)
+        each = torch.ops.rootdk.fused_backward.default(*forward, scale, mask, bias, sink, seed, numbers, reals, wanted)
+        return _all(dict(zip(_places(wanted), each)), q)
+    spec = _spec(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals))
     collector = _collectors.get(tag)
     if collector is not None and collector.options.level == "full":
         spec.stats = "full"
-    d_q, d_k, d_v, d_scale, d_bias, d_sink = _gradients(q, k, v, scale, bias, sink, wanted)
+    found = _gradients(q, k, v, scale, bias, sink, wanted)
     tensors = {
         "q": q,
         "k": k,
@@ -301,13 +308,8 @@ def backward_kernel(
         "d_lse": None if d_lse is None else d_lse.unsqueeze(-1),
     }
     given = {name: None if x is None else x.detach() for name, x in tensors.items()}
-    gradients = {
-        "d_q": d_q if wanted[0] else None,
-        "d_k": d_k if wanted[1] else None,
-        "d_v": d_v if wanted[2] else None,
-        "d_bias": d_bias if wanted[4] else None,
-    }
-    per_head = {"d_scale": d_scale if wanted[3] else None, "d_sink": d_sink if wanted[5] else None}
+    gradients = {name: found.get(name) for name in ("d_q", "d_k", "d_v", "d_bias")}
+    per_head = {name: found.get(name) for name in ("d_scale", "d_sink")}
     core: Any
     if q.is_cuda:
         given["d_o"] = _readable(d_out.detach())
@@ -326,7 +328,7 @@ def backward_kernel(
         )
     if collector is not None and collector.options.level == "full":
         collector.on_backward(GradientStats(core))
-    return d_q, d_k, d_v, d_scale, d_bias, d_sink
+    return _all(found, q)
 
 
 def _readable(d_out: Tensor) -> Tensor:
@@ -345,6 +347,18 @@ def _views(tensors: dict[str, Optional[Tensor]], like: Tensor) -> dict[str, Opti
     return {name: None if x is None else _view(name, x, like) for name, x in tensors.items()}
 
 
+#: what gradients can be of, as bits of `wanted`
+GRADIENTS = ("d_q", "d_k", "d_v", "d_scale", "d_bias", "d_sink")
+
+
+def _places(wanted: int) -> list[str]:
+    return [name for bit, name in enumerate(GRADIENTS) if wanted >> bit & 1]
+
+
+def _all(found: dict[str, Tensor], q: Tensor) -> tuple[Tensor, ...]:
+    return tuple(found[name] if name in found else q.new_empty(0) for name in GRADIENTS)
+
+
 def _gradients(
     q: Tensor,
     k: Tensor,
@@ -352,23 +366,17 @@ def _gradients(
     scale: Optional[Tensor],
     bias: Optional[Tensor],
     sink: Optional[Tensor],
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """An operator cannot return None, so what is not wanted is empty."""
+    wanted: int,
+) -> dict[str, Tensor]:
+    """Those that are wanted, to be written."""
 
-    def like(x: Optional[Tensor], want: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
-        if not want or x is None:
-            return q.new_empty(0)
-        return torch.empty(x.shape, dtype=dtype or x.dtype, device=q.device)
+    def like(name: str, x: Optional[Tensor]) -> Tensor:
+        if x is None:
+            raise ValueError(f"{name}: wanted, but the problem has none of what it is the gradient of")
+        return q.new_empty(x.shape, dtype=torch.float32) if name in ("d_scale", "d_sink") else _empty(x, x.shape)
 
-    return (
-        like(q, wanted[0]),
-        like(k, wanted[1]),
-        like(v, wanted[2]),
-        like(scale, wanted[3], torch.float32),
-        like(bias, wanted[4]),
-        like(sink, wanted[5], torch.float32),
-    )
+    named = dict(zip(GRADIENTS, (q, k, v, scale, bias, sink)))
+    return {name: like(name, named[name]) for name in _places(wanted)}
 
 
 def backward_shapes(
@@ -383,8 +391,15 @@ def backward_shapes(
     mask: Optional[Tensor],
     bias: Optional[Tensor],
     sink: Optional[Tensor],
-    wanted: Sequence[bool],
-    *_: Any,
-    **__: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _gradients(q, k, v, scale, bias, sink, wanted)
+    seed: Optional[Tensor],
+    numbers: Optional[Sequence[int]],
+    reals: Optional[Sequence[float]],
+    wanted: int,
+    tag: int = 0,
+) -> tuple[Tensor, ...]:
+    return _all(_gradients(q, k, v, scale, bias, sink, wanted), q)
+
+
+def fused_backward_shapes(*inputs: Any) -> list[Tensor]:
+    *_, wanted = inputs
+    return [x for bit, x in enumerate(backward_shapes(*inputs)) if wanted >> bit & 1]

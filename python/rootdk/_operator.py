@@ -1,8 +1,9 @@
-"""The operator torch.ops.rootdk.attention: its schema, its gradients, and what transforms make of it.
+"""The operator torch.ops.rootdk.attention: its schema, its gradients, and what transforms make of it. Most calls do not
+come here (_direct.py).
 
-Fused kernels (_kernels.py) compute values and first derivatives. Where torch.func differentiates, or a tangent rides on
-an input, the operator is written out in plain torch operations (_decomposed.py), which can be differentiated in any
-way; where torch.vmap maps it, the mapped axis becomes part of the batch.
+Fused kernels (in C++, or _kernels.py) compute values and first derivatives. Where torch.func differentiates, or a
+tangent rides on an input, the operator is written out in plain torch operations (_decomposed.py), which can be
+differentiated in any way; where torch.vmap maps it, the mapped axis becomes part of the batch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -18,27 +19,30 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 
 from ._decomposed import decomposed
+from ._description import Description
 from ._kernels import (
     _collectors,
     attention_kernel,
     attention_shapes,
     backward_kernel,
     backward_shapes,
+    fused_backward_shapes,
     register,
     unregister,
 )
-from ._structure import Structure
 
-_SCHEMA = """(Tensor q, Tensor k, Tensor v, Tensor? scale=None, Tensor? mask=None, Tensor? bias=None, Tensor? sink=None,
-str rule="sqrt_dk", float? factor=None, float? softcap=None, SymInt[]? structure=None,
-float[]? alibi=None, float dropout=0., SymInt seed=0, SymInt tag=0, Tensor? seed_tensor=None) -> (Tensor, Tensor)"""
-_BACKWARD_SCHEMA = """(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor? scale,
-Tensor? mask, Tensor? bias, Tensor? sink, bool[] wanted, str rule, float? factor, float? softcap,
-SymInt[]? structure, float[]? alibi, float dropout, SymInt seed, SymInt tag,
-Tensor? seed_tensor) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"""
+_MORE = "Tensor? scale{0}, Tensor? mask{0}, Tensor? bias{0}, Tensor? sink{0}, Tensor? seed{0}"
+_TENSORS = f"Tensor q, Tensor k, Tensor v, {_MORE}"
+_SCHEMA = f"({_TENSORS.format('=None')}, SymInt[]? numbers=None, float[]? reals=None, SymInt tag=0) -> (Tensor, Tensor)"
+_RETURNED = "Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse"
+_BACKWARD_SCHEMA = (
+    f"({_RETURNED}, {_TENSORS.format('')}, SymInt[]? numbers, float[]? reals, int wanted, SymInt tag=0) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
 _DEFAULTS: tuple[Any, ...] = attention_kernel.__defaults__ or ()
 # Where they stand in the schema, after q, k and v.
-_SCALE, _MASK, _BIAS, _SINK, _STRUCTURE, _DROPOUT, _TAG, _SEED_TENSOR = 3, 4, 5, 6, 10, 12, 14, 15
+_SCALE, _MASK, _BIAS, _SINK, _SEED, _NUMBERS, _REALS, _TAG = range(3, 11)
+_LEARNED = (0, 1, 2, _SCALE, _BIAS, _SINK)  # in the order of GRADIENTS
 _DIFFERENTIATES = (_functorch.TransformType.Grad, _functorch.TransformType.Jvp)
 _ONCE = (
     "attention: its gradient cannot be differentiated by autograd; torch.func (grad of grad, hessian, jvp) can, with "
@@ -70,7 +74,7 @@ def _differentiates() -> bool:
     return top is not None and top.key() in _DIFFERENTIATES
 
 
-def _learns(inputs: tuple[Any, ...]) -> bool:
+def learns(inputs: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
 
 
@@ -83,7 +87,7 @@ def _below(op: Any, keys: Any, inputs: tuple[Any, ...]) -> Any:
 def _autograd(keys: Any, *inputs: Any) -> Any:
     if _differentiates() or any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)):
         return decomposed(*inputs)
-    if _learns(inputs):
+    if learns(inputs):
         return _Fused.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention.default, keys, inputs)
 
@@ -92,42 +96,51 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Any, *inputs: Any) -> Any:
         output = _below(torch.ops.rootdk.attention.default, keys, inputs)
-        q, k, v, scale, mask, bias, sink, *plain, seed_tensor = _all_arguments(inputs)
-        ctx.save_for_backward(q, k, v, scale, mask, bias, sink, seed_tensor, *output)
-        ctx.plain, ctx.count = plain, len(inputs)
-        ctx.collector = _collectors.get(plain[-1])  # the tag, which is listed for the time of this call only
+        *tensors, numbers, reals, tag = _all_arguments(inputs)
+        ctx.save_for_backward(*output, *tensors)
+        ctx.numbers, ctx.reals, ctx.count = numbers, reals, len(inputs)
+        ctx.collector = _collectors.get(tag)  # which is listed for the time of this call only
         ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-        nothing = (None,) * (1 + ctx.count)
         if d_out is None and d_lse is None:
-            return nothing
-        q, k, v, scale, mask, bias, sink, seed_tensor, out, lse = ctx.saved_tensors
-        if d_out is None:
-            d_out = torch.zeros_like(out)
-        learned = {0: q, 1: k, 2: v, _SCALE: scale, _BIAS: bias, _SINK: sink}
-        need = (*ctx.needs_input_grad[1:], *(False,) * _SINK)
-        wanted = [need[place] for place in learned]
+            return (None,) * (1 + ctx.count)
         tag = 0 if ctx.collector is None else register(ctx.collector)
         try:
-            found = torch.ops.rootdk.attention_backward(
-                d_out, d_lse, out, lse, q, k, v, scale, mask, bias, sink, wanted, *ctx.plain[:-1], tag, seed_tensor
-            )
+            found = gradients_of(ctx, ctx.needs_input_grad[1:], torch.ops.rootdk.attention_backward, d_out, d_lse, tag)
         finally:
             unregister(tag)
-        gradients = list(nothing)
-        for (place, x), gradient in zip(learned.items(), found):
-            if need[place]:
-                gradients[1 + place] = gradient.to(device=x.device, dtype=x.dtype)
-        return tuple(gradients)
+        return (None, *found[: ctx.count])
+
+
+def gradients_of(
+    ctx: Any, needed: Sequence[bool], backward: Callable[..., Sequence[Tensor]], d_out: Optional[Tensor], *rest: Any
+) -> list[Optional[Tensor]]:
+    """Of the operator's arguments, None where none is wanted; `backward` finds all six, or those that are wanted."""
+    out, lse, *tensors = ctx.saved_tensors
+    if d_out is None:
+        d_out = torch.zeros_like(out)
+    d_lse, *tag = rest
+    places = {bit: place for bit, place in enumerate(_LEARNED) if place < len(needed) and needed[place]}
+    wanted = sum(1 << bit for bit in places)
+    found = backward(d_out, d_lse, out, lse, *tensors, ctx.numbers, ctx.reals, wanted, *tag)
+    if len(found) != len(places):
+        found = [found[bit] for bit in places]
+    gradients: list[Optional[Tensor]] = [None] * (_TAG + 1)
+    for place, gradient in zip(places.values(), found):
+        x = tensors[place]
+        if gradient.dtype != x.dtype or gradient.device != x.device:
+            gradient = gradient.to(device=x.device, dtype=x.dtype)
+        gradients[place] = gradient
+    return gradients
 
 
 def _backward_autograd(keys: Any, *inputs: Any) -> Any:
-    if any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)) or _differentiates() and _learns(inputs):
+    if any(_has_tangent(x) for x in inputs if isinstance(x, Tensor)) or _differentiates() and learns(inputs):
         raise NotImplementedError(_ONCE)
-    if _learns(inputs):
+    if learns(inputs):
         return _Once.apply(keys, *inputs)  # type: ignore[no-untyped-call]
     return _below(torch.ops.rootdk.attention_backward.default, keys, inputs)
 
@@ -211,13 +224,14 @@ def _one_by_one(op: Any, size: int, axes: list[Optional[int]], inputs: list[Any]
 
 
 def _attention_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) -> tuple[Tensor, ...]:
-    inputs, axes = list(_all_arguments(tuple(inputs))), axes + [None] * (_SEED_TENSOR + 1 - len(axes))
+    inputs, axes = list(_all_arguments(tuple(inputs))), axes + [None] * (_TAG + 1 - len(axes))
+    description = Description.unpacked(inputs[_NUMBERS], inputs[_REALS])
     inputs[_TAG] = 0  # whose statistics would they be?
     op = torch.ops.rootdk.attention
     tables = [place for place in (_MASK, _BIAS) if inputs[place] is not None]
     well_formed = all(inputs[place].ndim == 4 + (axes[place] is not None) for place in (0, 1, 2, *tables))
     # Which probabilities are dropped depends on the place in the batch; scales and sinks are there once for all of it.
-    if inputs[_DROPOUT] > 0 or axes[_SCALE] is not None or axes[_SINK] is not None or not well_formed:
+    if description.dropout > 0 or axes[_SCALE] is not None or axes[_SINK] is not None or not well_formed:
         return _one_by_one(op, size, axes, inputs)
     batch = _in_front(inputs[0], axes[0], size).shape[1]
     for place in (0, 1, 2):
@@ -227,7 +241,7 @@ def _attention_mapped(size: int, axes: list[Optional[int]], inputs: list[Any]) -
             continue
         table = _in_front(inputs[place], axes[place], size)
         inputs[place] = table.expand(size, batch, *table.shape[2:]).flatten(0, 1)
-    inputs[_STRUCTURE] = Structure.unpacked(inputs[_STRUCTURE]).repeated(size).packed()
+    inputs[_NUMBERS], _ = description._replace(structure=description.structure.repeated(size)).packed()
     return tuple(x.unflatten(0, (size, batch)) for x in op(*inputs))
 
 
@@ -259,7 +273,7 @@ for _name, _schema, _kernel, _shapes, _gradient, _vmap in (
     ("attention", _SCHEMA, attention_kernel, attention_shapes, _autograd, _attention_mapped),
     ("attention_backward", _BACKWARD_SCHEMA, backward_kernel, backward_shapes, _backward_autograd, _backward_mapped),
 ):
-    _library.define(_name + _schema.replace("\n", " "), tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _untraced(_kernel), _key)
     torch.library.register_fake(f"rootdk::{_name}", _shapes, lib=_library)
@@ -267,3 +281,12 @@ for _name, _schema, _kernel, _shapes, _gradient, _vmap in (
     _library.impl(_name, _mapped(_vmap), "FuncTorchBatched")
 for _key in ("AutocastCPU", "AutocastCUDA"):
     _library.impl("attention", _autocast, _key)
+# The same without gradients, statistics and transforms: their kernels are in C++ (python/src/torch).
+_FUSED = (
+    (f"fused{_SCHEMA}", attention_shapes),
+    (f"fused_backward{_BACKWARD_SCHEMA.split(' -> ')[0]} -> Tensor[]", fused_backward_shapes),
+)
+for _schema, _fake in _FUSED:
+    _schema = _schema.replace("SymInt[]", "int[]").replace(", SymInt tag=0", "")
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"rootdk::{_schema.split('(')[0]}", _fake, lib=_library)

@@ -1,16 +1,18 @@
 """What masks say in numbers: causal, diagonal, window, starts, lengths and documents. One concept for the engine's
-problem (`into`), for the operator of torch, which takes it as one list of numbers (`packed`), and for what is written
-out in torch."""
+problem (`into`), for the operators of torch, which take it as numbers (`packed`), and for what is written out in
+torch."""
 
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 from ._problem import Window, diagonal_of, documents_of, flag, wholes, window_of
 
 _KINDS = ("bottom_right", "top_left", "last_key", "at")
 _UNBOUNDED = -1
 _ABSENT = -1
+_FIXED, _LISTS = 7, 5
+_AT_FIRST = (0, 0, 0, 0, _UNBOUNDED, _UNBOUNDED, 0, *(_ABSENT,) * _LISTS)  # nothing hidden
 
 Numbers = Optional[tuple[int, ...]]
 
@@ -70,10 +72,10 @@ class Structure(NamedTuple):
         if self.q_starts is not None and self.kv_starts is not None:
             spec.set_documents(list(self.q_starts), list(self.kv_starts), self.items)
 
-    def packed(self) -> Optional[list[int]]:
-        """None if nothing is hidden and all is as at first."""
-        if self == Structure():
-            return None
+    def packed(self, whole: bool = False) -> list[int]:
+        """As numbers; those at the end that are as at first are left out, unless others follow."""
+        if not whole and self == Structure():
+            return []
         left, right = self.window or (None, None)
         numbers = [
             int(self.causal),
@@ -84,18 +86,27 @@ class Structure(NamedTuple):
             _UNBOUNDED if right is None else right,
             self.items,
         ]
-        for values in (self.key_starts, self.key_lengths, self.query_lengths, self.q_starts, self.kv_starts):
-            numbers += [_ABSENT] if values is None else [len(values), *values]
+        lists = (self.key_starts, self.key_lengths, self.query_lengths, self.q_starts, self.kv_starts)
+        if whole or any(values is not None for values in lists):
+            for values in lists:
+                numbers += [_ABSENT] if values is None else [len(values), *values]
+        elif self.window is None:
+            return numbers[:3]
         return numbers
 
     @staticmethod
-    def unpacked(numbers: Optional[Sequence[int]]) -> Structure:
-        if numbers is None:
-            return Structure()
-        rest = iter(numbers)
-        causal, kind, offset, bounded, left, right, items = (next(rest) for _ in range(7))
+    def unpacked(numbers: Sequence[int]) -> tuple[Structure, list[int]]:
+        """And what follows it."""
+        rest = [*numbers, *_AT_FIRST[len(numbers) :]]
+        causal, kind, offset, bounded, left, right, items = rest[:_FIXED]
         window = (None if left == _UNBOUNDED else left, None if right == _UNBOUNDED else right) if bounded else None
-        key_starts, key_lengths, query_lengths, q_starts, kv_starts = (_listed(rest) for _ in range(5))
+        lists: list[Numbers] = []
+        rest = rest[_FIXED:]
+        for _ in range(_LISTS):
+            count = rest[0]
+            lists.append(None if count == _ABSENT else tuple(rest[1 : 1 + count]))
+            rest = rest[1 + max(count, 0) :]
+        key_starts, key_lengths, query_lengths, q_starts, kv_starts = lists
         return Structure(
             bool(causal),
             _KINDS[kind],
@@ -107,7 +118,7 @@ class Structure(NamedTuple):
             q_starts,
             kv_starts,
             items,
-        )
+        ), rest
 
     def repeated(self, times: int) -> Structure:
         """Of a batch that is so many of this one, after each other."""
@@ -135,8 +146,3 @@ class Structure(NamedTuple):
 
 def _numbers(name: str, values: Any) -> Numbers:
     return None if values is None else tuple(wholes(name, values))
-
-
-def _listed(rest: Iterator[int]) -> Numbers:
-    count = next(rest)
-    return None if count == _ABSENT else tuple(next(rest) for _ in range(count))

@@ -6,6 +6,7 @@ signature.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, overload
 
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from . import _cuda
 from ._attention import ARGUMENTS, four_axes, heads_of
+from ._description import Description, Packed
+from ._direct import call as call
+from ._direct import call_immediately, immediate
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
@@ -135,6 +139,24 @@ def attention(
     with one element. Under torch.autocast q, k, v and bias are cast as F.scaled_dot_product_attention casts them. With
     return_lse the logsumexp [batch, heads, len_q] comes second; it has gradients, too (z-loss).
     """
+    if (
+        window is key_starts is key_lengths is query_lengths is documents is None
+        and mask is bias is alibi is sink is None
+        and qk_norm is None
+        and seed is None
+        and stats is None
+        and type(dropout) is float
+        and dropout == 0.0
+        and type(scale) in _SIMPLE
+        and type(softcap) in _SIMPLE
+        and not return_lse
+        and not unknown
+        and immediate(q, k, v)
+    ):
+        try:
+            return call_immediately(q, k, v, *_simple(scale, causal, diagonal, softcap))
+        except (ValueError, TypeError, NotImplementedError):
+            pass  # said below, with more care
     if unknown:
         refuse_names("attention", unknown, (*ARGUMENTS, "return_lse"))
     q = _check("q", q)
@@ -178,11 +200,13 @@ def attention(
     slopes = None
     if alibi is not None:
         _constant("alibi", alibi)
-        slopes = [float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi)]
+        slopes = tuple(float(slope) for slope in (alibi.tolist() if hasattr(alibi, "tolist") else alibi))
+    cap = None if softcap is None else real("softcap", _constant("softcap", softcap))
+    packed = Description(structure, rule, factor, cap, slopes, dropout, number).packed()
     box = _Box(options) if options is not None else None
     tag = register(box) if box is not None else 0
     try:
-        out, lse = torch.ops.rootdk.attention(
+        out, lse = call(
             q,
             k,
             v,
@@ -190,15 +214,9 @@ def attention(
             None if mask is None else four_axes("mask", _check("mask", mask, q)),
             None if bias is None else four_axes("bias", _check("bias", bias, q)),
             sinks,
-            rule,
-            factor,
-            None if softcap is None else real("softcap", _constant("softcap", softcap)),
-            structure.packed(),
-            slopes,
-            dropout,
-            number,
-            tag,
             seed_tensor,
+            *packed,
+            tag,
         )
     finally:
         unregister(tag)
@@ -210,6 +228,17 @@ def attention(
             )
         results += (box.stats,)
     return results if len(results) > 1 else out
+
+
+_SIMPLE = (float, str, type(None))
+
+
+@functools.lru_cache(256, typed=True)
+def _simple(scale: float | str | None, causal: bool, diagonal: str | int, softcap: Optional[float]) -> Packed:
+    """Most calls say no more than this, and the same again and again."""
+    rule, factor = ("sqrt_dk", scale) if isinstance(scale, float) else ("sqrt_dk" if scale is None else scale, None)
+    cap = None if softcap is None else real("softcap", softcap)
+    return Description(Structure.of(causal, diagonal), rule, factor, cap).packed()
 
 
 def _constant(name: str, value: Any) -> Any:
@@ -263,6 +292,24 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Exactly PyTorch's arguments, and its meaning: is_causal is top-left. What rootdk does not compute (nested
     tensors, float64 on a GPU) and what PyTorch refuses goes to PyTorch, with its own message."""
+    if (
+        type(dropout_p) is float
+        and dropout_p == 0.0
+        and (scale is None or type(scale) is float)
+        and type(is_causal) is type(enable_gqa) is bool
+        and immediate(query, key, value)
+        and _well_formed(query, key, value, enable_gqa)
+    ):
+        packed = _pytorch_s(is_causal, scale)
+        try:
+            if attn_mask is None:
+                return call_immediately(query, key, value, *packed)
+            if type(attn_mask) is Tensor and attn_mask.is_cpu and 2 <= attn_mask.ndim <= 4 and not is_causal:
+                table = _mask_four(attn_mask, ())
+                tables = (table, None) if table.dtype == torch.bool else (None, table)
+                return call(query, key, value, None, *tables, None, None, *packed)[0]  # type: ignore[no-any-return]
+        except (ValueError, RuntimeError):
+            pass  # PyTorch's to say
     if isinstance(key, Tensor) and isinstance(value, Tensor) and not (key.is_nested or value.is_nested):
         if key.ndim == value.ndim >= 2 and key.shape[-2] != value.shape[-2]:
             # PyTorch's fused kernel does not look, and its backward writes where it must not.
@@ -285,6 +332,17 @@ def scaled_dot_product_attention(
     return computed(q, k, v, mask, dropout_p, is_causal, scale)  # type: ignore[arg-type]
 
 
+def _well_formed(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """What PyTorch is stricter about than the engine."""
+    return (
+        query.ndim == 4
+        and query.numel() > 0
+        and key.numel() > 0
+        and value.numel() > 0
+        and (enable_gqa or query.size(1) == key.size(1))
+    )
+
+
 def computed(
     query: Tensor,
     key: Tensor,
@@ -305,22 +363,23 @@ def computed(
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
     seed, seed_tensor = seeds(query, dropout_p)
     out: Tensor
-    structure = Structure(causal=is_causal, diagonal="top_left")
-    out, _ = torch.ops.rootdk.attention(
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        factor=scale,
-        structure=structure.packed(),
-        dropout=dropout_p,
-        seed=seed,
-        tag=tag,
-        seed_tensor=seed_tensor,
-    )
+    packed = pytorch_s(is_causal, scale, dropout_p, seed).packed()
+    out, _ = call(q, k, v, None, mask, bias, None, seed_tensor, *packed, tag)
+    if query.ndim == 4:
+        return out
     heads = query.shape[-3:-2]  # none where there are two axes
     return out.reshape((*batch, *heads, query.shape[-2], value.shape[-1]))
+
+
+def pytorch_s(is_causal: bool, scale: Optional[float] = None, dropout: float = 0.0, seed: int = 0) -> Description:
+    """What PyTorch's arguments mean."""
+    structure = Structure(causal=True, diagonal="top_left") if is_causal else Structure()
+    return Description(structure, factor=scale, dropout=dropout, seed=seed)
+
+
+@functools.lru_cache(256, typed=True)
+def _pytorch_s(is_causal: bool, scale: Optional[float]) -> Packed:
+    return pytorch_s(is_causal, scale).packed()
 
 
 def is_fast(
@@ -340,20 +399,7 @@ def is_fast(
     if attn_mask is not None:
         table = _mask_four(attn_mask.detach(), (*batch, *query.shape[-3:-1], key.shape[-2]))
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
-    spec = _spec(
-        q,
-        None,
-        "sqrt_dk",
-        scale,
-        mask,
-        bias,
-        None,
-        None,
-        Structure(causal=is_causal, diagonal="top_left").packed(),
-        None,
-        0.0,
-        0,
-    )
+    spec = _spec(q, None, mask, bias, None, None, pytorch_s(is_causal, scale))
     apply_options(spec, options)
     views = _view("q", q, q), _view("k", k, q), _view("v", v, q)
     with torch.cuda.device(q.device):
@@ -388,8 +434,8 @@ def _four(x: Tensor, batch: Sequence[int]) -> Tensor:
 
 def _mask_four(mask: Tensor, full: Sequence[int]) -> Tensor:
     """Broadcast axes stay 1, so that nothing of size len_q × len_kv is made that was not there."""
-    if len(full) < 4:
-        return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    if len(full) <= 4 and mask.ndim <= 4:
+        return mask if mask.ndim == 4 else mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
     mask = mask.reshape((1,) * (len(full) - mask.ndim) + tuple(mask.shape)) if mask.ndim < len(full) else mask
     if mask.ndim == 4:
         return mask

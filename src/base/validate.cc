@@ -4,12 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/overlap.h"
@@ -269,42 +270,63 @@ void check_inputs(const Problem& problem, const Shape& s, const ConstTensor& q, 
   }
 }
 
-using Named = std::pair<const char*, ConstTensor>;
+/// Arrays that are there, by name. Most of what could be is absent, and a small call should not pay for it.
+class Arrays {
+ public:
+  struct Named {
+    const char* name;
+    ConstTensor tensor;
+  };
 
-// An array of numbers as the bytes it lies on.
-template <class T>
-Named as_bytes(const char* name, std::span<T> values) {
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
-  return {name, tensor(bytes, {1, 1, 1, static_cast<std::int64_t>(values.size_bytes())})};
-}
-
-void check_overlap(const std::vector<Named>& inputs, const std::vector<Named>& outputs) {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [name, out] = outputs[i];
-    if (overlaps_itself(out)) refuse("{}: strides {} make it overlap itself", name, show(out.strides));
-    for (const auto& [other_name, other] : inputs)
-      if (overlaps(out, other)) refuse("{}: overlaps the input {}", name, other_name);
-    for (std::size_t j = i + 1; j < outputs.size(); ++j)
-      if (overlaps(out, outputs[j].second)) refuse("{}: overlaps the output {}", name, outputs[j].first);
+  void add(const char* name, const ConstTensor& tensor) {
+    if (tensor.present() && tensor.count() != 0) named_[count_++] = {name, tensor};
   }
-}
+  /// An array of numbers as the bytes it lies on.
+  template <class T>
+  void add(const char* name, std::span<T> values) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+    add(name, tensor(bytes, {1, 1, 1, static_cast<std::int64_t>(values.size_bytes())}));
+  }
+  void add(const Problem& problem) {
+    const Mask& mask = problem.mask;
+    add("mask", mask.allowed);
+    add("bias", mask.bias);
+    add("alibi", mask.alibi_slopes);
+    add("key_starts", mask.key_starts);
+    add("key_lengths", mask.key_lengths);
+    add("query_lengths", mask.query_lengths);
+    if (mask.documents) add("documents of q", mask.documents->q_starts);
+    if (mask.documents) add("documents of k", mask.documents->kv_starts);
+    add("scale", problem.scale.head_values);
+    add("scale.head_gains", problem.scale.head_gains);
+    add("scale.head_offsets", problem.scale.head_offsets);
+    add("sink", problem.sink);
+    if (problem.paged) add("paged.table", problem.paged->table);
+  }
+  void add(const RowTensors& rows) {
+    for (const BasicRowTensor& row : kBasicRowTensors) add(row.name, rows.*row.tensor);
+    for (const FullRowTensor& row : kFullRowTensors) add(row.name, rows.*row.tensor);
+  }
 
-std::vector<Named> problem_arrays(const Problem& problem) {
-  const Mask& mask = problem.mask;
-  const Documents documents = mask.documents.value_or(Documents{});
-  return {{"mask", mask.allowed},
-          {"bias", mask.bias},
-          as_bytes("alibi", mask.alibi_slopes),
-          as_bytes("key_starts", mask.key_starts),
-          as_bytes("key_lengths", mask.key_lengths),
-          as_bytes("query_lengths", mask.query_lengths),
-          as_bytes("documents of q", documents.q_starts),
-          as_bytes("documents of k", documents.kv_starts),
-          as_bytes("scale", problem.scale.head_values),
-          as_bytes("scale.head_gains", problem.scale.head_gains),
-          as_bytes("scale.head_offsets", problem.scale.head_offsets),
-          as_bytes("sink", problem.sink),
-          as_bytes("paged.table", problem.paged.value_or(PagedKv{}).table)};
+  const Named* begin() const { return named_.data(); }
+  const Named* end() const { return named_.data() + count_; }
+
+ private:
+  static constexpr std::size_t kMost = 32;  // of forward: o, lse, key mass and the statistics of a row
+  static_assert(3 + std::size(kBasicRowTensors) + std::size(kFullRowTensors) <= kMost);
+  std::array<Named, kMost> named_;
+  std::size_t count_ = 0;
+};
+
+void check_overlap(const Arrays& inputs, const Arrays& outputs) {
+  for (const auto& out : outputs) {
+    if (overlaps_itself(out.tensor))
+      refuse("{}: strides {} make it overlap itself", out.name, show(out.tensor.strides));
+    for (const auto& in : inputs)
+      if (overlaps(out.tensor, in.tensor)) refuse("{}: overlaps the input {}", out.name, in.name);
+    for (const auto* other = &out + 1; other != outputs.end(); ++other)
+      if (overlaps(out.tensor, other->tensor)) refuse("{}: overlaps the output {}", out.name, other->name);
+  }
 }
 
 DType row_dtype(const Shape& s) { return s.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -369,11 +391,15 @@ void check_forward(const Problem& problem, const Shape& s, const Inputs& in, con
   const bool key_mass = problem.stats_options.key_mass;
   if (key_mass) check_tensor("key_mass", out.key_mass, row_dtype(s), {s.batch, s.heads_q, s.len_kv, 1}, device);
   else if (out.key_mass.present()) refuse("key_mass: a tensor is given, but stats.key_mass is off");
-  std::vector<Named> inputs = problem_arrays(problem),
-                     outputs = {{"o", out.o}, {"lse", out.lse}, {"key_mass", out.key_mass}};
-  inputs.insert(inputs.end(), {{"q", in.q}, {"k", in.k}, {"v", in.v}});
-  for (const BasicRowTensor& row : kBasicRowTensors) outputs.push_back({row.name, r.*row.tensor});
-  for (const FullRowTensor& row : kFullRowTensors) outputs.push_back({row.name, r.*row.tensor});
+  Arrays inputs, outputs;
+  inputs.add(problem);
+  inputs.add("q", in.q);
+  inputs.add("k", in.k);
+  inputs.add("v", in.v);
+  outputs.add("o", out.o);
+  outputs.add("lse", out.lse);
+  outputs.add("key_mass", out.key_mass);
+  outputs.add(r);
   check_overlap(inputs, outputs);
 }
 
@@ -407,18 +433,24 @@ void check_backward(const Problem& problem, const Shape& s, const BackwardInputs
       refuse("d_bias: dtype is {}, but f32 or {} is wanted", name_of(grad.d_bias.dtype), name_of(bias.dtype));
     check_tensor("d_bias", grad.d_bias, grad.d_bias.dtype, bias.shape, device);
   }
-  std::vector<Named> inputs = problem_arrays(problem);
-  inputs.insert(
-      inputs.end(),
-      {{"q", in.q}, {"k", in.k}, {"v", in.v}, {"o", in.o}, {"lse", in.lse}, {"d_o", in.d_o}, {"d_lse", in.d_lse}});
-  check_overlap(inputs, {{"d_q", grad.d_q},
-                         {"d_k", grad.d_k},
-                         {"d_v", grad.d_v},
-                         {"d_bias", grad.d_bias},
-                         as_bytes("d_scale", grad.d_scale),
-                         as_bytes("d_sink", grad.d_sink),
-                         as_bytes("d_log_n_gain", grad.d_log_n_gain),
-                         as_bytes("d_log_n_offset", grad.d_log_n_offset)});
+  Arrays inputs, outputs;
+  inputs.add(problem);
+  for (const auto& [name, t] : {std::pair{"q", in.q},
+                                {"k", in.k},
+                                {"v", in.v},
+                                {"o", in.o},
+                                {"lse", in.lse},
+                                {"d_o", in.d_o},
+                                {"d_lse", in.d_lse}})
+    inputs.add(name, t);
+  for (const auto& [name, t] :
+       {std::pair{"d_q", grad.d_q}, {"d_k", grad.d_k}, {"d_v", grad.d_v}, {"d_bias", grad.d_bias}})
+    outputs.add(name, t);
+  outputs.add("d_scale", grad.d_scale);
+  outputs.add("d_sink", grad.d_sink);
+  outputs.add("d_log_n_gain", grad.d_log_n_gain);
+  outputs.add("d_log_n_offset", grad.d_log_n_offset);
+  check_overlap(inputs, outputs);
 }
 
 void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o, const ConstTensor& other_lse) {
@@ -429,7 +461,12 @@ void check_merge(const Tensor& o, const Tensor& lse, const ConstTensor& other_o,
   check_tensor("lse", lse, rows_dtype, rows);
   check_tensor("other_o", other_o, o.dtype, o.shape);
   check_tensor("other_lse", other_lse, rows_dtype, rows);
-  check_overlap({{"other_o", other_o}, {"other_lse", other_lse}}, {{"o", o}, {"lse", lse}});
+  Arrays inputs, outputs;
+  inputs.add("other_o", other_o);
+  inputs.add("other_lse", other_lse);
+  outputs.add("o", o);
+  outputs.add("lse", lse);
+  check_overlap(inputs, outputs);
 }
 
 void check_rows(const RowTensors& rows, const ConstTensor& lse, std::string_view whose) {
@@ -446,13 +483,9 @@ void check_rows(const RowTensors& rows, const ConstTensor& lse, std::string_view
 void check_merge_rows(const Outputs& into, const Outputs& other) {
   check_rows(into.rows, into.lse, "");
   check_rows(other.rows, other.lse, "other.");
-  std::vector<Named> inputs, outputs;
-  const auto add = [&](const char* name, Tensor RowTensors::*tensor) {
-    inputs.push_back({name, other.rows.*tensor});
-    outputs.push_back({name, into.rows.*tensor});
-  };
-  for (const BasicRowTensor& row : kBasicRowTensors) add(row.name, row.tensor);
-  for (const FullRowTensor& row : kFullRowTensors) add(row.name, row.tensor);
+  Arrays inputs, outputs;
+  inputs.add(other.rows);
+  outputs.add(into.rows);
   check_overlap(inputs, outputs);
 }
 

@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import rootdk
 from rootdk import StatsOptions, _cuda, _slow, _transformers
+from rootdk._description import Description
 
 assert _cuda.missing() == "", _cuda.missing()
 
@@ -451,7 +452,11 @@ def test_a_seed_may_be_a_tensor_there():
         ValueError,
         "torch.int32",
         lambda: torch.ops.rootdk.attention(
-            q, k, v, dropout=0.5, seed_tensor=torch.zeros(1, dtype=torch.int32, device="cuda")
+            q,
+            k,
+            v,
+            seed=torch.zeros(1, dtype=torch.int32, device="cuda"),
+            reals=Description(dropout=0.5).packed()[1],
         ),
     )
 

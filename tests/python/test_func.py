@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rootdk import QkNorm, _kernels
+from rootdk._description import Description
 from rootdk._structure import Structure
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
@@ -158,12 +159,11 @@ def test_narrow_types_have_the_engine_s_values(dtype):
     torch.testing.assert_close(found, wanted, rtol=2 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
+TOP_LEFT, _ = Description(Structure(causal=True, diagonal="top_left")).packed()
 CALLS = {
     "attention": lambda q, k, v: rootdk.attention(q, k, v, causal=True, diagonal="top_left"),
     "sdpa": lambda q, k, v: rt.scaled_dot_product_attention(q, k, v, is_causal=True),
-    "operator": lambda q, k, v: torch.ops.rootdk.attention(
-        q, k, v, structure=Structure(causal=True, diagonal="top_left").packed()
-    )[0],
+    "operator": lambda q, k, v: torch.ops.rootdk.attention(q, k, v, numbers=TOP_LEFT)[0],
 }
 
 
@@ -339,10 +339,9 @@ def test_norms_and_gains():
 @pytest.mark.parametrize("seed", [3, torch.tensor(3), torch.tensor([-5])], ids=str)
 def test_a_given_seed_drops_the_same(seed):
     q, k, v = qkv(heads=3, heads_kv=1, len_q=9, len_kv=11)
-    arguments = (
-        dict(dropout=0.3, seed=seed) if not isinstance(seed, torch.Tensor) else dict(dropout=0.3, seed_tensor=seed)
-    )
-    call = lambda *x: torch.ops.rootdk.attention(*x, **arguments)[0]
+    tensor = seed if isinstance(seed, torch.Tensor) else None
+    numbers, reals = Description(dropout=0.3, seed=seed if tensor is None else 0).packed()
+    call = lambda *x: torch.ops.rootdk.attention(*x, seed=tensor, numbers=numbers, reals=reals)[0]
     found, moved = jvp(call, (q, k, v), (q * 0, k * 0, v))  # linear in v
     assert_close((found, moved), (call(q, k, v), call(q, k, v)))
 
@@ -397,8 +396,8 @@ def test_a_mapped_axis_is_one_call_after_the_other(case, axes, monkeypatch):
     all_axes, values = (*axes, *(where.get(name) for name in names)), (*inputs, *arguments.values())
     wanted = [call(*(take(x, axis, i) for x, axis in zip(values, all_axes))) for i in range(3)]
     calls = []
-    inner = _kernels._forward
-    monkeypatch.setattr(_kernels, "_forward", lambda *x: calls.append(1) or inner(*x))
+    inner = _kernels._compiled  # what a kernel asks first
+    monkeypatch.setattr(_kernels, "_compiled", lambda *x: calls.append(1) or inner(*x))
     found = vmap(call, in_dims=all_axes)(*values)
     assert_close(found, tuple(torch.stack(x) for x in zip(*wanted)))
     assert len(calls) == (3 if case in ("mapped scale", "mapped sink", "dropout") else 1)

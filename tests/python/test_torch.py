@@ -9,6 +9,7 @@ import rootdk.torch as rt
 import torch
 from conftest import plain
 from rootdk import QkNorm, StatsOptions
+from rootdk._description import Description
 from rootdk._structure import Structure
 
 F64 = torch.float64
@@ -94,20 +95,26 @@ def test_one_learned_scale_for_all_heads():
     torch.testing.assert_close(c.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
+def packed(**arguments):
+    """What the operator takes beside its tensors."""
+    return dict(zip(("numbers", "reals"), Description(**arguments).packed()))
+
+
 OPERATOR_ARGUMENTS = [
     {},
-    dict(structure=Structure(causal=True).packed()),
+    dict(structure=Structure(causal=True)),
     dict(softcap=2.0, factor=0.5),
-    dict(structure=Structure.of(window=[1, -1]).packed()),
-    dict(alibi=[0.5, 0.5]),
+    dict(rule="sqrt_dk*ssmax(0.43)", structure=Structure(causal=True, diagonal="top_left")),
+    dict(structure=Structure.of(window=[1, -1])),
+    dict(alibi=(0.5, 0.5)),
     dict(dropout=0.25, seed=4),
-    dict(structure=Structure.of(key_starts=[1], key_lengths=[3], diagonal="last_key", causal=True).packed()),
+    dict(structure=Structure.of(key_starts=[1], key_lengths=[3], diagonal="last_key", causal=True)),
 ]
 
 
 @pytest.mark.parametrize("arguments", OPERATOR_ARGUMENTS, ids=str)
 def test_the_operator_is_well_formed(arguments):
-    torch.library.opcheck(torch.ops.rootdk.attention.default, qkv(dtype=torch.float32), arguments)
+    torch.library.opcheck(torch.ops.rootdk.attention.default, qkv(dtype=torch.float32), packed(**arguments))
 
 
 def test_the_operator_is_well_formed_with_everything_learned():
@@ -207,9 +214,9 @@ def test_a_seed_may_be_a_tensor():
         assert all(torch.equal(x.grad, y.grad) for x, y in zip(inputs, twins))
     q, k, v = (x.detach() for x in qkv())
     big = rootdk.attention(q, k, v, dropout=0.4, seed=torch.tensor(-1))  # bits, as a GPU reads them
-    assert torch.equal(big, torch.ops.rootdk.attention(q, k, v, dropout=0.4, seed_tensor=torch.tensor(-1))[0])
+    assert torch.equal(big, torch.ops.rootdk.attention(q, k, v, seed=torch.tensor(-1), **packed(dropout=0.4))[0])
     torch.library.opcheck(
-        torch.ops.rootdk.attention.default, tuple(qkv()), dict(dropout=0.25, seed_tensor=torch.tensor(4))
+        torch.ops.rootdk.attention.default, tuple(qkv()), packed(dropout=0.25) | dict(seed=torch.tensor(4))
     )
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from .. import torch as rootdk_torch
-from .._structure import Structure
 from .eyes import Call, call_here, scaled_before
 from .look import beside, hidden_by_numbers
 
@@ -169,24 +168,11 @@ def _transformers_attention(
     given = query, key
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
+    packed = rootdk_torch.pytorch_s(causal, scaling, dropout, seed)._replace(softcap=softcap).packed()
 
     def attend(bias: Optional[Tensor], tag: int) -> Tensor:
         out: Tensor
-        out, _lse = torch.ops.rootdk.attention(
-            query,
-            key,
-            value,
-            mask=mask,
-            bias=bias,
-            sink=sink,
-            factor=scaling,
-            softcap=softcap,
-            structure=Structure(causal=causal, diagonal="top_left").packed(),
-            dropout=dropout,
-            seed=seed,
-            tag=tag,
-            seed_tensor=seed_tensor,
-        )
+        out, _lse = rootdk_torch.call(query, key, value, None, mask, bias, sink, seed_tensor, *packed, tag)
         return out.transpose(1, 2).contiguous()
 
     call = None if torch.compiler.is_compiling() or rootdk_torch.transformed(query, key, value) else call_here()

@@ -52,13 +52,14 @@ class Backward : TileGradients {
   /// D = dO·O − dLSE for the rows of one head, in double because it is small where P is saturated. A row that sees no
   /// key has O = 0, and its dO may hold anything.
   HWY_NOINLINE void row_deltas(std::int64_t b, std::int64_t h) const {
-    const BackwardInputs& in = call_.in;
-    for (std::int64_t i = 0; i < shape_.len_q; ++i) {
-      double sum = in.d_lse.present() ? -base::read(in.d_lse, b, h, i, 0) : 0;
-      for (std::int64_t d = 0; d < shape_.dim_v; ++d)
-        if (const double o = base::read(in.o, b, h, i, d); o != 0) sum += base::read(in.d_o, b, h, i, d) * o;
-      workspace_.delta[(b * shape_.heads_q + h) * shape_.len_q + i] = static_cast<float>(sum);
-    }
+    if (shape_.dtype == DType::kF32)
+      deltas_of(b, h, [](const void* data, std::int64_t offset) {
+        return static_cast<double>(static_cast<const float*>(data)[offset]);
+      });
+    else
+      deltas_of(b, h, [dtype = shape_.dtype](const void* data, std::int64_t offset) {
+        return base::read(dtype, data, offset);
+      });
   }
 
   /// One key head: all gradients in one sweep.
@@ -165,6 +166,33 @@ class Backward : TileGradients {
   std::int64_t bias_task_count() const { return BiasTasks(*this).total(); }
 
  private:
+  /// Each row's sum runs over ascending d; several rows side by side, so that no sum waits for itself.
+  template <class Read>
+  HWY_INLINE void deltas_of(std::int64_t b, std::int64_t h, const Read& read) const {
+    constexpr std::int64_t kRows = 8;
+    const BackwardInputs& in = call_.in;
+    const auto step = [](const ConstTensor& t) { return t.shape[3] == 1 ? 0 : t.strides[3]; };
+    const std::int64_t o_step = step(in.o), d_o_step = step(in.d_o);
+    float* delta = workspace_.delta + (b * shape_.heads_q + h) * shape_.len_q;
+    for (std::int64_t first = 0; first < shape_.len_q; first += kRows) {
+      std::int64_t o[kRows], d_o[kRows];
+      double sums[kRows];
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const std::int64_t i = std::min(first + r, shape_.len_q - 1);  // the last again: nothing else may be read
+        o[r] = base::offset_of(in.o, b, h, i, 0);
+        d_o[r] = base::offset_of(in.d_o, b, h, i, 0);
+        sums[r] = in.d_lse.present() ? -base::read(in.d_lse, b, h, i, 0) : 0;
+      }
+      for (std::int64_t d = 0; d < shape_.dim_v; ++d)
+        for (std::int64_t r = 0; r < kRows; ++r) {
+          const double value = read(in.o.data, o[r] + d * o_step);
+          sums[r] = value != 0 ? sums[r] + read(in.d_o.data, d_o[r] + d * d_o_step) * value : sums[r];
+        }
+      for (std::int64_t r = 0; r < std::min(kRows, shape_.len_q - first); ++r)
+        delta[first + r] = static_cast<float>(sums[r]);
+    }
+  }
+
   struct BiasTasks {
     std::int64_t batches, heads, tiles, blocks;
     explicit BiasTasks(const Backward& self)
