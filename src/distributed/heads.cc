@@ -71,23 +71,17 @@ Message HeadTravel::message_of(const std::vector<Leg>& legs, int computes, int w
   return make_message(meter_, bytes);
 }
 
-namespace {
-
-/// The tensors of a message, one after the other.
-class Contents {
- public:
-  explicit Contents(const Message& message) : at_(message->data()) {}
-  Tensor next(DType dtype, const Extents& shape) {
-    const Tensor t{at_, dtype, Device::kCpu, shape, row_major(shape)};
-    at_ += bytes_of(dtype, shape);
-    return t;
-  }
-
- private:
-  std::byte* at_;
-};
-
-}  // namespace
+/// The tensors of a message: those of wide elements first, so that each lies where its elements may.
+Tensor HeadTravel::in_message(const Message& message, const std::vector<Leg>& legs, std::size_t i, int computes,
+                              int whose) const {
+  std::int64_t before = 0;
+  const std::int64_t size = size_of(legs[i].from.dtype);
+  for (std::size_t j = 0; j < legs.size(); ++j)
+    if (const std::int64_t other = size_of(legs[j].from.dtype); other > size || (other == size && j < i))
+      before += bytes_of(legs[j].from.dtype, extents(legs[j], computes, whose));
+  const Extents shape = extents(legs[i], computes, whose);
+  return {message->data() + before, legs[i].from.dtype, Device::kCpu, shape, row_major(shape)};
+}
 
 std::vector<Block> HeadTravel::there(const std::vector<Leg>& legs) const {
   const int me = ranks_.group.me, size = ranks_.group.size();
@@ -95,10 +89,9 @@ std::vector<Block> HeadTravel::there(const std::vector<Leg>& legs) const {
   for (int rank = 0; rank < size; ++rank) {
     to.push_back(message_of(legs, rank, me));
     from.push_back(rank == me ? to.back() : message_of(legs, me, rank));
-    Contents contents(to.back());
-    for (const Leg& leg : legs) {
-      const auto [first, count] = heads(leg, rank);
-      copy(cut(leg.from, kHeads, first, count), contents.next(leg.from.dtype, extents(leg, rank, me)));
+    for (std::size_t i = 0; i < legs.size(); ++i) {
+      const auto [first, count] = heads(legs[i], rank);
+      copy(cut(legs[i].from, kHeads, first, count), in_message(to.back(), legs, i, rank, me));
     }
   }
   ranks_.group.exchange(Channel::kData, to, from)->wait();
@@ -108,9 +101,8 @@ std::vector<Block> HeadTravel::there(const std::vector<Leg>& legs) const {
     out.emplace_back(meter_, leg.from.dtype,
                      Extents{shape_.batch, heads(leg, me).second, length_of(all(leg)), leg.from.shape[kDim]});
   for (int rank = 0; rank < size; ++rank) {
-    Contents contents(from[static_cast<std::size_t>(rank)]);
     for (std::size_t i = 0; i < legs.size(); ++i) {
-      const Tensor rows = contents.next(legs[i].from.dtype, extents(legs[i], me, rank));
+      const Tensor rows = in_message(from[static_cast<std::size_t>(rank)], legs, i, me, rank);
       each_run(of(legs[i], rank), all(legs[i]), [&](std::int64_t place, std::int64_t whole, std::int64_t count) {
         copy(cut(rows, kLength, place, count), cut(out[i].tensor(), kLength, whole, count));
       });
@@ -126,22 +118,20 @@ void HeadTravel::back(const std::vector<Leg>& legs) const {
   for (int rank = 0; rank < size; ++rank) {
     to.push_back(message_of(legs, me, rank));
     from.push_back(rank == me ? to.back() : message_of(legs, rank, me));
-    Contents contents(to.back());
-    for (const Leg& leg : legs) {
-      const Tensor rows = contents.next(leg.from.dtype, extents(leg, me, rank));
-      each_run(of(leg, rank), all(leg), [&](std::int64_t place, std::int64_t whole, std::int64_t count) {
-        copy(cut(leg.from, kLength, whole, count), cut(rows, kLength, place, count));
+    for (std::size_t i = 0; i < legs.size(); ++i) {
+      const Tensor rows = in_message(to.back(), legs, i, me, rank);
+      each_run(of(legs[i], rank), all(legs[i]), [&](std::int64_t place, std::int64_t whole, std::int64_t count) {
+        copy(cut(legs[i].from, kLength, whole, count), cut(rows, kLength, place, count));
       });
     }
   }
   ranks_.group.exchange(Channel::kData, to, from)->wait();
   for (int rank = 0; rank < size; ++rank) {
-    Contents contents(from[static_cast<std::size_t>(rank)]);
-    for (const Leg& leg : legs) {
-      const Tensor rows = contents.next(leg.from.dtype, extents(leg, rank, me));
-      const auto [first, count] = heads(leg, rank);
-      const Tensor home = cut(leg.to, kHeads, first, count);
-      if (leg.of_keys) add(rows, home);
+    for (std::size_t i = 0; i < legs.size(); ++i) {
+      const Tensor rows = in_message(from[static_cast<std::size_t>(rank)], legs, i, rank, me);
+      const auto [first, count] = heads(legs[i], rank);
+      const Tensor home = cut(legs[i].to, kHeads, first, count);
+      if (legs[i].of_keys) add(rows, home);
       else copy(rows, home);
     }
   }

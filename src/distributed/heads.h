@@ -46,6 +46,7 @@ class HeadTravel {
   /// A leg's rows between two ranks: [batch, heads of who computes, tokens of whose they are, dim].
   Extents extents(const Leg& leg, int computes, int whose) const;
   Message message_of(const std::vector<Leg>& legs, int computes, int whose) const;
+  Tensor in_message(const Message& message, const std::vector<Leg>& legs, std::size_t i, int computes, int whose) const;
   const Pieces& all(const Leg& leg) const { return leg.of_keys ? all_keys_ : all_queries_; }
   const Pieces& of(const Leg& leg, int rank) const {
     return (leg.of_keys ? ranks_.keys : ranks_.queries).pieces[static_cast<std::size_t>(rank)];

@@ -31,6 +31,15 @@ void check(int status, const char* what) {
               fmt::format("{}: {}", what, std::string_view(text, static_cast<std::size_t>(length))));
 }
 
+/// For places that cannot throw.
+template <class Run>
+void quietly(const Run& run) noexcept {
+  try {
+    run();
+  } catch (...) {
+  }
+}
+
 /// MPI itself, where we began it.
 struct Session {
   Session() {
@@ -42,7 +51,7 @@ struct Session {
     ours = true;
   }
   ~Session() {
-    if (ours && ends_well) MPI_Finalize();  // which waits for all: not for one that has failed
+    if (ours && ends_well) quietly(MPI_Finalize);  // which waits for all: not for one that has failed
   }
   bool ours = false, ends_well = true;
 };
@@ -79,15 +88,19 @@ class MpiTransport final : public Transport {
     check(MPI_Comm_size(communicator_, &ranks_), "MPI_Comm_size");
   }
   ~MpiTransport() override {
-    if (session_.ends_well) MPI_Comm_free(&communicator_);
+    if (session_.ends_well) quietly([&] { MPI_Comm_free(&communicator_); });
   }
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
 
-  void raise(std::string_view why) noexcept override { tell(-1, why); }
+  void raise(std::string_view why) noexcept override {
+    quietly([&] { tell(-1, why); });
+  }
 
-  /// To all others; what cannot be sent is not waited for.
-  void tell(int waiting_for, std::string_view why) noexcept {
+  /// To all others, once: the first word counts. What cannot be sent is not waited for.
+  void tell(int waiting_for, std::string_view why) {
+    if (has_told_) return;
+    has_told_ = true;
     session_.ends_well = false;
     std::memcpy(told_, &waiting_for, sizeof waiting_for);
     const std::size_t length = std::min(why.size(), kFaultBytes - sizeof waiting_for - 1);
@@ -143,6 +156,7 @@ class MpiTransport final : public Transport {
   int rank_ = 0, ranks_ = 1;
   std::chrono::milliseconds timeout_;
   FaultBoard faults_;
+  bool has_told_ = false;
   char told_[kFaultBytes] = {};
 };
 
@@ -172,7 +186,7 @@ MpiTransfer::MpiTransfer(MpiTransport& transport, Channel channel, std::vector<S
 MpiTransfer::~MpiTransfer() {
   const bool under_way =
       std::any_of(requests_.begin(), requests_.end(), [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
-  if (under_way) transport_.leave_behind(std::move(sends_), std::move(receives_));
+  if (under_way) quietly([&] { transport_.leave_behind(std::move(sends_), std::move(receives_)); });
 }
 
 bool MpiTransfer::done() {

@@ -117,11 +117,11 @@ std::string text_of(const RankPlan& plan, const Layout& layout) {
   Table table({{"way", Table::Align::kLeft, Table::Place::kKey},
                {"time"},
                {"forward"},
+               {"sent", Table::Align::kRight, Table::Place::kWithPrevious},
                {"backward"},
-               {"sent, forward"},
-               {"sent, backward"},
+               {"sent", Table::Align::kRight, Table::Place::kWithPrevious},
                {"memory"},
-               {"efficiency"}});
+               {"of ideal"}});
   std::string refused;
   for (const distributed::Cost& cost : plan.choice.costs) {
     const std::string name = distributed::name_of(cost.way);
@@ -129,11 +129,12 @@ std::string text_of(const RankPlan& plan, const Layout& layout) {
       refused += layout.wrap(fmt::format("{}: {}", name, cost.refused), "  ");
       continue;
     }
+    const auto sent = [](const distributed::PassCost& pass) {
+      return scaled(static_cast<double>(most(pass.sent)), "B");
+    };
     table.add({name + (cost.way == plan.choice.way ? " *" : ""), time_text(cost.seconds()),
-               time_text(cost.forward.seconds), time_text(cost.backward.seconds),
-               scaled(static_cast<double>(most(cost.forward.sent)), "B"),
-               scaled(static_cast<double>(most(cost.backward.sent)), "B"),
-               scaled(static_cast<double>(cost.memory), "B"), percent(cost.efficiency)});
+               time_text(cost.forward.seconds), sent(cost.forward), time_text(cost.backward.seconds),
+               sent(cost.backward), scaled(static_cast<double>(cost.memory), "B"), percent(cost.efficiency)});
   }
   out += table.text(layout.columns) + refused;
   out += layout.wrap(

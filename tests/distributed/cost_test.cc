@@ -28,7 +28,8 @@ void expect_sent(const PassCost& predicted, const std::vector<distributed::Usage
 
 TEST(Cost, BytesAndMessagesAreExact) {
   int tried = 0;
-  for (int seed = 0; seed < std::min(problem_count(150), 150); ++seed) {
+  const int problems = std::min(problem_count(150), 150);
+  for (int seed = 0; seed < problems; ++seed) {
     const auto c = random_shared_case(static_cast<std::uint64_t>(seed) + 1000, 1 << 12);
     if (seed % 3 == 0) c->problem.stats = StatsLevel::kNone;
     Rng rng(static_cast<std::uint64_t>(seed));
@@ -51,7 +52,7 @@ TEST(Cost, BytesAndMessagesAreExact) {
       if (HasFailure()) return;
     }
   }
-  EXPECT_GT(tried, 200);
+  EXPECT_GT(tried, 2 * problems);
 }
 
 // Memory is a rank's share of the tensors so many times, whatever the number of ranks: of what is allocated, all of it
@@ -68,7 +69,7 @@ TEST(Cost, BytesAndMessagesAreExact) {
 //          coming, at home (3·S)
 // and a kernel's workspace. Rows see few keys, so that long ones take no time; all keys travel nonetheless.
 TEST(Cost, MemoryFallsWithRanks) {
-  constexpr std::int64_t kLength = 16384;
+  constexpr std::int64_t kLength = 4096;
   auto c = std::make_unique<Case>();
   c->shape = {1, 8, 8, kLength, kLength, 16, 16, DType::kBF16};
   c->problem.stats = StatsLevel::kNone;

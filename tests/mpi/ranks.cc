@@ -108,7 +108,7 @@ int interrupted(Transport& transport, int whose, bool at_once, const std::functi
     distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
   } catch (const std::exception& error) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    fmt::print("[{}] {}\n", error.what(), took.count() < 8 ? "in time" : "late");
+    fmt::print("[{}] {}\n", error.what(), took.count() < 12 ? "in time" : "late");
     std::fflush(stdout);
     return 3;
   }
@@ -135,7 +135,7 @@ int wrong(Transport& transport) {
 
 int run_rank(int count, char** arguments) {
   const std::string_view what = count > 1 ? arguments[1] : "", when = count > 2 ? arguments[2] : "";
-  const auto transport = distributed::mpi_transport({.timeout = what == "sweep" ? 60s : 1s});
+  const auto transport = distributed::mpi_transport({.timeout = what == "sweep" ? 60s : 3s});
   if (what == "sweep") return sweep(*transport, std::atoi(arguments[2]), std::atoi(arguments[3]));
   if (what == "wrong") return wrong(*transport);
   int status = 2;
