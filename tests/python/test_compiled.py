@@ -243,6 +243,39 @@ def test_no_large_workspace_stays_behind():
     assert grown(lambda: torch.autograd.grad(rt.attention(q, k, v).sum(), (q, k, v)), 10, 30) < 3e7
 
 
+EVERY = [
+    dict(scale=0.3),
+    dict(scale="none"),
+    dict(scale=[0.5, 0.1]),
+    dict(causal=True),
+    dict(causal=True, diagonal=-1),
+    dict(window=(1, 0)),
+    dict(key_starts=[2]),
+    dict(key_lengths=[3]),
+    dict(query_lengths=[3]),
+    dict(documents=[0, 2, 5]),
+    dict(mask=np.tri(5, dtype=bool)),
+    dict(bias=np.arange(25, dtype=np.float32).reshape(5, 5) / 25),
+    dict(alibi=[0.5, 0.25]),
+    dict(softcap=0.7),
+    dict(sink=0.5),
+    dict(qk_norm="rms"),
+    dict(dropout=0.4, seed=3),
+]
+
+
+@pytest.mark.parametrize("arguments", EVERY, ids=lambda arguments: next(iter(arguments)))
+def test_every_argument_means_what_it_means_for_numpy(arguments, inputs):
+    wanted = rootdk.attention(*(x.numpy() for x in inputs), **arguments)
+    of_torch = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    for way in (rootdk.attention, rt.attention):
+        for learns in (False, True):
+            out = way(*(x.clone().requires_grad_(learns) for x in inputs), **of_torch).detach().numpy()
+            # QK-norm is torch's own there: a rounding of f32 more for each of q and k, of outputs of size 1.
+            np.testing.assert_allclose(out, wanted, rtol=0, atol=4 * 2**-23 if "qk_norm" in arguments else 0)
+    assert not np.array_equal(wanted, rootdk.attention(*(x.numpy() for x in inputs)))
+
+
 # Layouts --------------------------------------------------------------------------------------------------------------
 def joined(x):
     """[batch, length, heads, dim] in memory."""
