@@ -2,7 +2,7 @@
 """What a call costs beside its arithmetic: attention so small (1 × 4 × 8 × 32, f32) that the way to the kernel is what
 is timed, PyTorch's F.scaled_dot_product_attention and rootdk's in turn. ./run bench-calls
 
-A round times every way once, fifty calls of each, few enough that most rounds are not interrupted, in an order that
+A round times every way once, twenty calls of each, few enough that most rounds are not interrupted, in an order that
 rotates; ratios are within rounds. Outputs and gradients are compared before anything is timed.
 """
 
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from machine import describe
 from rootdk import _compiled
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 301
-CALLS = 50
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 601
+CALLS = 20
 PLAIN = "PyTorch"
 WAYS = {
     PLAIN: F.scaled_dot_product_attention,

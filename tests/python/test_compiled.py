@@ -160,7 +160,8 @@ def test_nothing_is_attended_to_nothing(sizes, learns):
     batch, heads, len_q, len_kv, dim = sizes
     q = torch.randn(batch, heads, len_q, dim)
     k, v = torch.randn(batch, heads, len_kv, dim), torch.randn(batch, heads, len_kv, dim)
-    problem = {"q": q, "k": k, "v": v}, {}, ["q", "k", "v"] if learns else [], learns
+    bias = torch.randn(1, heads, len_q, len_kv)
+    problem = {"q": q, "k": k, "v": v, "bias": bias}, {}, ["q", "k", "v", "bias"] if learns else [], learns
     here = found(*problem)
     with by_python():
         there = found(*problem)
@@ -208,6 +209,22 @@ def test_threads_do_not_meet():
     assert not wrong, wrong[0]
 
 
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def grown(step, warm, count):
+    """Bytes by which the process is larger after so many steps."""
+    for _ in range(warm):
+        step()
+    before = resident()
+    for _ in range(count):
+        step()
+    return resident() - before
+
+
 def test_no_memory_stays_behind():
     q, k, v = (torch.randn(1, 4, 64, 32, requires_grad=True) for _ in range(3))
     mask, numbers = torch.ones(1, 1, 64, 64, dtype=torch.bool), dict(key_lengths=[60], alibi=[0.1] * 4, scale=0.2)
@@ -217,17 +234,46 @@ def test_no_memory_stays_behind():
         with contextlib.suppress(ValueError):
             rt.attention(q, k, v, mask=mask, sink=torch.full((4,), math.nan), **numbers)
 
-    def resident():
-        gc.collect()
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
+    assert grown(step, 200, 2000) < 4e6  # a copy of a mask that stayed would be 8 MB, of an input or gradient 64
 
-    for _ in range(200):
-        step()
-    before = resident()
-    for _ in range(2000):  # a copy of a mask that stayed would be 8 MB, of an input or gradient 64
-        step()
-    assert resident() - before < 4e6
+
+def test_no_large_workspace_stays_behind():
+    q, k, v = (torch.randn(1, 2, length, 64, requires_grad=True) for length in (64, 4000, 4000))
+    # of 150 MB and more
+    assert grown(lambda: torch.autograd.grad(rt.attention(q, k, v).sum(), (q, k, v)), 10, 30) < 3e7
+
+
+EVERY = [
+    dict(scale=0.3),
+    dict(scale="none"),
+    dict(scale=[0.5, 0.1]),
+    dict(causal=True),
+    dict(causal=True, diagonal=-1),
+    dict(window=(1, 0)),
+    dict(key_starts=[2]),
+    dict(key_lengths=[3]),
+    dict(query_lengths=[3]),
+    dict(documents=[0, 2, 5]),
+    dict(mask=np.tri(5, dtype=bool)),
+    dict(bias=np.arange(25, dtype=np.float32).reshape(5, 5) / 25),
+    dict(alibi=[0.5, 0.25]),
+    dict(softcap=0.7),
+    dict(sink=0.5),
+    dict(qk_norm="rms"),
+    dict(dropout=0.4, seed=3),
+]
+
+
+@pytest.mark.parametrize("arguments", EVERY, ids=lambda arguments: next(iter(arguments)))
+def test_every_argument_means_what_it_means_for_numpy(arguments, inputs):
+    wanted = rootdk.attention(*(x.numpy() for x in inputs), **arguments)
+    of_torch = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    for way in (rootdk.attention, rt.attention):
+        for learns in (False, True):
+            out = way(*(x.clone().requires_grad_(learns) for x in inputs), **of_torch).detach().numpy()
+            # QK-norm is torch's own there: a rounding of f32 more for each of q and k, of outputs of size 1.
+            np.testing.assert_allclose(out, wanted, rtol=0, atol=4 * 2**-23 if "qk_norm" in arguments else 0)
+    assert not np.array_equal(wanted, rootdk.attention(*(x.numpy() for x in inputs)))
 
 
 # Layouts --------------------------------------------------------------------------------------------------------------
@@ -273,15 +319,24 @@ def test_calls_without_gradients_reach_nothing_else(inputs):
     assert reached(lambda: rt.attention(*inputs, bias=torch.zeros(5, 5), sink=1.0, window=2)) == ["fused"]
 
 
-def test_calls_with_gradients_take_one_way_down_and_one_up(inputs):
-    for way in (rootdk.attention, rt.attention, rt.scaled_dot_product_attention):
-        for learns in range(3):
-            some = [x.clone().requires_grad_(place == learns) for place, x in enumerate(inputs)]
-            assert reached(lambda: way(*some).sum().backward()) == ["fused", "fused_backward"]
-            assert [x.grad is not None for x in some] == [place == learns for place in range(3)]
-    gain = torch.zeros(2, requires_grad=True)
-    assert reached(lambda: rt.attention(*inputs, sink=gain).sum().backward()) == ["fused", "fused_backward"]
-    assert gain.grad is not None and gain.grad.abs().min() > 0
+@pytest.mark.parametrize("learned", range(1, 8))
+@pytest.mark.parametrize("way", [rootdk.attention, rt.attention, rt.scaled_dot_product_attention])
+def test_calls_with_gradients_take_one_way_down_and_one_up(way, learned, inputs):
+    gradients = []
+    for context, wanted in ((contextlib.nullcontext(), "fused"), (by_python(), "attention")):
+        some = [x.clone().requires_grad_(bool(learned >> place & 1)) for place, x in enumerate(inputs)]
+        with context:
+            assert reached(lambda: way(*some).square().sum().backward()) == [wanted, f"{wanted}_backward"]
+        gradients.append([x.grad for x in some])
+    assert [x is not None for x in gradients[0]] == [bool(learned >> place & 1) for place in range(3)]
+    for here, there in zip(*gradients):
+        same_bits(here, there)
+
+
+def test_gradients_of_what_comes_beside_take_the_same_way(inputs):
+    sink = torch.zeros(2, requires_grad=True)
+    assert reached(lambda: rt.attention(*inputs, sink=sink).sum().backward()) == ["fused", "fused_backward"]
+    assert sink.grad is not None and sink.grad.abs().min() > 0
 
 
 def test_whoever_listens_or_is_called_for_long_takes_the_other_way(inputs, monkeypatch):
