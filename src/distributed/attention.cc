@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/head_columns.h"
 #include "base/memory_errors.h"
 #include "base/refuse.h"
 #include "distributed/agree.h"
@@ -123,10 +124,11 @@ Stats local_stats(const Call& call, const RowTensors& rows, const ConstTensor& l
 /// Keeps what kBasic promises.
 void reduce_to_basic(HeadStats& head) {
   HeadStats basic;
-  basic.rows = head.rows, basic.rows_masked = head.rows_masked, basic.rows_short = head.rows_short;
-  basic.rows_not_finite = head.rows_not_finite, basic.rows_counted = head.rows_counted;
-  basic.raw_max = head.raw_max, basic.score_max = head.score_max;
-  basic.mean_p_max = head.mean_p_max, basic.mean_lse = head.mean_lse;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) \
+  if (base::words::level == StatsLevel::kBasic) basic.name = head.name;
+#define ROOTDK_MAXIMUM(name, doc) basic.name = head.name;
+#define ROOTDK_MEAN(name, value, doc) basic.name = head.name;
+#include "rootdk/statistics.def"
   for (KeyBucket& bucket : head.by_keys) reduce_to_basic(bucket.stats);
   basic.by_keys = std::move(head.by_keys);
   head = std::move(basic);

@@ -83,19 +83,18 @@ void walk_spread(Archive& a, Spread& s) {
 
 template <class Archive, class Head>
 void walk_head(Archive& a, Head& h) {
-  a.number(h.rows), a.number(h.rows_masked), a.number(h.rows_short), a.number(h.rows_not_finite);
-  a.number(h.rows_counted), a.number(h.raw_max), a.number(h.score_max), a.number(h.mean_p_max), a.number(h.mean_lse);
-  a.number(h.rows_sampled);
+#define ROOTDK_ROW_COUNT(level, name, when, doc) a.number(h.name);
+#define ROOTDK_MAXIMUM(name, doc) a.number(h.name);
+#define ROOTDK_MEAN(name, value, doc) a.number(h.name);
+#define ROOTDK_SOFTMAX_MEAN(name, value, doc) a.number(h.softmax.name);
+#define ROOTDK_SOFTMAX_COUNT(name, when, doc) a.number(h.softmax.rows_##name);
+#define ROOTDK_HISTOGRAM(name, low, high, value, of, back, doc) walk_histogram(a, h.softmax.name);
+#include "rootdk/statistics.def"
   walk_spread(a, h.raw), walk_spread(a, h.score);
-  for (double SoftmaxMeans::*const mean : SoftmaxMeans::all()) a.number(h.softmax.*mean);
-  for (auto& count : h.softmax.p_max_over) a.number(count);
-  a.number(h.softmax.trace_j_under_001);
-  walk_histogram(a, h.softmax.relative_entropy), walk_histogram(a, h.softmax.logit_p_max);
-  walk_histogram(a, h.softmax.log_trace_j);
   a.number(h.causes);
   a.number(h.blocks.all), a.number(h.blocks.seen);
   for (auto& sums : h.blocks.means) walk_sums(a, sums);
-  walk_sums(a, h.blocks.raw_variance), walk_sums(a, h.blocks.score_variance);
+  walk_sums(a, h.blocks.raw_within_row_variance), walk_sums(a, h.blocks.score_within_row_variance);
   a.counts(h.gaps.counts);
   a.length(h.by_keys);
   for (auto& bucket : h.by_keys) a.number(bucket.from), walk_head(a, bucket.stats);

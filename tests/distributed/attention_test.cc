@@ -21,7 +21,7 @@ void expect_stats(const Case& c, const Result& fast, const Result& exact) {
   const auto n = static_cast<double>(c.shape.len_kv), rows = static_cast<double>(c.shape.len_q);
   for (std::size_t h = 0; h < exact.stats.per_head.size(); ++h) {
     const HeadStats &x = fast.stats.per_head[h], &y = exact.stats.per_head[h];
-    EXPECT_EQ(x.rows, y.rows);
+    EXPECT_EQ(x.row_count, y.row_count);
     EXPECT_EQ(x.rows_masked, y.rows_masked);
     EXPECT_EQ(x.rows_short, y.rows_short);
     EXPECT_EQ(x.rows_counted, y.rows_counted);
