@@ -1,0 +1,1 @@
+"""One attention over many ranks."""
