@@ -105,10 +105,28 @@ class Layout:
         runs = [np.arange(begin, end, dtype=np.int64) for begin, end in self.pieces[rank]]
         return np.concatenate(runs) if runs else np.zeros(0, np.int64)
 
+    def among(self, ranks: Sequence[int]) -> Layout:
+        """The same of some of its ranks, as if there were no other tokens."""
+        held = joined(piece for rank in ranks for piece in self.pieces[rank])
+        return Layout(tuple(tuple((_before(held, a), _before(held, b)) for a, b in self.pieces[rank]) for rank in ranks))
+
+    def places(self, rank: int) -> list[tuple[slice, slice]]:
+        """Where each piece of a rank lies: on it, and in the sequence."""
+        out, at = [], 0
+        for begin, end in self.pieces[rank]:
+            out.append((slice(at, at + end - begin), slice(begin, end)))
+            at += end - begin
+        return out
+
     def over(self, size: int) -> Layout:
         """The same of groups of so many ranks each, as if they were one."""
         groups = (self.pieces[first : first + size] for first in range(0, self.ranks, size))
         return Layout(tuple(joined(piece for mine in group for piece in mine) for group in groups))
+
+
+def _before(pieces: Sequence[Piece], place: int) -> int:
+    """How many tokens of these come before a place."""
+    return sum(min(end, place) - begin for begin, end in pieces if begin < place)
 
 
 def joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:

@@ -25,7 +25,7 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
                 forward   B·e·(Nq_r·hq_j·Dk + Nk_r·hk_j·(Dk + Dv))              q, k and v of these heads, there
                           B·e·Nq_j·hq_r·Dv                                      the output, back
                 backward  B·e·Nq_r·hq_j·Dv there; B·e·(Nq_j·hq_r·Dk + Nk_j·hk_r·(Dk + Dv)) back: do; dq, dk and dv
-              one message each that is not empty. (A logsumexp that is asked for comes back, too: B·w·Nq_j·hq_r.)
+              one message each that is not empty. (A logsumexp that is asked for adds B·w·Nq·hq to o and to do.)
   two_levels  G ranks a node, which divides P: heads among the G of a node, each with the node's tokens; then the ring
               over nodes, P/G of them, for the heads that each rank then has; then heads back.
 
@@ -202,7 +202,7 @@ def heads_traffic(sizes: Sizes, q: Layout, k: Layout, lse: bool = False) -> tupl
             there = b * e * (rows * sizes.dim_qk + keys * (sizes.dim_qk + sizes.dim_v))
             forward.send(r, j, there)
             forward.send(j, r, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
-            backward.send(r, j, b * e * rows * sizes.dim_v)
+            backward.send(r, j, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
             backward.send(j, r, there)
     return forward, backward
 
