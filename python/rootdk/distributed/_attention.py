@@ -104,6 +104,7 @@ def attention(
             raise ValueError(f'partials: {partials!r}, but "float32" or "same" is wanted')
         _check_names(layout, way)
         problem = dataclasses.replace(problem, wide=partials == "float32")
+        _ask_the_engine(problem)
         tensors = (q, k, v)
         arguments = _told(problem, layout, way, machine, partials)
     except Exception as error:
@@ -181,6 +182,28 @@ def _problem(
         options,
         return_lse,
     )
+
+
+def _ask_the_engine(p: Problem) -> None:
+    """A call without tokens: the engine refuses what it does not know before anything moves."""
+    s = p.structure
+    if s.diagonal == "last_key" and (s.key_lengths is None or s.q_starts is not None):
+        raise ValueError("diagonal: last_key measures from key_lengths, so it needs them, and no documents")
+    none = (0,) * p.q.shape[0]
+    structure = Structure(s.causal, s.diagonal, s.offset, s.window, *(
+        None if lengths is None else none for lengths in (s.key_starts, s.key_lengths, s.query_lengths)
+    ))  # fmt: skip
+    q, k, v = (x.detach()[:, :, :0] for x in (p.q, p.k, p.v))
+    mask, bias = (
+        None if x is None else x.detach()[:, :, : 0 if x.shape[2] > 1 else 1, : 0 if x.shape[3] > 1 else 1]
+        for x in (p.mask, p.bias)
+    )
+    scale, sink = (None if x is None else x.detach() for x in (p.scale, p.sink))
+    alibi = None if p.alibi is None else list(p.alibi)
+    with torch.no_grad(), no_autocast(q):
+        torch.ops.rootdk.attention(
+            q, k, v, scale, mask, bias, sink, p.rule, p.factor, p.softcap, structure.packed(), alibi
+        )
 
 
 def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Machine], partials: str) -> dict[str, Any]:
@@ -274,11 +297,9 @@ def refusals(p: Problem, call: Call) -> dict[str, str]:
     if "llama4" in lengths and p.structure.window is not None:
         out["all_gather"] = "scale: llama4 wants the place in the document, whose first keys a window leaves behind"
     for name, table in (("mask", p.mask), ("bias", p.bias)):
-        if table is not None and table.shape[2] > 1:
+        if table is not None:
             for way in ("heads", "two_levels"):
-                out[way] = f"{name}: has rows for the queries of this rank, but others compute some of their heads"
-    if p.bias is not None and p.stats is not None:
-        pass
+                out[way] = f"{name}: is of the queries of this rank, but others compute some of their heads"
     return out
 
 

@@ -3,6 +3,7 @@ go. Where few heads of keys serve many of queries that is cheap. They are not ke
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 import torch
@@ -78,13 +79,16 @@ class GatherAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor],
                 sink: Optional[Tensor], call: Call, team: Team, rows: list[RowTable]) -> Any:  # fmt: skip
         gathered = Gathered(call, team, k, v)
+        # All visible keys of a query lie in one of the pieces, so nothing of a row is rounded before it is complete,
+        # unless a sink comes after the call.
+        whole, call = call, dataclasses.replace(call, wide=call.wide and sink is not None)
         outputs = Outputs(call, q.detach(), v.shape[3], call.q_layout.pieces[team.rank], scale, bias)
         outputs.add(*gathered.gather(k.detach(), v.detach()), gathered.pieces)
         out, lse = outputs.finish(sink)
         if outputs.rows is not None:
             rows.append(outputs.rows)
         ctx.save_for_backward(q, k, v, scale, bias, sink, out, lse)
-        ctx.call, ctx.team = call, team
+        ctx.call, ctx.team = whole, team
         ctx.set_materialize_grads(False)
         return out, lse
 

@@ -28,7 +28,8 @@ class Outputs:
 
     def __init__(self, call: Call, q: Tensor, dim_v: int, queries: Sequence[Piece], scale: Optional[Tensor],
                  bias: Optional[Tensor]):  # fmt: skip
-        self.call, self.queries, self.scale, self.bias = call, queries, scale, bias
+        self.call, self.queries, self.scale = call, queries, scale
+        self.bias = None if bias is None else widened(bias, call.wide)
         self.q = widened(q, call.wide)
         self.dtype = q.dtype
         batch, heads, length, _ = q.shape
@@ -104,7 +105,8 @@ class Gradients:
                  queries: Sequence[Piece], scale: Optional[Tensor], bias: Optional[Tensor],
                  wanted: Sequence[bool]):  # fmt: skip
         """wanted: of q, k, v, scale, bias."""
-        self.call, self.queries, self.scale, self.bias, self.wanted = call, queries, scale, bias, wanted
+        self.call, self.queries, self.scale, self.wanted = call, queries, scale, wanted
+        self.bias = None if bias is None else widened(bias, call.wide)
         self.q, self.out, self.d_out = (widened(x, call.wide) for x in (q, out, d_out))
         self.lse, self.d_lse = lse, d_lse
         self.wide = wide_dtype(q)

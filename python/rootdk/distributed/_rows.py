@@ -3,7 +3,7 @@ outputs with rows) for tensors on any device, in double."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
@@ -79,9 +79,10 @@ class RowTable:
     def __init__(self, batch: int, heads: int, length: int, device: torch.device):
         self.shape = (batch, heads, length)
         self.device = device
-        self.rows: Optional[dict[str, Tensor]] = None
+        names = {*_core.row_names(), "lse", "raw_m2", "score_m2"} - {"raw_variance", "score_variance"}
+        self.rows = self._begin(sorted(names))
 
-    def _begin(self, names: Any) -> dict[str, Tensor]:
+    def _begin(self, names: Sequence[str]) -> dict[str, Tensor]:
         start = {"lse": _NONE, "raw_max": _NONE, "score_max": _NONE, "raw_argmax": -1.0, "score_argmax": -1.0}
         rows = {name: torch.full(self.shape, start.get(name, 0.0), dtype=torch.float64, device=self.device)
                 for name in names}  # fmt: skip
@@ -90,21 +91,16 @@ class RowTable:
         return rows
 
     def add(self, where: tuple[slice, slice, slice], more: dict[str, Tensor]) -> None:
-        if self.rows is None:
-            self.rows = self._begin(more)
         here = {name: row[where] for name, row in self.rows.items()}
         for name, row in merged_rows(here, more).items():
             self.rows[name][where] = row
 
     def mark_padding(self, items: int, first: int) -> None:
         """Queries of an item from there on are none."""
-        if self.rows is not None:
-            self.rows["visible"][items, :, first:] = -1
+        self.rows["visible"][items, :, first:] = -1
 
     def with_sink(self, z: Tensor) -> None:
         """z [heads]: one more key of that score, which counts among probabilities and nowhere else."""
-        if self.rows is None:
-            return
         rows, z = self.rows, z.detach().double().to(self.device)[None, :, None].expand(self.shape)
         lse = torch.logaddexp(rows["lse"], z)
         w = torch.where(rows["lse"] == _NONE, torch.zeros_like(lse), torch.exp(rows["lse"] - lse))
@@ -118,7 +114,7 @@ class RowTable:
 
     def stats(self) -> Stats:
         """Of each head; places of queries count from 0."""
-        rows = dict(self.rows if self.rows is not None else self._begin([*_core.row_names(), "lse", "raw_m2", "score_m2"]))
+        rows = dict(self.rows)
         for place in ("raw", "score"):
             n = rows["visible"]
             m2 = rows.pop(f"{place}_m2")

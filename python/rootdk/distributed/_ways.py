@@ -94,9 +94,6 @@ class _Share:
         self.segments = segments(self.q.start, self.q.stop, p.q.shape[1] // p.k.shape[1])
         self.scale, self.sink = (None if x is None else x[self.q] for x in (p.scale, p.sink))
         self.alibi = of_heads(p.alibi, self.q)
-        self.mask, self.bias = (
-            x if x is None or x.shape[1] == 1 else x[:, self.q] for x in (p.mask, p.bias)
-        )
 
 
 def _by_heads(p: Problem, call: Call, team: Team) -> tuple[Tensor, Optional[Tensor], Optional[RankStats]]:
@@ -112,7 +109,9 @@ def _by_heads(p: Problem, call: Call, team: Team) -> tuple[Tensor, Optional[Tens
         lses.append(lse)
         boxes.append((part.q.start, box))
     if not outs:
-        outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + 0 * q.sum() + 0 * k.sum() + 0 * v.sum()]
+        # No heads, but zero gradients for what others have some of.
+        learned = [x for x in (q, k, v, p.scale, p.sink) if x is not None]
+        outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].sum().to(q.dtype) for x in learned)]
         lses = [q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)]
     out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
     found: Optional[RankStats] = None
@@ -128,16 +127,13 @@ def _by_heads(p: Problem, call: Call, team: Team) -> tuple[Tensor, Optional[Tens
 
 def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Tensor, tag: int) -> Any:
     """Whole rows of some heads: the engine's own problem."""
-    def of_part(table: Optional[Tensor]) -> Optional[Tensor]:
-        return table if table is None or table.shape[1] == 1 else table[:, part.q]
-
     return torch.ops.rootdk.attention(
         q[:, part.q],
         k[:, part.kv],
         v[:, part.kv],
         None if mine.scale is None else mine.scale[part.q],
-        of_part(mine.mask),
-        of_part(mine.bias),
+        None,
+        None,
         None if mine.sink is None else mine.sink[part.q],
         p.rule,
         p.factor,
@@ -167,11 +163,10 @@ def _two_levels(
         q_layout=call.q_layout.over(ranks_per_node),
         k_layout=call.k_layout.over(ranks_per_node),
         alibi=None if mine.alibi is None else tuple(mine.alibi),
-        mask=mine.mask,
         heads=tuple(mine.segments),
     )
     rows: list[RowTable] = []
-    out, lse = RingAttention.apply(q, k, v, mine.scale, mine.bias, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
+    out, lse = RingAttention.apply(q, k, v, mine.scale, None, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
     found: Optional[RankStats] = None
     if rows:
         stats = _rows_stats(p, call, rows[0], ring.q_layout, node) if q.shape[1] else None

@@ -1,0 +1,400 @@
+"""What the ranks of test_distributed.py do: started once for each number of ranks, by fork or by torchrun, they run
+all tasks that they are given and say what they found, in JSON.
+
+usage: distributed_worker.py RANKS TASK,TASK…      or under torchrun: distributed_worker.py TASK,TASK…"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import gc
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+import weakref
+
+import numpy as np
+import rootdk.distributed as rd
+import torch
+import torch.distributed as dist
+from distributed_problems import Case
+from rootdk.distributed._plan import Model
+from rootdk.distributed._sight import Sight
+from rootdk._structure import Structure
+from torch.utils._python_dispatch import TorchDispatchMode
+
+WAYS = ("ring", "all_gather", "heads", "two_levels")
+#: without those that rows merged over ranks leave out
+CAUSES = ("sigma_q", "sigma_k", "key_mean_norm", "alignment", "scale")
+
+
+def all_ranks(x):
+    """The sum over ranks."""
+    x = x.detach().double().clone()
+    dist.all_reduce(x)
+    return x
+
+
+def nodes(ranks):
+    return rd.Machine(ranks_per_node=2 if ranks % 2 == 0 and ranks > 2 else 1)
+
+
+def attend(case, rank, way):
+    tensors, arguments = case.local(rank)
+    out, lse = rd.attention(*tensors, **arguments, way=way, machine=nodes(case.ranks), return_lse=True, timeout=20)[:2]
+    total = (out * case.part(case.d_out, rank)).sum()
+    if case.d_lse is not None:
+        part = case.part(case.d_lse, rank)
+        total = total + torch.where(torch.isfinite(lse), lse * part.to(lse), torch.zeros_like(lse)).sum()
+    total.backward()
+    return out, tensors, arguments
+
+
+def compared(case, rank, way):
+    """Ratios of errors to what is allowed, by name."""
+    out, (q, k, v), arguments = attend(case, rank, way)
+    exact, plain = case.by_hand(torch.float64), case.by_hand(case.dtype)
+    allowed = case.floors(exact)
+    found = {"o": (out.detach(), case.q_layout, 2), "dq": (q.grad, case.q_layout, 2),
+             "dk": (k.grad, case.k_layout, 2), "dv": (v.grad, case.k_layout, 2)}  # fmt: skip
+    ratios = {}
+
+    def ratio(name, ours, want, theirs):
+        if want.numel() == 0:
+            return
+        assert ours.shape == want.shape, (name, ours.shape, want.shape)
+        off = float((ours.double() - want).abs().max())
+        bad = float((theirs - want).abs().nan_to_num(torch.inf).max())
+        may = allowed[name] + (2 * bad if np.isfinite(bad) else 0.0)
+        ratios[name] = off / may if may else float(off > 0)
+        assert np.isfinite(off), f"{name} is not finite"
+
+    for name, (ours, layout, _) in found.items():
+        ratio(name, ours, case.part(exact[name], rank, layout), case.part(plain[name], rank, layout))
+    for name, tensor in (("dsink", arguments.get("sink")), ("dscale", arguments.get("scale"))):
+        if isinstance(tensor, torch.Tensor):
+            ratio(name, all_ranks(tensor.grad), exact[name], plain[name])
+    if case.bias is not None:
+        ours = arguments["bias"].grad
+        if case.bias.shape[2] > 1:
+            ratio("dbias", ours, case.part(exact["dbias"], rank), case.part(plain["dbias"], rank))
+        else:
+            ratio("dbias", all_ranks(ours), exact["dbias"], plain["dbias"])
+    return ratios
+
+
+def statistics(case, rank, way):
+    """What differs from the statistics of one rank."""
+    tensors, arguments = case.local(rank)
+    with torch.no_grad():
+        _, mine = rd.attention(*tensors, **arguments, way=way, machine=nodes(case.ranks), stats="full")
+        ours = rd.merge({"it": mine})["it"]
+        given = dict(case.arguments, **{name: x for name, x in (("mask", case.mask), ("bias", case.bias)) if x is not None})
+        import rootdk.torch
+
+        _, one = rootdk.torch.attention(case.q, case.k, case.v, **given, stats="full")
+    wrong = []
+    # A score is off by u·(2 + A); what is made of scores is off by that share of itself, or of how far they spread.
+    spread = float(np.nanmax([np.abs(one.raw_max[np.isfinite(one.raw_max)]).max(initial=1.0),
+                              np.abs(one.raw_min[np.isfinite(one.raw_min)]).max(initial=1.0)]))  # fmt: skip
+    share = 2.0**-24 * (2 + spread * case.dim) * (1 + case.ranks)
+    for name in one.names:
+        if name in CAUSES:
+            continue
+        a, b = np.asarray(ours[name], float), np.asarray(one[name], float)
+        size = np.maximum(1.0, np.abs(b)) * max(1.0, spread)
+        if name.startswith("median"):  # to within a bin: 1/16 of a logit, 3/64 of ln tr J, 1/512
+            size = size / share * 0.07
+        off = ~np.isclose(a, b, rtol=0, atol=share * size, equal_nan=True)
+        if name.endswith(("max_query", "max_key")):  # where two keys are as good as equal, either
+            continue
+        if off.any():
+            wrong.append(f"{name}: {a.tolist()}, but one rank has {b.tolist()}")
+    for place in ("raw", "score"):
+        wrong += _places(case, ours, one, place)
+    return wrong
+
+
+def _places(case, ours, one, place):
+    """Maxima stand where one rank finds them; where the values are within rounding of each other, at one as large."""
+    a = np.stack([ours[f"{place}_max_query"], ours[f"{place}_max_key"]])
+    b = np.stack([one[f"{place}_max_query"], one[f"{place}_max_key"]])
+    if case.dtype != torch.float32 or (a == b).all():
+        return [] if case.dtype != torch.float32 else []
+    same = np.isclose(ours[f"{place}_max"], one[f"{place}_max"], rtol=2.0**-22, atol=0)
+    at = (a == b).all(0)
+    unlike = ~at & (np.asarray(ours[f"{place}_max"]) != np.asarray(one[f"{place}_max"])) & same
+    return [] if (at | unlike).all() else [f"{place}_max is at {a.tolist()}, but one rank has it at {b.tolist()}"]
+
+
+def problems(rank, ranks, seeds):
+    """Every way that can, the ones that cannot refused in a line."""
+    worst, failures, computed, refused = {}, [], 0, 0
+    for seed in seeds:
+        case = Case(seed, ranks)
+        for way in WAYS:
+            try:
+                ratios = compared(case, rank, way)
+                differ = statistics(case, rank, way)
+            except ValueError as error:
+                refused += 1
+                if f"way: {way} cannot" not in str(error) and "two_levels wants nodes" not in str(error):
+                    failures.append(f"{way}: {case}: {traceback.format_exc()[-900:]}")
+                continue
+            except Exception:
+                failures.append(f"{way}: {case}: {traceback.format_exc()[-1500:]}")
+                if "RankError" in failures[-1]:
+                    return {"worst": worst, "failures": failures, "computed": computed, "refused": refused}
+                continue
+            computed += 1
+            for name, ratio in ratios.items():
+                worst[name] = max(worst.get(name, 0.0), ratio)
+                if ratio > 1:
+                    failures.append(f"{way}: {name} is {ratio:.3g} times as far off as it may be: {case}")
+            failures += [f"{way}: {text}: {case}" for text in differ]
+    return {"worst": worst, "failures": failures, "computed": computed, "refused": refused}
+
+
+def run_problems(rank, ranks, first="0", count="6"):
+    return problems(rank, ranks, range(int(first), int(first) + int(count)))
+
+
+def bits(rank, ranks):
+    """Two runs of the same."""
+    out = {}
+    for way in WAYS:
+        case = Case(3, ranks)
+        case.arguments = dict(causal=True, sink=[0.5] * case.heads)
+        case.bias = case.mask = None
+        runs = []
+        for _ in range(2):
+            try:
+                o, tensors, _ = attend(case, rank, way)
+            except ValueError:
+                break
+            runs.append([o.detach(), *(x.grad for x in tensors)])
+        if runs:
+            out[way] = all(torch.equal(a, b) for a, b in zip(*runs))
+    return out
+
+
+def traffic(rank, ranks):
+    """What the plan says of bytes, beside what was sent."""
+    found = []
+    for seed in range(12):
+        case = Case(seed, ranks)
+        pairs = _pairs(case)
+        sizes = rd.Sizes(case.batch, case.heads, case.heads_kv, case.dim, case.dim_v, case.q.element_size())
+        model = Model(sizes, case.q_layout, case.k_layout, pairs, nodes(ranks))
+        costs = model.costs()
+        for way in WAYS:
+            cost = costs[way]
+            if cost.refused:
+                continue
+            try:
+                with rd.counting() as count, torch.enable_grad():
+                    tensors, arguments = case.local(rank)
+                    out = rd.attention(*tensors, **arguments, way=way, machine=nodes(ranks))
+                    forward = dataclasses.replace(count)
+                    out.sum().backward()
+            except ValueError:
+                continue
+            found.append([f"{way}, {case}", [forward.bytes, count.bytes - forward.bytes, forward.messages, count.messages],
+                          [cost.sent_forward[rank], cost.sent_backward[rank], None, None]])  # fmt: skip
+            total = torch.tensor([forward.messages, count.messages - forward.messages])
+            dist.all_reduce(total)
+            found.append([f"{way}, messages, {case}", total.tolist(), [cost.messages_forward, cost.messages_backward]])
+    return found
+
+
+def _pairs(case):
+    """Of the structure that all ranks know: key lengths are not part of who needs whom."""
+    a = case.arguments
+    structure = Structure.of(**{name: a.get(name) for name in ("window", "key_lengths", "query_lengths", "documents")},
+                             causal=a["causal"], diagonal=a.get("diagonal", "bottom_right"))  # fmt: skip
+    own = structure.items > 0 or structure.diagonal == "last_key"
+    items = range(case.batch) if own else range(1)
+    return sum(Sight.of(structure, case.len_q, case.len_kv, b).pairs(case.q_layout, case.k_layout) for b in items)
+
+
+class Memory(TorchDispatchMode):
+    """Bytes of the tensors that operators have made, and the most there were at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+        self.known = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                key = storage._cdata
+                if key not in self.known:
+                    self.known[key] = storage.nbytes()
+                    self.now += storage.nbytes()
+                    self.most = max(self.most, self.now)
+                    weakref.finalize(storage, self._gone, key)
+        return out
+
+    def _gone(self, key):
+        self.now -= self.known.pop(key, 0)
+
+
+def memory(rank, ranks):
+    """Peak of what is allocated beside the inputs, forward and backward, by way."""
+    layout = rd.Layout.zigzag(2048, ranks)
+    out = {}
+    for way in ("ring", "heads", "all_gather"):
+        tensors = [torch.randn(1, 8, layout.lengths[rank], 16, requires_grad=True) for _ in range(3)]
+        gc.collect()
+        with Memory() as watched:
+            result = rd.attention(*tensors, causal=True, layout=layout, way=way)
+            result.sum().backward()
+        out[way] = watched.most
+        del result
+    return out
+
+
+def train_stats(rank, ranks):
+    """Data parallel statistics: every rank has other rows of the same heads."""
+    g = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(2 * ranks, 3, 20, 8, generator=g) for _ in range(3))
+    own = slice(2 * rank, 2 * rank + 2)
+    import rootdk.torch
+
+    _, mine = rootdk.torch.attention(q[own], k[own], v[own], stats="full")
+    _, one = rootdk.torch.attention(q, k, v, stats="full")
+    with_names = rd.merge({"a": mine.over_batch(), **({"only on 1": mine.over_batch()} if rank == 1 else {})})
+    whole = one.over_batch()
+    heads = rd.Layout.even(3, ranks).pieces[rank]
+    first, last = heads[0] if heads else (0, 0)
+    part = None
+    if first < last:
+        _, part = rootdk.torch.attention(q[:, first:last], k[:, first:last], v[:, first:last], stats="full")
+        part = part.over_batch()
+    split = rd.merge({"b": rd.RankStats(part, first, 3)})["b"]
+    near = {name: bool(np.allclose(with_names["a"][name], whole[name], rtol=1e-12, atol=1e-12, equal_nan=True))
+            for name in whole.names}  # fmt: skip
+    return {"rows": near, "names": sorted(with_names), "heads": split.to_json() == whole.to_json()}
+
+
+def refusals(rank, ranks):
+    """What each rank is told when rank 1 passes something else, or something wrong."""
+    q = torch.randn(1, 4, 5, 8)
+    odd = rank == 1
+    calls = {
+        "dim": lambda: rd.attention(q, q[..., :6] if odd else q, q),
+        "dtype": lambda: rd.attention(*([q.half()] * 3 if odd else [q] * 3)),
+        "heads": lambda: rd.attention(*([q[:, :2]] * 3 if odd else [q] * 3)),
+        "causal": lambda: rd.attention(q, q, q, causal=odd),
+        "layout": lambda: rd.attention(q, q, q, layout="diagonal" if odd else "contiguous"),
+        "zigzag": lambda: rd.attention(*([q[:, :, :2]] * 3 if odd else [q] * 3), layout="zigzag"),
+        "dropout": lambda: rd.attention(q, q, q, dropout=0.1),
+        "name": lambda: rd.attention(q, q, q, is_causal=True),
+        "gaps": lambda: rd.attention(q, q, q, stats=__import__("rootdk").StatsOptions(gaps=True)),
+        "ring": lambda: rd.attention(q, q, q, scale="ssmax(1)", way="ring"),
+        "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
+        "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
+    }
+    said = {}
+    for name, call in calls.items():
+        with rd.counting() as count:
+            try:
+                call()
+                said[name] = ["", 0]
+            except Exception as error:
+                said[name] = [f"{type(error).__name__}: {error}", count.bytes]
+    said["and then it works"] = [str(list(rd.attention(q, q, q, causal=True).shape)), 0]
+    return said
+
+
+def chosen(rank, ranks):
+    """Without a way, what a length rule leaves; alone in a group of its own."""
+    q = torch.randn(1, 4, 5, 8)
+    own = dist.new_group([0, 1]) if ranks > 1 else None
+    out = {"ssmax": list(rd.attention(q, q, q, scale="ssmax(1)").shape)}
+    if rank < 2 and own is not None:
+        a = rd.attention(q, q, q, group=own, way="ring")
+        out["group"] = list(a.shape)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out["autocast"] = str(rd.attention(q, q, q, way="ring").dtype)
+    return out
+
+
+TASKS = {
+    "problems": run_problems,
+    "bits": bits,
+    "traffic": traffic,
+    "memory": memory,
+    "stats": train_stats,
+    "refusals": refusals,
+    "chosen": chosen,
+}
+
+
+def tasks_of(text, rank, ranks):
+    found = {}
+    for task in text.split(","):
+        name, *numbers = task.split(":")
+        found[task] = TASKS[name](rank, ranks, *numbers)
+    return found
+
+
+def begin(rank, ranks, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks),
+                      GLOO_SOCKET_IFNAME="lo")  # fmt: skip
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def work(rank, ranks, port, text, said):
+    begin(rank, ranks, port)
+    try:
+        found = tasks_of(text, rank, ranks)
+    except Exception:
+        found = {"failed": traceback.format_exc()}
+    said.send(found)
+    said.close()
+    dist.barrier()
+    os._exit(0)  # gloo's threads need not be waited for
+
+
+def main():
+    torch.set_num_threads(1)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        dist.init_process_group("gloo")
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        found = tasks_of(sys.argv[1], rank, ranks)
+        everything = [None] * ranks
+        dist.all_gather_object(everything, found)
+        if rank == 0:
+            print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
+        dist.destroy_process_group()
+        return
+    ranks, port = int(sys.argv[1]), free_port()
+    forked = multiprocessing.get_context("fork")
+    pipes = [forked.Pipe(duplex=False) for _ in range(ranks)]
+    workers = [
+        forked.Process(target=work, args=(rank, ranks, port, sys.argv[2], pipes[rank][1]), daemon=True)
+        for rank in range(ranks)
+    ]
+    for worker in workers:
+        worker.start()
+    for _, theirs in pipes:
+        theirs.close()
+    for mine, _ in pipes:
+        print("JSON " + json.dumps(mine.recv()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
