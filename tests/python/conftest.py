@@ -27,6 +27,8 @@ TORCH = [
         "models",
         "clip",
         "clip_ranks",
+        "distributed",
+        "distributed_faults",
         "alarm",
         "audit_model",
         "audit_embeddings",

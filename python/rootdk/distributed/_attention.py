@@ -22,6 +22,23 @@ from ._ways import Problem, compute
 
 Layouts = Union[str, Layout, "tuple[Layout, Layout]"]
 TIMEOUT = 120.0  #: seconds that a rank waits for another
+#: what ranks compare, as an error names it
+_TOLD = (
+    "causal, diagonal, window, lengths or documents",
+    "scale",
+    "softcap",
+    "alibi",
+    "sink (given or not)",
+    "mask (given or not)",
+    "bias (given or not)",
+    "stats",
+    "return_lse",
+    "partials",
+    "layout",
+    "way",
+    "machine",
+    "whether gradients are wanted",
+)
 _LENGTH_RULES = ("ssmax", "entropy_invariant", "llama4")
 
 
@@ -71,14 +88,14 @@ def attention(
     Gradients reach q, k, v, scale, bias and sink. Those of scale, bias and sink are of the rows or heads here: their
     sum over ranks is the gradient, as it is of every weight.
     """
-    if unknown:
-        refuse_names("attention", unknown, attention.__kwdefaults__)
     team = Team.of(group, _seconds(timeout))
     problem: Optional[Problem] = None
     failed: Optional[Exception] = None
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = dict.fromkeys(_TOLD)
     tensors = None
     try:
+        if unknown:
+            refuse_names("attention", unknown, attention.__kwdefaults__)
         if transformed(q, k, v):
             raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
         check_shapes(q, k, v)
@@ -211,22 +228,10 @@ def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Mac
     learning = torch.is_grad_enabled() and any(
         isinstance(x, Tensor) and x.requires_grad for x in (p.q, p.k, p.v, p.scale, p.bias, p.sink)
     )
-    return {
-        "causal, diagonal, window, lengths or documents": p.structure,
-        "scale": (p.rule, p.factor, p.scale is None),
-        "softcap": p.softcap,
-        "alibi": p.alibi,
-        "sink (given or not)": p.sink is None,
-        "mask (given or not)": p.mask is None,
-        "bias (given or not)": p.bias is None,
-        "stats": p.stats,
-        "return_lse": p.return_lse,
-        "partials": partials,
-        "layout": layout,
-        "way": way,
-        "machine": machine,
-        "whether gradients are wanted": learning,
-    }
+    given = (p.sink is None, p.mask is None, p.bias is None)
+    scale = (p.rule, p.factor, p.scale is None)
+    values = (p.structure, scale, p.softcap, p.alibi, *given, p.stats, p.return_lse, partials, layout, way, machine)
+    return dict(zip(_TOLD, (*values, learning)))
 
 
 def _seconds(timeout: Any) -> float:

@@ -59,7 +59,7 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
 def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], arguments: Mapping[str, Any],
           failed: Optional[Exception]) -> Agreed:  # fmt: skip
     """Raises on all ranks if one has failed, or means something else; the one that has failed raises its own error.
-    arguments: by name, whatever has a repr."""
+    arguments: by name, the same names on all ranks, whatever has a repr."""
     names = sorted(arguments)
     words = [int(failed is not None), *([0] * len(_NUMBERS))]
     if failed is None and tensors is not None:

@@ -1,7 +1,8 @@
 """When a rank dies, stalls or raises: what every other rank is told, and within which time.
 
 A rank waits for a message no longer than its timeout. Whoever finds that something is wrong writes so into the store
-that torch.distributed keeps for all ranks, looks for a second who else has written, and says who has not."""
+that torch.distributed keeps for all ranks, looks for a second who else has written, and says who has not: so every rank
+raises within its timeout and three seconds, one for each of these where the store is gone as well."""
 
 from __future__ import annotations
 
@@ -89,9 +90,11 @@ def explain(board: Board, error: BaseException, waited_for: str, peer: int, seco
         words = "; ".join(f"rank {rank} {words}" for rank, words in sorted(raised.items()))
         return RankError(f"{mine}; {words}", tuple(sorted(raised)))
     silent = tuple(rank for rank in range(board.ranks) if rank not in said)
+    if not late and peer in silent:
+        return RankError(f"{mine} and said nothing: dead", (peer,))
     if silent:
         names = ", ".join(map(str, silent))
-        return RankError(f"{mine}; of the {board.ranks} ranks only {names} said nothing: dead or stopped", silent)
+        return RankError(f"{mine}; of the {board.ranks} ranks {names} said nothing: dead, stopped or elsewhere", silent)
     return RankError(f"{mine}; all ranks are alive ({text})", (peer,))
 
 

@@ -77,25 +77,30 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-        q, k, v, scale, bias, sink, out, lse = ctx.saved_tensors
-        call, team = ctx.call, ctx.team
-        d_out = torch.zeros_like(out) if d_out is None else d_out
-        # What travels does so on all ranks alike, whoever wants it.
-        wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
-        gradients = Gradients(call, q, out, lse, d_out, d_lse, call.q_layout.pieces[team.rank], scale, bias, wanted)
-        d_k, d_v = _backward_round(Round(call, team, k, v), gradients)
-        d_sink = gradients.of_sink(sink).to(sink.dtype) if sink is not None and ctx.needs_input_grad[5] else None
-        return (
-            gradients.d_q.to(q.dtype),
-            d_k.to(k.dtype),
-            d_v.to(v.dtype),
-            None if gradients.d_scale is None or scale is None else gradients.d_scale.to(scale),
-            None if gradients.d_bias is None or bias is None else gradients.d_bias.to(bias),
-            d_sink,
-            None,
-            None,
-            None,
-        )
+        with ctx.team.telling():
+            return _gradients(ctx, d_out, d_lse)
+
+
+def _gradients(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
+    q, k, v, scale, bias, sink, out, lse = ctx.saved_tensors
+    call, team = ctx.call, ctx.team
+    d_out = torch.zeros_like(out) if d_out is None else d_out
+    # What travels does so on all ranks alike, whoever wants it.
+    wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
+    gradients = Gradients(call, q, out, lse, d_out, d_lse, call.q_layout.pieces[team.rank], scale, bias, wanted)
+    d_k, d_v = _backward_round(Round(call, team, k, v), gradients)
+    d_sink = gradients.of_sink(sink).to(sink.dtype) if sink is not None and ctx.needs_input_grad[5] else None
+    return (
+        gradients.d_q.to(q.dtype),
+        d_k.to(k.dtype),
+        d_v.to(v.dtype),
+        None if gradients.d_scale is None or scale is None else gradients.d_scale.to(scale),
+        None if gradients.d_bias is None or bias is None else gradients.d_bias.to(bias),
+        d_sink,
+        None,
+        None,
+        None,
+    )
 
 
 def _backward_round(ring: Round, gradients: Gradients) -> list[Tensor]:
