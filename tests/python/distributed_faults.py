@@ -1,7 +1,7 @@
 """Ranks that compute attention again and again until one of them dies, stops, stalls or raises: what the others are
 told, and when. Prints a line of JSON for each of them.
 
-usage: distributed_faults.py RANKS VICTIM KIND WAY TIMEOUT"""
+usage: distributed_faults.py TIMEOUT RANKS:VICTIM:KIND:WAY …      (all of these at the same time)"""
 
 from __future__ import annotations
 
@@ -53,38 +53,52 @@ def work(rank, ranks, port, victim, kind, way, timeout, told, go):
             told.send("ready")
 
 
-def main():
-    ranks, victim, kind, way, timeout = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], float(sys.argv[5])
-    torch.set_num_threads(1)
+def watched(case, timeout, told):
+    """Starts the ranks of one case, lets it happen, and says what was said."""
+    ranks, victim, kind, way = case.split(":")
+    ranks, victim = int(ranks), int(victim)
     forked = multiprocessing.get_context("fork")
     go, port = forked.Event(), free_port()
     pipes = [forked.Pipe(duplex=False) for _ in range(ranks)]
     workers = [
-        forked.Process(target=work, args=(rank, ranks, port, victim, kind, way, timeout, pipes[rank][1], go), daemon=True)
+        forked.Process(target=work, args=(rank, ranks, port, victim, kind, way, timeout, pipes[rank][1], go))
         for rank in range(ranks)
     ]
     for worker in workers:
         worker.start()
+    found = []
     try:
         for mine, _ in pipes:
             assert mine.recv() == "ready"
         since = time.time()
         go.set()
-        if kind == "kill":
-            os.kill(workers[victim].pid, signal.SIGKILL)
-        elif kind == "stop":
-            os.kill(workers[victim].pid, signal.SIGSTOP)
+        if kind in ("kill", "stop"):
+            os.kill(workers[victim].pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         for rank, (mine, _) in enumerate(pipes):
             if rank == victim and not kind.startswith("raise"):
                 continue
-            if not mine.poll(timeout + 20):
-                print(json.dumps({"rank": rank, "error": "hangs", "after": None, "ranks": []}))
-                continue
-            said = mine.recv()
-            print(json.dumps({**said, "after": said["at"] - since}), flush=True)
+            said = mine.recv() if mine.poll(timeout + 20) else {"rank": rank, "error": "hangs", "ranks": []}
+            found.append({**said, "case": case, "after": said["at"] - since if "at" in said else None})
     finally:
         for worker in workers:
             worker.kill()
+    told.send(found)
+
+
+def main():
+    torch.set_num_threads(1)
+    forked = multiprocessing.get_context("fork")
+    pipes = [forked.Pipe(duplex=False) for _ in sys.argv[2:]]
+    cases = [
+        forked.Process(target=watched, args=(case, float(sys.argv[1]), pipe[1]))
+        for case, pipe in zip(sys.argv[2:], pipes)
+    ]
+    for case in cases:
+        case.start()
+    for _, theirs in pipes:
+        theirs.close()
+    for mine, _ in pipes:
+        print(json.dumps(mine.recv()), flush=True)
 
 
 if __name__ == "__main__":

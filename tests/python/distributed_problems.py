@@ -3,9 +3,11 @@ result may be."""
 
 from __future__ import annotations
 
+import functools
 import random
 
 import numpy as np
+import rootdk.torch
 import torch
 from rootdk.distributed import Layout
 
@@ -180,6 +182,7 @@ class Case:
             end = min(end, at + right + 1)
         return begin, max(begin, end), at, first
 
+    @functools.cached_property
     def written_out(self):
         """(visible [batch, 1, len_q, len_kv], distance likewise, factor of the scale [batch, 1, len_q, 1])."""
         visible = torch.zeros(self.batch, 1, self.len_q, self.len_kv, dtype=torch.bool)
@@ -219,7 +222,7 @@ class Case:
         scale.requires_grad_()
         sink = torch.tensor(self.arguments.get("sink", []), dtype=torch.float32).double().requires_grad_()
         bias = None if self.bias is None else self.bias.detach().double().requires_grad_()
-        visible, distance, factor = self.written_out()
+        visible, distance, factor = self.written_out
         group = self.heads // self.heads_kv
         s = q @ k.repeat_interleave(group, 1).mT
         s = s * (scale[None, :, None, None] * factor).to(dtype)
@@ -247,6 +250,18 @@ class Case:
         grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in learned]
         return {"o": out.detach().double(), **{n: g.double() for n, g in zip(names, grads)}}
 
+    @functools.cached_property
+    def expected(self):
+        """In double, and as the plain method has it."""
+        return self.by_hand(torch.float64), self.by_hand(self.dtype)
+
+    @functools.cached_property
+    def of_one_rank(self):
+        """Statistics."""
+        given = {name: x for name, x in (("mask", self.mask), ("bias", self.bias)) if x is not None}
+        with torch.no_grad():
+            return rootdk.torch.attention(self.q, self.k, self.v, **self.arguments, **given, stats="full")[1]
+
     def floors(self, exact):
         """The rounding that nobody avoids. With u of f32 and A = max (c·Σ|q||k| + |bias|), an f32 score is off by u·A
         and a probability by that share of itself: u·(2 + A) of the sum of what is added, taken absolutely; and a
@@ -257,7 +272,7 @@ class Case:
         Q, K, V, D = (x.detach().double() for x in (self.q, self.k, self.v, self.d_out))
         group = self.heads // self.heads_kv
         K, V = K.repeat_interleave(group, 1), V.repeat_interleave(group, 1)
-        _, distance, factor = self.written_out()
+        _, distance, factor = self.written_out
         c = (self.scale_of_heads()[None, :, None, None] * factor).abs()
         a = float((c * (Q.abs() @ K.abs().mT)).max())
         if self.bias is not None:

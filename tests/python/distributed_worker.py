@@ -1,7 +1,7 @@
 """What the ranks of test_distributed.py do: started once for each number of ranks, by fork or by torchrun, they run
-all tasks that they are given and say what they found, in JSON.
+all tasks that they are given and say what they found, a line of JSON each.
 
-usage: distributed_worker.py RANKS TASK,TASK…      or under torchrun: distributed_worker.py TASK,TASK…"""
+usage: distributed_worker.py RANKS=TASK,TASK… …      or under torchrun: distributed_worker.py TASK,TASK…"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import weakref
 
 import numpy as np
 import rootdk.distributed as rd
+import rootdk.torch
 import torch
 import torch.distributed as dist
 from distributed_problems import Case
@@ -56,7 +57,7 @@ def attend(case, rank, way):
 def compared(case, rank, way):
     """Ratios of errors to what is allowed, by name."""
     out, (q, k, v), arguments = attend(case, rank, way)
-    exact, plain = case.by_hand(torch.float64), case.by_hand(case.dtype)
+    exact, plain = case.expected
     allowed = case.floors(exact)
     found = {"o": (out.detach(), case.q_layout, 2), "dq": (q.grad, case.q_layout, 2),
              "dk": (k.grad, case.k_layout, 2), "dv": (v.grad, case.k_layout, 2)}  # fmt: skip
@@ -92,10 +93,7 @@ def statistics(case, rank, way):
     with torch.no_grad():
         _, mine = rd.attention(*tensors, **arguments, way=way, machine=nodes(case.ranks), stats="full")
         ours = rd.merge({"it": mine})["it"]
-        given = dict(case.arguments, **{name: x for name, x in (("mask", case.mask), ("bias", case.bias)) if x is not None})
-        import rootdk.torch
-
-        _, one = rootdk.torch.attention(case.q, case.k, case.v, **given, stats="full")
+    one = case.of_one_rank
     wrong = []
     # A score is off by u·(2 + A); what is made of scores is off by that share of itself, or of how far they spread.
     spread = float(np.nanmax([np.abs(one.raw_max[np.isfinite(one.raw_max)]).max(initial=1.0),
@@ -257,13 +255,11 @@ def memory(rank, ranks):
     return out
 
 
-def train_stats(rank, ranks):
+def statistics_of_rows_and_heads(rank, ranks):
     """Data parallel statistics: every rank has other rows of the same heads."""
     g = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(2 * ranks, 3, 20, 8, generator=g) for _ in range(3))
     own = slice(2 * rank, 2 * rank + 2)
-    import rootdk.torch
-
     _, mine = rootdk.torch.attention(q[own], k[own], v[own], stats="full")
     _, one = rootdk.torch.attention(q, k, v, stats="full")
     with_names = rd.merge({"a": mine.over_batch(), **({"only on 1": mine.over_batch()} if rank == 1 else {})})
@@ -293,7 +289,7 @@ def refusals(rank, ranks):
         "zigzag": lambda: rd.attention(*([q[:, :, :2]] * 3 if odd else [q] * 3), layout="zigzag"),
         "dropout": lambda: rd.attention(q, q, q, dropout=0.1),
         "name": lambda: rd.attention(q, q, q, is_causal=True),
-        "gaps": lambda: rd.attention(q, q, q, stats=__import__("rootdk").StatsOptions(gaps=True)),
+        "gaps": lambda: rd.attention(q, q, q, stats=rootdk.StatsOptions(gaps=True)),
         "ring": lambda: rd.attention(q, q, q, scale="ssmax(1)", way="ring"),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
@@ -328,7 +324,7 @@ TASKS = {
     "bits": bits,
     "traffic": traffic,
     "memory": memory,
-    "stats": train_stats,
+    "stats": statistics_of_rows_and_heads,
     "refusals": refusals,
     "chosen": chosen,
 }
@@ -378,11 +374,16 @@ def main():
             print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
         dist.destroy_process_group()
         return
-    ranks, port = int(sys.argv[1]), free_port()
-    forked = multiprocessing.get_context("fork")
+    for argument in sys.argv[1:]:
+        ranks, tasks = argument.split("=")
+        run(int(ranks), tasks)
+
+
+def run(ranks, tasks):
+    forked, port = multiprocessing.get_context("fork"), free_port()
     pipes = [forked.Pipe(duplex=False) for _ in range(ranks)]
     workers = [
-        forked.Process(target=work, args=(rank, ranks, port, sys.argv[2], pipes[rank][1]), daemon=True)
+        forked.Process(target=work, args=(rank, ranks, port, tasks, pipes[rank][1]), daemon=True)
         for rank in range(ranks)
     ]
     for worker in workers:
@@ -390,7 +391,7 @@ def main():
     for _, theirs in pipes:
         theirs.close()
     for mine, _ in pipes:
-        print("JSON " + json.dumps(mine.recv()), flush=True)
+        print("JSON " + json.dumps({"ranks": ranks, **mine.recv()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,18 @@ def said_by(command, timeout=300):
 
 
 @functools.lru_cache(maxsize=None)
+def everybody():
+    commands = []
+    for world in WORLDS:
+        count = SEEDS[world]
+        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "memory", "stats", "chosen"]
+        tasks += ["refusals"] if world == 4 else []
+        commands.append(f"{world}={','.join(tasks)}")
+    return said_by([str(HERE / "distributed_worker.py"), *commands])
+
+
 def ranks(world):
-    tasks = [f"problems:{10 * world}:{SEEDS[world]}", "bits", f"traffic:{SEEDS[world]}", "memory", "stats", "chosen"]
-    tasks += ["refusals"] if world == 4 else []
-    return said_by([str(HERE / "distributed_worker.py"), str(world), ",".join(tasks)])
+    return [one for one in everybody() if one["ranks"] == world]
 
 
 def checked(found, least):

@@ -27,22 +27,14 @@ CASES = [
 ]
 
 
-def started(world, victim, kind, way):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(SCRIPT), str(world), str(victim), kind, way, str(TIMEOUT)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 @pytest.fixture(scope="module")
 def told():
     """They mostly wait, so they do it at the same time."""
-    running = {case: started(*case) for case in CASES}
-    found = {}
-    for case, process in running.items():
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err[-3000:]
-        found[case] = [json.loads(line) for line in out.splitlines()]
-    return found
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(SCRIPT), str(TIMEOUT), *(":".join(map(str, case)) for case in CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {case: json.loads(line) for case, line in zip(CASES, done.stdout.splitlines())}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
