@@ -28,6 +28,7 @@ TORCH = [
         "clip",
         "clip_ranks",
         "distributed",
+        "distributed_example",
         "distributed_faults",
         "alarm",
         "audit_model",

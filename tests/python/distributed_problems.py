@@ -97,7 +97,9 @@ class Case:
             a["scale"] = [rng.uniform(0.1, 0.6) for _ in range(heads)]
         elif kind < 0.4:
             rules = ["sqrt_dk*ssmax(0.43)", "entropy_invariant", "dk(2)*llama4"]
-            from_start = "key_starts" not in a and not {"diagonal", "key_lengths"} & set(a) and self.len_q == self.len_kv
+            from_start = (
+                "key_starts" not in a and not {"diagonal", "key_lengths"} & set(a) and self.len_q == self.len_kv
+            )
             a["scale"] = rng.choice(rules if from_start else rules[:2])  # llama4 counts positions, from 0
         self.table = None
         if rng.random() < 0.2 and not isinstance(a.get("scale"), str):
@@ -121,11 +123,9 @@ class Case:
                 self.bias = torch.randn(shape, generator=g, dtype=torch.float64).to(self.dtype)
 
     def __repr__(self):
-        return (
-            f"seed {self.seed}, {self.ranks} ranks, {self.dtype}, batch {self.batch}, heads {self.heads}/{self.heads_kv}, "
-            f"dims {self.dim}, {self.dim_v}, lengths {self.len_q}, {self.len_kv}, {self.layout}, {self.table}, "
-            f"{self.arguments}"
-        )
+        shape = f"batch {self.batch}, heads {self.heads}/{self.heads_kv}, dims {self.dim}, {self.dim_v}"
+        lengths = f"lengths {self.len_q}, {self.len_kv}, {self.layout}"
+        return f"seed {self.seed}, {self.ranks} ranks, {self.dtype}, {shape}, {lengths}, {self.table}, {self.arguments}"
 
     # Of one rank -----------------------------------------------------------------------------------------------------
     def part(self, x, rank, layout=None):
@@ -246,7 +246,14 @@ class Case:
         if total.requires_grad:
             total.backward()
         learned = [q, k, v, scale, *([sink] if sink.numel() else []), *([bias] if bias is not None else [])]
-        names = ["dq", "dk", "dv", "dscale", *(["dsink"] if sink.numel() else []), *(["dbias"] if bias is not None else [])]
+        names = [
+            "dq",
+            "dk",
+            "dv",
+            "dscale",
+            *(["dsink"] if sink.numel() else []),
+            *(["dbias"] if bias is not None else []),
+        ]
         grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in learned]
         return {"o": out.detach().double(), **{n: g.double() for n, g in zip(names, grads)}}
 
@@ -268,7 +275,7 @@ class Case:
         result is rounded to its dtype once. A merge rounds shares e^{lse − total} of two or more parts once more each:
         as often as there are ranks, and an f32 lse is off by u·(A + ln n) where it is handed on."""
         if self.len_q * self.len_kv == 0:
-            return {name: 0.0 for name in exact}
+            return dict.fromkeys(exact, 0.0)
         Q, K, V, D = (x.detach().double() for x in (self.q, self.k, self.v, self.d_out))
         group = self.heads // self.heads_kv
         K, V = K.repeat_interleave(group, 1), V.repeat_interleave(group, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -22,9 +23,9 @@ import rootdk.torch
 import torch
 import torch.distributed as dist
 from distributed_problems import Case
+from rootdk._structure import Structure
 from rootdk.distributed._plan import Model
 from rootdk.distributed._sight import Sight
-from rootdk._structure import Structure
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAYS = ("ring", "all_gather", "heads", "two_levels")
@@ -197,8 +198,8 @@ def traffic(rank, ranks, count):
                     out.sum().backward()
             except ValueError:
                 continue
-            found.append([f"{way}, {case}", [forward.bytes, count.bytes - forward.bytes, forward.messages, count.messages],
-                          [cost.sent_forward[rank], cost.sent_backward[rank], None, None]])  # fmt: skip
+            sent = [forward.bytes, count.bytes - forward.bytes]
+            found.append([f"{way}, bytes, {case}", sent, [cost.sent_forward[rank], cost.sent_backward[rank]]])
             total = torch.tensor([forward.messages, count.messages - forward.messages])
             dist.all_reduce(total)
             found.append([f"{way}, messages, {case}", total.tolist(), [cost.messages_forward, cost.messages_backward]])
@@ -374,6 +375,8 @@ def main():
             print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
         dist.destroy_process_group()
         return
+    if any("memory" in argument for argument in sys.argv[1:]):
+        importlib.import_module("torch._dynamo")  # a dispatch mode does, on every rank
     for argument in sys.argv[1:]:
         ranks, tasks = argument.split("=")
         run(int(ranks), tasks)

@@ -31,7 +31,7 @@ def said_by(command, timeout=300):
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def everybody():
     commands = []
     for world in WORLDS:
@@ -81,7 +81,7 @@ def test_every_byte_is_in_the_plan(world):
     for one in ranks(world):
         assert len(traffic(one)) >= 4 * SEEDS[world]
         for what, sent, planned in traffic(one):
-            assert all(plan is None or plan == bytes for bytes, plan in zip(sent, planned)), (what, sent, planned)
+            assert sent == planned, what
     assert world == 1 or any(sum(sent) for one in ranks(world) for _, sent, _ in traffic(one))
 
 

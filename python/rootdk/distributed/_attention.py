@@ -95,7 +95,7 @@ def attention(
     tensors = None
     try:
         if unknown:
-            refuse_names("attention", unknown, attention.__kwdefaults__)
+            refuse_names("attention", unknown, attention.__kwdefaults__ or ())
         if transformed(q, k, v):
             raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
         check_shapes(q, k, v)
@@ -173,7 +173,7 @@ def _problem(
             raise ValueError(f"{name}: {len(values)} values, but there are {heads} query heads")
     options = options_of(stats)
     if options is not None and options != StatsOptions(options.level):
-        raise ValueError("stats: only the level can be chosen over ranks, so None, \"basic\" or \"full\" is wanted")
+        raise ValueError('stats: only the level can be chosen over ranks, so None, "basic" or "full" is wanted')
     for name, lengths in (
         ("key_starts", structure.key_starts),
         ("key_lengths", structure.key_lengths),
@@ -207,9 +207,8 @@ def _ask_the_engine(p: Problem) -> None:
     if s.diagonal == "last_key" and (s.key_lengths is None or s.q_starts is not None):
         raise ValueError("diagonal: last_key measures from key_lengths, so it needs them, and no documents")
     none = (0,) * p.q.shape[0]
-    structure = Structure(s.causal, s.diagonal, s.offset, s.window, *(
-        None if lengths is None else none for lengths in (s.key_starts, s.key_lengths, s.query_lengths)
-    ))  # fmt: skip
+    starts, keys, queries = (None if x is None else none for x in (s.key_starts, s.key_lengths, s.query_lengths))
+    structure = Structure(s.causal, s.diagonal, s.offset, s.window, starts, keys, queries)
     q, k, v = (x.detach()[:, :, :0] for x in (p.q, p.k, p.v))
     mask, bias = (
         None if x is None else x.detach()[:, :, : 0 if x.shape[2] > 1 else 1, : 0 if x.shape[3] > 1 else 1]
@@ -277,7 +276,9 @@ def _check_lengths(p: Problem, q: Layout, k: Layout) -> None:
         for first in range(0, len(starts), count):
             one = starts[first : first + count]
             if any(a > b for a, b in zip(one, one[1:])) or one[0] < 0 or one[-1] > total:
-                raise ValueError(f"documents: {list(one)[:8]} for {name}, but ascending starts up to {total} are wanted")
+                raise ValueError(
+                    f"documents: {list(one)[:8]} for {name}, but ascending starts up to {total} are wanted"
+                )
     for name, table in (("mask", p.mask), ("bias", p.bias)):
         if table is None:
             continue
@@ -321,10 +322,9 @@ def _plan(p: Problem, call: Call, machine: Machine, way: Optional[str], ranks: i
 
 def plan_of(p: Problem, call: Call, machine: Machine, refused: dict[str, str]) -> Plan:
     batch = p.q.shape[0]
-    sights = call.sights(batch)
-    pairs = sum(sight.pairs(call.q_layout, call.k_layout) for _, _, sight in sights)
     sizes = Sizes(batch, p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3], p.q.element_size())
-    model = Model(sizes, call.q_layout, call.k_layout, -(-pairs // len(sights)), machine)  # type: ignore[operator]
+    each = len(call.sights(batch))
+    model = Model(sizes, call.q_layout, call.k_layout, -(-call.pairs(batch) // each), machine)
     costs = model.costs()
     costs.update({name: Cost(name, refused=why) for name, why in refused.items()})
     return choose(costs, machine)

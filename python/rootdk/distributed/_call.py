@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterator, Optional, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .._kernels import Collector, register, unregister
+from .._problem import StatsOptions
 from .._stats import GradientStats, Stats
 from .._structure import Structure
-from .._problem import StatsOptions
 from ._layout import Layout, Piece
-from ._sight import Sight, Tile
+from ._sight import Counts, Sight, Tile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ def segments(first: int, last: int, group: int) -> list[Segment]:
     base = first // group
     if first % group == 0 and last % group == 0:
         return [Segment(slice(0, last - first), slice(0, (last - first) // group))]
-    out = []
+    out: list[Segment] = []
     while first < last:
         end = min((first // group + 1) * group, last)
         done = out[-1].q.stop if out else 0
@@ -70,6 +71,13 @@ class Call:
         if not self.by_item:
             return [(slice(0, batch), 0, Sight.of(self.structure, *totals))]
         return [(slice(b, b + 1), b, Sight.of(self.structure, *totals, b)) for b in range(batch)]
+
+    def pairs(self, batch: int) -> Counts:
+        """Visible pairs [ranks of queries, ranks of keys], of the batch items that see differently together."""
+        out = np.zeros((self.q_layout.ranks, self.k_layout.ranks), np.int64)
+        for _, _, sight in self.sights(batch):
+            out += sight.pairs(self.q_layout, self.k_layout)
+        return out
 
     def tiles(self, batch: int, queries: Sequence[Piece], keys: Sequence[Piece]) -> Iterator[tuple[slice, Tile]]:
         """The calls that queries in these pieces against keys in those come to."""

@@ -98,10 +98,8 @@ def _same(name: str, values: list[int], number: bool) -> None:
     def shown(value: int) -> str:
         return str(_DTYPES[value]) if name == "dtype" else str(value)
 
-    raise RankError(
-        f"rank {where}: {_OWNER[name]}: {name} is {shown(values[rank])}, but {shown(most)} on rank {values.index(most)}",
-        others,
-    )
+    here, there = shown(values[rank]), shown(most)
+    raise RankError(f"rank {where}: {_OWNER[name]}: {name} is {here}, but {there} on rank {values.index(most)}", others)
 
 
 def _digest(value: Any) -> int:

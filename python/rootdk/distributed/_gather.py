@@ -22,8 +22,7 @@ class Gathered:
 
     def __init__(self, call: Call, team: Team, k: Tensor, v: Tensor):
         self.call, self.team = call, team
-        pairs = sum(sight.pairs(call.q_layout, call.k_layout) for _, _, sight in call.sights(k.shape[0]))
-        self.need = needs(pairs)  # type: ignore[arg-type]
+        self.need = needs(call.pairs(k.shape[0]))
         self.sources = [c for c in range(team.size) if self.need[team.rank, c]]
         self.targets = [r for r in range(team.size) if self.need[r, team.rank]]
         self.pieces: tuple[Piece, ...] = joined(piece for c in self.sources for piece in call.k_layout.pieces[c])

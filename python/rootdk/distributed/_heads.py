@@ -24,9 +24,7 @@ class Exchange:
     def range(self, side: int, rank: int) -> slice:
         """Heads of queries (0) or of keys (1) that a rank computes."""
         q, kv = self.heads
-        first, last = (
-            head_range(q, self.team.size, rank) if side == 0 else key_head_range(q, kv, self.team.size, rank)
-        )
+        first, last = head_range(q, self.team.size, rank) if side == 0 else key_head_range(q, kv, self.team.size, rank)
         return slice(first, last)
 
     def _form(self, x: Tensor, side: int, heads: slice, tokens: int) -> Form:
@@ -36,17 +34,14 @@ class Exchange:
         """Each [batch, heads, tokens here, …] → [batch, heads of this rank, all tokens, …]."""
         me, ranks = self.team.rank, range(self.team.size)
         mine = [x[:, self.range(side, me)] for x, side in zip(tensors, sides)]
-        sends = [
-            (j, packed([x[:, self.range(side, j)] for x, side in zip(tensors, sides)])) for j in ranks if j != me
-        ]
+        sends = [(j, packed([x[:, self.range(side, j)] for x, side in zip(tensors, sides)])) for j in ranks if j != me]
         forms = {
             r: [self._form(x, s, self.range(s, me), self.lengths[s][r]) for x, s in zip(tensors, sides)] for r in ranks
         }
         coming = {r: receive_buffer(tensors[0], forms[r]) for r in ranks if r != me}
         self.team.post(what, sends, list(coming.items())).wait()
         whole = [
-            x.new_empty((x.shape[0], x.shape[1], sum(self.lengths[side]), *x.shape[3:]))
-            for x, side in zip(mine, sides)
+            x.new_empty((x.shape[0], x.shape[1], sum(self.lengths[side]), *x.shape[3:])) for x, side in zip(mine, sides)
         ]
         for r in ranks:
             parts = mine if r == me else unpacked(coming.pop(r), forms[r])

@@ -108,7 +108,9 @@ class Layout:
     def among(self, ranks: Sequence[int]) -> Layout:
         """The same of some of its ranks, as if there were no other tokens."""
         held = joined(piece for rank in ranks for piece in self.pieces[rank])
-        return Layout(tuple(tuple((_before(held, a), _before(held, b)) for a, b in self.pieces[rank]) for rank in ranks))
+        return Layout(
+            tuple(tuple((_before(held, a), _before(held, b)) for a, b in self.pieces[rank]) for rank in ranks)
+        )
 
     def places(self, rank: int) -> list[tuple[slice, slice]]:
         """Where each piece of a rank lies: on it, and in the sequence."""

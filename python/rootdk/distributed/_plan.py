@@ -30,7 +30,8 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
               over nodes, P/G of them, for the heads that each rank then has; then heads back.
 
   time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes.
-           ring         a step at a time, all ranks together: Σ_s max over r of max(compute of step s, message of step s)
+           ring         a step at a time, all ranks together: Σ_s max over r of max(compute of step s, message of step
+                        s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
                         max over r of compute: nothing is hidden
   memory   Beyond inputs, outputs and what is kept for backward, the most at a time on any rank (forward; w-byte copies
@@ -257,7 +258,14 @@ class Model:
     def ring(self) -> Cost:
         traffic = ring_traffic(self.sizes, self.k, self.far)
         times = [
-            _ring_seconds(self.sizes, self.k, self.far, self.pairs * f / self.machine.flops, self.machine, back)
+            _ring_seconds(
+                self.sizes,
+                self.k,
+                self.far,
+                np.asarray(self.pairs * f / self.machine.flops, np.float64),
+                self.machine,
+                back,
+            )
             for f, back in zip(self.flops, (False, True))
         ]
         work = self.pairs.sum(1)
@@ -271,7 +279,9 @@ class Model:
     def heads(self) -> Cost:
         traffic = heads_traffic(self.sizes, self.q, self.k)
         work = self._by_heads(self.ranks) * int(self.pairs.sum())
-        return self._cost("heads", traffic, self._times(traffic, work), work, self._arriving(self.ranks, self.q, self.k))
+        return self._cost(
+            "heads", traffic, self._times(traffic, work), work, self._arriving(self.ranks, self.q, self.k)
+        )
 
     def two_levels(self) -> Cost:
         size, m = self.machine.ranks_per_node, self.machine

@@ -22,7 +22,7 @@ class Round:
 
     def __init__(self, call: Call, team: Team, k: Tensor, v: Tensor):
         self.call, self.team, self.k, self.v = call, team, k, v
-        self.far = far_of(call, k.shape[0])
+        self.far = hops(needs(call.pairs(k.shape[0])))  # of the keys of each rank
         self.next, self.previous = (team.rank + 1) % team.size, (team.rank - 1) % team.size
 
     def forms(self, chunk: int, dtype: torch.dtype) -> tuple[Form, Form]:
@@ -51,12 +51,6 @@ class Round:
         return (self.team.rank - step) % self.team.size
 
 
-def far_of(call: Call, batch: int) -> tuple[int, ...]:
-    """How far the keys of each rank travel."""
-    pairs = sum(sight.pairs(call.q_layout, call.k_layout) for _, _, sight in call.sights(batch))
-    return hops(needs(pairs))  # type: ignore[arg-type]
-
-
 class RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor],
@@ -65,7 +59,7 @@ class RingAttention(torch.autograd.Function):
         outputs = Outputs(call, q.detach(), v.shape[3], mine, scale, bias)
         for _, chunk, kv in Round(call, team, k, v).steps():
             if kv is not None:
-                outputs.add(*kv, call.k_layout.pieces[chunk])
+                outputs.add(kv[0], kv[1], call.k_layout.pieces[chunk])
         out, lse = outputs.finish(sink)
         if outputs.rows is not None:
             rows.append(outputs.rows)
@@ -113,7 +107,7 @@ def _backward_round(ring: Round, gradients: Gradients) -> list[Tensor]:
     for step, chunk, kv in ring.steps():
         total: Optional[Tensor] = None
         if kv is not None:
-            total = packed(gradients.add(*kv, ring.call.k_layout.pieces[chunk])).view(wide)
+            total = packed(gradients.add(kv[0], kv[1], ring.call.k_layout.pieces[chunk])).view(wide)
         pending.wait()
         if total is not None and coming is not None:
             total = coming.view(wide) + total

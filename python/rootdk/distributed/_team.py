@@ -111,9 +111,7 @@ class Team:
             count = min(have, self.size - have)
             to, source = (self.rank - have) % self.size, (self.rank + have) % self.size
             arriving = torch.empty_like(rows[:count])
-            self.post(
-                "checks", [(to, rows[:count].contiguous())], [(source, arriving)], counted=False
-            ).wait()
+            self.post("checks", [(to, rows[:count].contiguous())], [(source, arriving)], counted=False).wait()
             rows[have : have + count] = arriving
             have += count
         return rows.roll(self.rank, 0)
