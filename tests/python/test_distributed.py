@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,7 +37,7 @@ def everybody():
     commands = []
     for world in WORLDS:
         count = SEEDS[world]
-        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "memory", "stats", "chosen"]
+        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "memory", "stats", "chosen", "watch"]
         tasks += ["refusals"] if world == 4 else []
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
@@ -103,6 +104,18 @@ def test_statistics_merge_over_rows_and_heads(world):
         assert all(found["rows"].values()), [name for name, same in found["rows"].items() if not same]
         assert found["heads"], "heads beside each other are those of one rank, to the bit"
         assert found["names"] == (["a", "only on 1"] if world > 1 else ["a"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_watch_sees_what_all_ranks_compute(world):
+    """Scores of 8 components of about 1 are off by some roundings; a merge of rows rounds a few times more."""
+    for one in ranks(world):
+        alone, *others = one["watch"].items()
+        assert len(others) == (4 if world == 4 else 3)
+        for name, columns in others:
+            for column, seen in columns.items():
+                ours, wanted = seen if name == "tensor and data" else (seen, alone[1][column])
+                assert np.allclose(ours, wanted, rtol=2.0**-18, atol=0), (name, column, ours, wanted)
 
 
 def test_a_way_is_chosen_and_groups_and_autocast_count():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any, Optional, Union
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from .._attention import four_axes
 from .._problem import QkNorm, StatsOptions, Window, options_of, real, refuse_names
 from .._structure import Structure
-from ..torch import _constant, _normalised, transformed, under_autocast
+from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
 from ._call import Call
 from ._check import agree, check_shapes
 from ._layout import Layout
@@ -131,9 +132,29 @@ def attention(
     with team.telling(), no_autocast(q):
         q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
         _check_lengths(problem, q_layout, k_layout)
-        call = problem.call(q_layout, k_layout)
-        taken = _plan(problem, call, machine or default_machine(q), way, team.size)
-        return compute(problem, call, team, taken, (machine or default_machine(q)).ranks_per_node)
+        seen = _seen_by_a_watch(q)
+        computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
+        call = computed.call(q_layout, k_layout)
+        machine = machine or default_machine(q)
+        out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
+    if seen is not None and found is not None and found.stats is not None:
+        if found.heads is not None:
+            seen.heads_are(found.first_head, found.heads)
+        seen.on_forward(found.stats)
+    results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
+    if problem.stats is not None:
+        assert found is not None
+        results += (found.at_level(problem.stats.level),)
+    return results if len(results) > 1 else out
+
+
+def _seen_by_a_watch(q: Tensor) -> Any:
+    """The call, as the watches know it that look at this thread; rows that a rank has computed are theirs to see."""
+    eyes = sys.modules.get("rootdk._watch.eyes")
+    call = eyes.call_here() if eyes is not None and eyes.anybody() else None
+    if call is not None:
+        call.dtype, call.dim = _NAMES[q.dtype], q.shape[3]
+    return call
 
 
 def _problem(

@@ -25,6 +25,10 @@ class RankStats:
     first_head: int = 0
     heads: Optional[int] = None  #: of all ranks; None: as many as here
 
+    def at_level(self, level: str) -> RankStats:
+        stats = None if self.stats is None else at_level(self.stats, level)
+        return dataclasses.replace(self, stats=stats)
+
     def __repr__(self) -> str:
         heads = "" if self.heads is None else f", heads from {self.first_head} of {self.heads}"
         return f"RankStats({self.stats!r}{heads})"

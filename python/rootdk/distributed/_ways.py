@@ -15,9 +15,10 @@ from ._call import Box, Call, Collected, Segment, of_heads, segments
 from ._gather import GatherAttention
 from ._heads import Exchange, FromHeads, ToHeads
 from ._layout import Layout
+from ._plan import Machine
 from ._ring import RingAttention
 from ._rows import RowTable
-from ._statistics import RankStats, at_level, beside, renumbered
+from ._statistics import RankStats, beside, renumbered
 from ._team import Team
 
 
@@ -56,29 +57,26 @@ class Problem:
         )
 
 
-def compute(p: Problem, call: Call, team: Team, way: str, ranks_per_node: int) -> Any:
+Result = tuple[Tensor, Optional[Tensor], Optional[RankStats]]  #: output, logsumexp, statistics
+
+
+def compute(p: Problem, call: Call, team: Team, way: str, machine: Machine) -> Result:
     if way == "heads":
-        out, lse, found = _by_heads(p, call, team)
-    elif way == "two_levels":
-        out, lse, found = _two_levels(p, call, team, ranks_per_node)
-    else:
-        out, lse, found = _by_rows(p, call, team, way)
-    results: tuple[Any, ...] = (out, lse) if p.return_lse else (out,)
-    if p.stats is not None:
-        results += (found,)
-    return results if len(results) > 1 else out
+        return _by_heads(p, call, team)
+    if way == "two_levels":
+        return _two_levels(p, call, team, machine.ranks_per_node)
+    return _by_rows(p, call, team, way)
 
 
 def _rows_stats(p: Problem, call: Call, table: RowTable, layout: Layout, rank: int) -> Stats:
     """Of rows that this rank holds."""
-    assert p.stats is not None
     positions = layout.positions(rank)
     for item, length in enumerate(call.structure.query_lengths or ()):
         table.mark_padding(item, int((positions < length).sum()))
-    return at_level(renumbered(table.stats(), positions), p.stats.level)
+    return renumbered(table.stats(), positions)
 
 
-def _by_rows(p: Problem, call: Call, team: Team, way: str) -> tuple[Tensor, Tensor, Optional[RankStats]]:
+def _by_rows(p: Problem, call: Call, team: Team, way: str) -> Result:
     function = RingAttention if way == "ring" else GatherAttention
     rows: list[RowTable] = []
     out, lse = function.apply(p.q, p.k, p.v, p.scale, p.bias, p.sink, call, team, rows)  # type: ignore[no-untyped-call]
@@ -96,7 +94,7 @@ class _Share:
         self.alibi = of_heads(p.alibi, self.q)
 
 
-def _by_heads(p: Problem, call: Call, team: Team) -> tuple[Tensor, Optional[Tensor], Optional[RankStats]]:
+def _by_heads(p: Problem, call: Call, team: Team) -> Result:
     exchange = Exchange(team, call.q_layout, call.k_layout, p.q.shape[1], p.k.shape[1])
     q, k, v = ToHeads.apply(p.q, p.k, p.v, exchange)  # type: ignore[no-untyped-call]
     mine = _Share(p, exchange, team.rank)
@@ -146,9 +144,7 @@ def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Te
     )
 
 
-def _two_levels(
-    p: Problem, call: Call, team: Team, ranks_per_node: int
-) -> tuple[Tensor, Optional[Tensor], Optional[RankStats]]:
+def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Result:
     """Heads inside a node, the ring over nodes."""
     node, place = divmod(team.rank, ranks_per_node)
     inside = range(node * ranks_per_node, (node + 1) * ranks_per_node)
