@@ -30,6 +30,7 @@ TORCH = [
         "distributed",
         "distributed_example",
         "distributed_faults",
+        "distributed_plan",
         "alarm",
         "audit_model",
         "audit_embeddings",
