@@ -96,11 +96,10 @@ class Case:
         elif kind < 0.3:
             a["scale"] = [rng.uniform(0.1, 0.6) for _ in range(heads)]
         elif kind < 0.4:
-            rules = ["sqrt_dk*ssmax(0.43)", "entropy_invariant", "dk(2)*llama4"]
-            from_start = (
-                "key_starts" not in a and not {"diagonal", "key_lengths"} & set(a) and self.len_q == self.len_kv
-            )
-            a["scale"] = rng.choice(rules if from_start else rules[:2])  # llama4 counts positions, from 0
+            a["scale"] = rng.choice(["sqrt_dk*ssmax(0.43)", "entropy_invariant", "dk(2)*llama4"])
+            if a["scale"].endswith("llama4") and rng.random() < 0.5:
+                a.update(causal=False, diagonal=8170)  # where it begins to matter
+                a.pop("window", None)
         self.table = None
         if rng.random() < 0.2 and not isinstance(a.get("scale"), str):
             self.table = rng.choice(["mask", "bias"])
@@ -201,7 +200,7 @@ class Case:
                 elif isinstance(rule, str) and "entropy" in rule:
                     factor[b, 0, i] = np.log(n) / np.log(512)
                 elif isinstance(rule, str) and "llama4" in rule:
-                    factor[b, 0, i] = 1 + 0.1 * np.log(1 + np.floor((at - first + 1) / 8192))
+                    factor[b, 0, i] = 1 + 0.1 * np.log(1 + np.floor((max(at - first, 0) + 1) / 8192))
         if self.mask is not None:
             visible = visible & self.mask
         return visible, distance, factor
@@ -238,7 +237,10 @@ class Case:
             s = torch.cat([s, sink.to(dtype)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
         seen = torch.isfinite(s).any(-1, keepdim=True)  # rows that see something
         p = torch.where(seen, torch.softmax(torch.where(seen, s, torch.zeros_like(s)), -1), torch.zeros_like(s))
-        out = p[..., : self.len_kv] @ v.repeat_interleave(group, 1)
+        p = p[..., : self.len_kv]
+        if dtype == torch.float64:
+            self.p = p.detach()
+        out = p @ v.repeat_interleave(group, 1)
         total = (out * self.d_out.to(dtype)).sum()
         if self.d_lse is not None:
             lse = torch.logsumexp(torch.where(seen, s, torch.zeros_like(s)), -1)
@@ -304,8 +306,21 @@ class Case:
         }
         u, wide = UNIT[self.dtype], min(UNIT[self.dtype], 2.0**-24)
         own = {"dscale": 2.0**-24, "dsink": 2.0**-24}  # float32 whatever the others are
+        # Backward has D = dO·O of the output as it is stored, so D is off by u·Σ|dO||O|, and with it every dS of its
+        # row by p times as much: Σ over rows of p·δD·|q·k| is what scale gets of that, Σ of p·δD what sinks get, and
+        # with c times what it is multiplied with, dq and dk.
+        d = (D.abs() * exact["o"].abs()).sum(-1)
+        products = (Q @ K.mT).abs().max(-1).values
+        columns = (self.p * d.unsqueeze(-1)).sum(2).unflatten(1, (self.heads_kv, group)).sum(2)
+        stored = {
+            "dscale": float((d * products).sum((0, 2)).max()),
+            "dsink": float(d.sum((0, 2)).max()),
+            "dq": top * float(d.max()) * float(K.abs().max()),
+            "dk": top * float(columns.max()) * float(Q.abs().max()),
+        }
         return {
             name: own.get(name, wide) * (2 + a) * (1 + self.ranks) * sums[name]
             + own.get(name, u) * float(x.abs().max() if x.numel() else 0)
+            + u * stored.get(name, 0.0)
             for name, x in exact.items()
         }

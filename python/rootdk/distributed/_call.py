@@ -54,6 +54,7 @@ class Call:
     softcap: Optional[float] = None
     alibi: Optional[tuple[float, ...]] = None
     mask: Optional[Tensor] = None  #: [1 or batch, 1 or heads, 1 or queries here, 1 or all keys]
+    tables: bool = False  #: a mask or a bias is read, key by key
     wide: bool = True  #: partial results of 16-bit inputs are float32
     stats: Optional[StatsOptions] = None
     heads: Optional[tuple[Segment, ...]] = None  #: None: all of them, as they come
@@ -82,7 +83,7 @@ class Call:
     def tiles(self, batch: int, queries: Sequence[Piece], keys: Sequence[Piece]) -> Iterator[tuple[slice, Tile]]:
         """The calls that queries in these pieces against keys in those come to."""
         s = self.structure
-        plain = s.key_starts is s.key_lengths is s.query_lengths is None and self.mask is None
+        plain = s.key_starts is s.key_lengths is s.query_lengths is None and not self.tables
         for items, _, sight in self.sights(batch):
             for tile in sight.tiles(queries, keys, group=plain):
                 yield items, tile

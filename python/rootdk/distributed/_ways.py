@@ -52,6 +52,7 @@ class Problem:
             self.softcap,
             self.alibi,
             self.mask,
+            self.mask is not None or self.bias is not None,
             self.wide,
             self.stats,
         )
