@@ -129,6 +129,7 @@ def attention(
         failed = error
     agreed = agree(team, tensors, arguments, failed)
     assert problem is not None
+    team.get_ready(q)
     with team.telling(), no_autocast(q):
         q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
         _check_lengths(problem, q_layout, k_layout)

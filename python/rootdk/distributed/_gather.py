@@ -9,9 +9,9 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ._call import Call, wide_dtype
+from ._call import Call
 from ._layout import Piece, joined
-from ._partial import Gradients, Outputs
+from ._partial import Outputs, begin, end, keep
 from ._plan import needs
 from ._rows import RowTable
 from ._team import Form, Team, packed, receive_buffer, unpacked
@@ -75,47 +75,34 @@ class Gathered:
 
 class GatherAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor],
-                sink: Optional[Tensor], call: Call, team: Team, rows: list[RowTable]) -> Any:  # fmt: skip
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: Optional[Tensor],
+        bias: Optional[Tensor],
+        sink: Optional[Tensor],
+        call: Call,
+        team: Team,
+        rows: list[RowTable],
+    ) -> Any:
         gathered = Gathered(call, team, k, v)
         # All visible keys of a query lie in one of the pieces, so nothing of a row is rounded before it is complete,
         # unless a sink comes after the call.
-        whole, call = call, dataclasses.replace(call, wide=call.wide and sink is not None)
-        outputs = Outputs(call, q.detach(), v.shape[3], call.q_layout.pieces[team.rank], scale, bias)
+        narrow = dataclasses.replace(call, wide=call.wide and sink is not None)
+        outputs = Outputs(narrow, q.detach(), v.shape[3], call.q_layout.pieces[team.rank], scale, bias)
         outputs.add(*gathered.gather(k.detach(), v.detach()), gathered.pieces)
-        out, lse = outputs.finish(sink)
         if outputs.rows is not None:
             rows.append(outputs.rows)
-        ctx.save_for_backward(q, k, v, scale, bias, sink, out, lse)
-        ctx.call, ctx.team = whole, team
-        ctx.set_materialize_grads(False)
-        return out, lse
+        return keep(ctx, outputs, (q, k, v, scale, bias, sink), call, team)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
         with ctx.team.telling():
-            return _gradients(ctx, d_out, d_lse)
-
-
-def _gradients(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-    q, k, v, scale, bias, sink, out, lse = ctx.saved_tensors
-    call, team = ctx.call, ctx.team
-    d_out = torch.zeros_like(out) if d_out is None else d_out
-    wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
-    gathered = Gathered(call, team, k, v)
-    gradients = Gradients(call, q, out, lse, d_out, d_lse, call.q_layout.pieces[team.rank], scale, bias, wanted)
-    d_k, d_v = gathered.scatter(*gradients.add(*gathered.gather(k, v), gathered.pieces))
-    assert d_k.dtype == wide_dtype(k)
-    d_sink = gradients.of_sink(sink).to(sink.dtype) if sink is not None and ctx.needs_input_grad[5] else None
-    return (
-        gradients.d_q.to(q.dtype),
-        d_k.to(k.dtype),
-        d_v.to(v.dtype),
-        None if gradients.d_scale is None or scale is None else gradients.d_scale.to(scale),
-        None if gradients.d_bias is None or bias is None else gradients.d_bias.to(bias),
-        d_sink,
-        None,
-        None,
-        None,
-    )
+            _, k, v, *_ = ctx.saved_tensors
+            gathered = Gathered(ctx.call, ctx.team, k, v)
+            gradients = begin(ctx, d_out, d_lse)
+            d_k, d_v = gathered.scatter(*gradients.add(*gathered.gather(k, v), gathered.pieces))
+            return end(ctx, gradients, d_k, d_v)

@@ -87,7 +87,7 @@ class Outputs:
     def finish(self, sink: Optional[Tensor]) -> tuple[Tensor, Tensor]:
         """With the sink, which belongs to no rank's keys."""
         if sink is not None:
-            z = sink.detach().double()[None, :, None]
+            z = sink.detach().to(self.lse)[None, :, None]
             total = torch.logaddexp(self.lse, z)
             share = torch.where(self.lse == _NONE, torch.zeros_like(total), torch.exp(self.lse - total))
             self.out *= share.to(self.out.dtype).unsqueeze(-1)
@@ -173,5 +173,40 @@ class Gradients:
         if self.d_lse is not None:
             d = d - self.d_lse.double()
         lse = self.lse.double()
-        p = torch.where(lse == _NONE, torch.zeros_like(lse), torch.exp(sink.detach().double()[None, :, None] - lse))
+        p = torch.where(lse == _NONE, torch.zeros_like(lse), torch.exp(sink.detach().to(lse)[None, :, None] - lse))
         return -(p * d).sum((0, 2))
+
+
+# What both ways that share rows out keep for backward, and what they make of it ---------------------------------------
+def keep(ctx: Any, outputs: Outputs, saved: Sequence[Optional[Tensor]], call: Call, team: Any) -> tuple[Tensor, Tensor]:
+    """saved: q, k, v, scale, bias, sink. The results, which backward needs as well."""
+    out, lse = outputs.finish(saved[5])
+    ctx.save_for_backward(*saved, out, lse)
+    ctx.call, ctx.team = call, team
+    ctx.set_materialize_grads(False)
+    return out, lse
+
+
+def begin(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradients:
+    q, _, _, scale, bias, _, out, lse = ctx.saved_tensors
+    d_out = torch.zeros_like(out) if d_out is None else d_out
+    # dK and dV travel on all ranks alike, whoever wants them.
+    wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
+    queries = ctx.call.q_layout.pieces[ctx.team.rank]
+    return Gradients(ctx.call, q, out, lse, d_out, d_lse, queries, scale, bias, wanted)
+
+
+def end(ctx: Any, gradients: Gradients, d_k: Tensor, d_v: Tensor) -> tuple[Optional[Tensor], ...]:
+    """Of every argument of the autograd function: q, k, v, scale, bias, sink, call, team, rows."""
+    q, k, v, scale, bias, sink, _, _ = ctx.saved_tensors
+    return (
+        gradients.d_q.to(q.dtype),
+        d_k.to(k.dtype),
+        d_v.to(v.dtype),
+        None if gradients.d_scale is None else gradients.d_scale.to(scale),
+        None if gradients.d_bias is None else gradients.d_bias.to(bias),
+        gradients.of_sink(sink).to(sink) if sink is not None and ctx.needs_input_grad[5] else None,
+        None,
+        None,
+        None,
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._call import Call, wide_dtype
-from ._partial import Gradients, Outputs
+from ._partial import Gradients, Outputs, begin, end, keep
 from ._plan import hops, needs
 from ._rows import RowTable
 from ._team import Form, Pending, Team, packed, receive_buffer, unpacked
@@ -53,48 +53,34 @@ class Round:
 
 class RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: Optional[Tensor], bias: Optional[Tensor],
-                sink: Optional[Tensor], call: Call, team: Team, rows: list[RowTable]) -> Any:  # fmt: skip
-        mine = call.q_layout.pieces[team.rank]
-        outputs = Outputs(call, q.detach(), v.shape[3], mine, scale, bias)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: Optional[Tensor],
+        bias: Optional[Tensor],
+        sink: Optional[Tensor],
+        call: Call,
+        team: Team,
+        rows: list[RowTable],
+    ) -> Any:
+        outputs = Outputs(call, q.detach(), v.shape[3], call.q_layout.pieces[team.rank], scale, bias)
         for _, chunk, kv in Round(call, team, k, v).steps():
             if kv is not None:
                 outputs.add(kv[0], kv[1], call.k_layout.pieces[chunk])
-        out, lse = outputs.finish(sink)
         if outputs.rows is not None:
             rows.append(outputs.rows)
-        ctx.save_for_backward(q, k, v, scale, bias, sink, out, lse)
-        ctx.call, ctx.team = call, team
-        ctx.set_materialize_grads(False)
-        return out, lse
+        return keep(ctx, outputs, (q, k, v, scale, bias, sink), call, team)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
         with ctx.team.telling():
-            return _gradients(ctx, d_out, d_lse)
-
-
-def _gradients(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
-    q, k, v, scale, bias, sink, out, lse = ctx.saved_tensors
-    call, team = ctx.call, ctx.team
-    d_out = torch.zeros_like(out) if d_out is None else d_out
-    # What travels does so on all ranks alike, whoever wants it.
-    wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
-    gradients = Gradients(call, q, out, lse, d_out, d_lse, call.q_layout.pieces[team.rank], scale, bias, wanted)
-    d_k, d_v = _backward_round(Round(call, team, k, v), gradients)
-    d_sink = gradients.of_sink(sink).to(sink.dtype) if sink is not None and ctx.needs_input_grad[5] else None
-    return (
-        gradients.d_q.to(q.dtype),
-        d_k.to(k.dtype),
-        d_v.to(v.dtype),
-        None if gradients.d_scale is None or scale is None else gradients.d_scale.to(scale),
-        None if gradients.d_bias is None or bias is None else gradients.d_bias.to(bias),
-        d_sink,
-        None,
-        None,
-        None,
-    )
+            _, k, v, *_ = ctx.saved_tensors
+            gradients = begin(ctx, d_out, d_lse)
+            d_k, d_v = _backward_round(Round(ctx.call, ctx.team, k, v), gradients)
+            return end(ctx, gradients, d_k, d_v)
 
 
 def _backward_round(ring: Round, gradients: Gradients) -> list[Tensor]:

@@ -39,6 +39,7 @@ def counting() -> Iterator[Count]:
 
 Message = tuple[int, Tensor]  #: to or from which rank of the team
 
+_ready: set[tuple[int, torch.device]] = set()
 _calls: dict[str, Iterator[int]] = {}  # by group: all its ranks make the same calls in the same order
 
 
@@ -56,6 +57,8 @@ class Team:
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("group: torch.distributed has no process group yet; call init_process_group first")
         group = dist.group.WORLD if group is None else group
+        if not hasattr(group, "rank"):
+            raise TypeError(f"group: {group!r}, but a process group or None is wanted")
         rank = dist.get_rank(group)
         if rank < 0:
             raise ValueError(f"group: has ranks {dist.get_process_group_ranks(group)}, but this is {dist.get_rank()}")
@@ -71,6 +74,13 @@ class Team:
     def part(self, places: Sequence[int]) -> Team:
         """Some of these, this rank among them."""
         return Team(self.group, [self.members[place] for place in places], self.timeout, self.board)
+
+    def get_ready(self, like: Tensor) -> None:
+        """NCCL wants all ranks of a group in its first operation, but not all of them always have something to send."""
+        key = (id(self.group), like.device)
+        if like.is_cuda and key not in _ready:
+            dist.all_reduce(torch.zeros(1, device=like.device), group=self.group)
+            _ready.add(key)
 
     def packet_device(self, like: Tensor) -> torch.device:
         """Where small packets for the host are best: on the CPU if the group can send from there."""
