@@ -122,6 +122,7 @@ def test_a_way_is_chosen_and_groups_and_autocast_count():
     for rank, one in enumerate(ranks(4)):
         assert one["chosen"]["ssmax"] == [1, 4, 5, 8] and one["chosen"]["autocast"] == "torch.bfloat16"
         assert ("group" in one["chosen"]) == (rank < 2)
+        assert one["chosen"]["schedule is made once"]
 
 
 REFUSED = {

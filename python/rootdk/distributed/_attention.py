@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from typing import Any, Optional, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from .._attention import four_axes
 from .._problem import QkNorm, StatsOptions, Window, options_of, real, refuse_names
 from .._structure import Structure
 from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
-from ._call import Call
+from ._call import Call, pairs_of
 from ._check import agree, check_shapes
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
@@ -343,12 +345,26 @@ def _plan(p: Problem, call: Call, machine: Machine, way: Optional[str], ranks: i
 
 
 def plan_of(p: Problem, call: Call, machine: Machine, refused: dict[str, str]) -> Plan:
-    batch = p.q.shape[0]
-    sizes = Sizes(batch, p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3], p.q.element_size())
-    each = len(call.sights(batch))
-    model = Model(sizes, call.q_layout, call.k_layout, -(-call.pairs(batch) // each), machine)
-    costs = model.costs()
-    costs.update({name: Cost(name, refused=why) for name, why in refused.items()})
+    sizes = Sizes(p.q.shape[0], p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3], p.q.element_size())
+    items = tuple(item for _, item in call.items(p.q.shape[0]))
+    return _planned(sizes, call.q_layout, call.k_layout, call.structure, items, machine, tuple(sorted(refused.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _planned(
+    sizes: Sizes,
+    q: Layout,
+    k: Layout,
+    structure: Structure,
+    items: tuple[int, ...],
+    machine: Machine,
+    refused: tuple[tuple[str, str], ...],
+) -> Plan:
+    pairs = np.zeros((q.ranks, k.ranks), np.int64)
+    for item in items:
+        pairs += pairs_of(structure, q, k, item)
+    costs = Model(sizes, q, k, -(-pairs // max(len(items), 1)), machine).costs()
+    costs.update({name: Cost(name, refused=why) for name, why in refused})
     return choose(costs, machine)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
@@ -66,26 +67,23 @@ class Call:
         lengths = s.key_lengths is not None or s.query_lengths is not None
         return s.items > 0 or (s.diagonal == "last_key" and lengths)
 
-    def sights(self, batch: int) -> list[tuple[slice, int, Sight]]:
-        """(batch items, the first of them, what they see)."""
-        totals = self.q_layout.total, self.k_layout.total
-        if not self.by_item:
-            return [(slice(0, batch), 0, Sight.of(self.structure, *totals))]
-        return [(slice(b, b + 1), b, Sight.of(self.structure, *totals, b)) for b in range(batch)]
+    def items(self, batch: int) -> list[tuple[slice, int]]:
+        """Batch items that see alike, and the first of them."""
+        return [(slice(b, b + 1), b) for b in range(batch)] if self.by_item else [(slice(0, batch), 0)]
 
     def pairs(self, batch: int) -> Counts:
         """Visible pairs [ranks of queries, ranks of keys], of the batch items that see differently together."""
         out = np.zeros((self.q_layout.ranks, self.k_layout.ranks), np.int64)
-        for _, _, sight in self.sights(batch):
-            out += sight.pairs(self.q_layout, self.k_layout)
+        for _, item in self.items(batch):
+            out += pairs_of(self.structure, self.q_layout, self.k_layout, item)
         return out
 
     def tiles(self, batch: int, queries: Sequence[Piece], keys: Sequence[Piece]) -> Iterator[tuple[slice, Tile]]:
         """The calls that queries in these pieces against keys in those come to."""
-        s = self.structure
+        s, totals = self.structure, (self.q_layout.total, self.k_layout.total)
         plain = s.key_starts is s.key_lengths is s.query_lengths is None and not self.tables
-        for items, _, sight in self.sights(batch):
-            for tile in sight.tiles(queries, keys, group=plain):
+        for items, item in self.items(batch):
+            for tile in tiles_of(s, totals, item, tuple(queries), tuple(keys), plain):
                 yield items, tile
 
     def local(self, tile: Tile, items: slice) -> Structure:
@@ -108,6 +106,24 @@ class Call:
             q_starts=tuple(q for q, _ in starts) if starts else None,
             kv_starts=tuple(k for _, k in starts) if starts else None,
         )
+
+
+# The schedule of a step: all layers of a model, forward and backward, ask for the same.
+@functools.lru_cache(maxsize=64)
+def pairs_of(structure: Structure, q: Layout, k: Layout, item: int) -> Counts:
+    return Sight.of(structure, q.total, k.total, item).pairs(q, k)
+
+
+@functools.lru_cache(maxsize=1024)
+def tiles_of(
+    structure: Structure,
+    totals: tuple[int, int],
+    item: int,
+    queries: tuple[Piece, ...],
+    keys: tuple[Piece, ...],
+    group: bool,
+) -> tuple[Tile, ...]:
+    return tuple(Sight.of(structure, *totals, item).tiles(queries, keys, group))
 
 
 class Box:
