@@ -25,6 +25,7 @@ from ._stats import GradientStats, Judgement, Stats
 from ._watch.alarm import Alarm, Event
 
 if _t.TYPE_CHECKING:
+    from . import distributed as distributed
     from . import torch as torch
     from ._watch.clip import Projections
     from ._watch.watch import Watch
@@ -32,7 +33,13 @@ if _t.TYPE_CHECKING:
     watch = Watch
 
 # What needs torch is imported when it is asked for.
-_NEEDS_TORCH = {"Projections": "_watch.clip", "Watch": "_watch.watch", "watch": "_watch.watch", "torch": "torch"}
+_NEEDS_TORCH = {
+    "Projections": "_watch.clip",
+    "Watch": "_watch.watch",
+    "watch": "_watch.watch",
+    "torch": "torch",
+    "distributed": "distributed",
+}
 
 
 def __getattr__(name: str) -> _t.Any:
@@ -44,7 +51,7 @@ def __getattr__(name: str) -> _t.Any:
         if error.name != "torch":
             raise
         raise ImportError(f"rootdk.{name} needs torch, which is not installed") from None
-    return module if name == "torch" else getattr(module, "Watch" if name == "watch" else name)
+    return module if name in ("torch", "distributed") else getattr(module, "Watch" if name == "watch" else name)
 
 
 def __dir__() -> list[str]:

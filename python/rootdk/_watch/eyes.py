@@ -65,6 +65,8 @@ class Looking(Protocol):
 
     def hides(self, below: float, count: int) -> None: ...
 
+    def heads_are(self, label: str, first: int, heads: int) -> None: ...
+
 
 class Spot:
     """One call of attention, as one watch names it. In backward, a call that is computed again may have no name."""
@@ -118,6 +120,12 @@ class Call:
         spot = self.spots[number]
         self.records[number] = spot.watch.take(spot, stats, self.dtype)
 
+    def heads_are(self, first: int, heads: int) -> None:
+        """Of all heads, those that this rank computes begin there."""
+        for spot in self.spots:
+            if spot.label is not None:
+                spot.watch.heads_are(spot.label, first, heads)
+
     def on_backward(self, stats: GradientStats) -> None:
         for number, spot in enumerate(self.spots):
             if not spot.watch.settings.backward:
@@ -153,6 +161,11 @@ class Call:
     def spent(self, started: float) -> None:
         for spot in self.spots:
             spot.watch.spent(time.perf_counter() - started)
+
+
+def anybody() -> bool:
+    """Whether a watch is open."""
+    return bool(_open)
 
 
 def call_here() -> Optional[Call]:

@@ -53,6 +53,7 @@ class Watch:
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
     resumed   the model was trained before: layers that are closed at first have learned to be
+    group     the ranks that over_ranks() is about; None: all there are
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Watch:
         backward: bool = True,
         keep: int = 1000,
         resumed: bool = False,
+        group: Any = None,
     ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: {type(model).__name__}, but a torch.nn.Module is wanted")
@@ -81,7 +83,7 @@ class Watch:
             register_with_transformers()
         self.model = model
         self.settings = Settings(sample, rows, beside, backward)
-        self._every = every
+        self._every, self._group = every, group
         self._history, self._later, self._tensorboard = History(keep), Later(), TensorBoard()
         self._dog = Watchdog([alarm if isinstance(alarm, Alarm) else Alarm(call=alarm) for alarm in given], resumed)
         self._events: list[Event] = []
@@ -92,6 +94,7 @@ class Watch:
         self._step = -1
         self._called: dict[str, str] = {}  # label → the module that called
         self._known: dict[str, Mapping[str, Any]] = {}  # of that module
+        self._parts: dict[str, tuple[int, int]] = {}  # label → its first head and how many all ranks have
         self._clipper = Clipper()
         self._unseen: dict[str, str] = {}
         self._named: set[str] = set()  # of these, what a warning has named
@@ -382,6 +385,18 @@ class Watch:
         if layer not in self._seen.last:
             raise KeyError(f"layer: {layer!r} is none of {self.layers}")
         return self._seen.last[layer]
+
+    def over_ranks(self, *, timeout: float = 120.0) -> dict[str, Stats]:
+        """The same of all ranks of the watch's group together, by layer: rows of data parallel and context parallel
+        ranks are merged, heads of tensor parallel ones put beside each other. One exchange of packets; every rank of
+        the group has to call, and gets the same."""
+        from .over_ranks import over_ranks
+
+        return over_ranks(self.model, self._seen.last, self._called, self._parts, self._group, timeout)
+
+    def heads_are(self, label: str, first: int, heads: int) -> None:
+        """Of all heads of a layer, those that this rank computes begin there."""
+        self._parts[label] = (first, heads)
 
     def table(
         self,

@@ -1,0 +1,204 @@
+"""Ranks that send each other tensors: point to point, counted, never waiting for ever. Everything that moves in this
+package moves through here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from typing import Any, Iterator, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._faults import Board, RankError, as_timedelta, explain
+
+
+@dataclasses.dataclass
+class Count:
+    """What this rank has sent."""
+
+    bytes: int = 0
+    messages: int = 0
+
+
+_counts: list[Count] = []
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Count]:
+    """Counts what this rank sends for attention while it is open; what checks and statistics exchange is not in it."""
+    count = Count()
+    _counts.append(count)
+    try:
+        yield count
+    finally:
+        _counts.remove(count)
+
+
+Message = tuple[int, Tensor]  #: to or from which rank of the team
+
+_ready: set[tuple[int, torch.device]] = set()
+_calls: dict[str, Iterator[int]] = {}  # by group: all its ranks make the same calls in the same order
+
+
+class Team:
+    """Some ranks of a process group; `rank` is this one's place among them."""
+
+    def __init__(self, group: Any, members: Sequence[int], timeout: float, board: Board):
+        """members: ranks of the group."""
+        self.group, self.members, self.timeout, self.board = group, tuple(members), timeout, board
+        self.rank = self.members.index(dist.get_rank(group))
+
+    @staticmethod
+    def of(group: Any, timeout: float) -> Team:
+        """All of a group. Every rank of it has to call this, in the same order as the others."""
+        if not dist.is_available() or not dist.is_initialized():
+            raise ValueError("group: torch.distributed has no process group yet; call init_process_group first")
+        group = dist.group.WORLD if group is None else group
+        if not hasattr(group, "rank"):
+            raise TypeError(f"group: {group!r}, but a process group or None is wanted")
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError(f"group: has ranks {dist.get_process_group_ranks(group)}, but this is {dist.get_rank()}")
+        name = str(getattr(group, "group_name", "group"))
+        number = next(_calls.setdefault(name, itertools.count()))
+        size = dist.get_world_size(group)
+        return Team(group, range(size), timeout, Board(f"{name}/{number}", size, rank))
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def part(self, places: Sequence[int]) -> Team:
+        """Some of these, this rank among them."""
+        return Team(self.group, [self.members[place] for place in places], self.timeout, self.board)
+
+    def get_ready(self, like: Tensor) -> None:
+        """NCCL wants all ranks of a group in its first operation, but not all of them always have something to send."""
+        key = (id(self.group), like.device)
+        if like.is_cuda and key not in _ready:
+            dist.all_reduce(torch.zeros(1, device=like.device), group=self.group)
+            _ready.add(key)
+
+    def packet_device(self, like: Tensor) -> torch.device:
+        """Where small packets for the host are best: on the CPU if the group can send from there."""
+        config = str(dist.get_backend_config(self.group))
+        on_cpu = any(name in config for name in ("gloo", "mpi", "cpu:"))
+        return torch.device("cpu") if on_cpu else like.device
+
+    def post(self, what: str, sends: Sequence[Message], receives: Sequence[Message], counted: bool = True) -> Pending:
+        """Starts all of these. Empty ones are left out, on both sides. A message's memory is not to be touched before
+        it is waited for."""
+        operations, peers = [], []
+        for operation, messages in ((dist.isend, sends), (dist.irecv, receives)):
+            for peer, x in messages:
+                if peer == self.rank or x.numel() == 0:
+                    continue
+                if operation is dist.isend and counted:
+                    for count in _counts:
+                        count.bytes += x.numel() * x.element_size()
+                        count.messages += 1
+                member = self.members[peer]
+                there = dist.get_global_rank(self.group, member)
+                operations.append(dist.P2POp(operation, x, there, self.group))
+                peers.append(member)
+        try:
+            works = dist.batch_isend_irecv(operations) if operations else []
+        except RuntimeError as error:
+            raise explain(self.board, error, what, peers[0], self.timeout) from error
+        if len(works) != len(peers):  # one for all of them
+            peers = peers[: len(works)]
+        return Pending(self, what, list(zip(peers, works)), [x for _, x in (*sends, *receives)])
+
+    def gather_packets(self, packet: Tensor) -> Tensor:
+        """Everybody's packet, [size, …], in ⌈log₂ size⌉ rounds (Bruck et al. 1997)."""
+        rows = packet.new_empty((self.size, *packet.shape))
+        rows[0] = packet
+        have = 1
+        while have < self.size:
+            count = min(have, self.size - have)
+            to, source = (self.rank - have) % self.size, (self.rank + have) % self.size
+            arriving = torch.empty_like(rows[:count])
+            self.post("checks", [(to, rows[:count].contiguous())], [(source, arriving)], counted=False).wait()
+            rows[have : have + count] = arriving
+            have += count
+        return rows.roll(self.rank, 0)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tells the others of what is raised here."""
+        try:
+            yield
+        except RankError:
+            raise
+        except Exception as error:
+            self.raised(error)
+            raise
+
+    def raised(self, error: BaseException) -> None:
+        """Tells the others, who will look when they miss this rank's messages."""
+        text = str(error).splitlines()[0] if str(error) else ""
+        self.board.write(f"raised {type(error).__name__}: {text}")
+
+
+class Pending:
+    """Messages on their way."""
+
+    def __init__(self, team: Team, what: str, works: list[tuple[int, Any]], memory: list[Tensor]):
+        self._team, self._what, self._works, self._memory = team, what, works, memory
+
+    def wait(self) -> None:
+        """On a GPU the stream waits, not the host: there the group's own timeout is what counts."""
+        for peer, work in self._works:
+            try:
+                if any(x.is_cuda for x in self._memory):
+                    work.wait()
+                else:
+                    work.wait(as_timedelta(self._team.timeout))
+            except RuntimeError as error:
+                raise explain(self._team.board, error, self._what, peer, self._team.timeout) from error
+        self._works, self._memory = [], []
+
+
+def packed(tensors: Sequence[Tensor]) -> Tensor:
+    """One message of bytes; those of wide elements first, so that all of them can be viewed where they lie."""
+    parts = [x.detach().contiguous().view(-1).view(torch.uint8) for x in tensors if x.numel()]
+    if not parts:
+        return tensors[0].new_empty(0, dtype=torch.uint8)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+Form = tuple[Sequence[int], torch.dtype]  #: shape and dtype
+
+
+def size_of(forms: Sequence[Form]) -> int:
+    return sum(_count(shape) * dtype.itemsize for shape, dtype in forms)
+
+
+def unpacked(flat: Tensor, forms: Sequence[Form]) -> list[Tensor]:
+    """Views of a message."""
+    out, at = [], 0
+    for shape, dtype in forms:
+        size = _count(shape) * dtype.itemsize
+        out.append(flat[at : at + size].view(dtype).view(*shape) if size else flat.new_empty(tuple(shape), dtype=dtype))
+        at += size
+    return out
+
+
+def _count(shape: Sequence[int]) -> int:
+    out = 1
+    for size in shape:
+        out *= size
+    return out
+
+
+def receive_buffer(like: Tensor, forms: Sequence[Form]) -> Tensor:
+    return torch.empty(size_of(forms), dtype=torch.uint8, device=like.device)
+
+
+def no_autocast(x: Tensor) -> Any:
+    """What is cast, is cast before it travels."""
+    kind: Optional[str] = x.device.type if x.device.type in ("cpu", "cuda") else None
+    return contextlib.nullcontext() if kind is None else torch.autocast(kind, enabled=False)

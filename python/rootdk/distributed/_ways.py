@@ -1,0 +1,174 @@
+"""The ways of computing one attention over ranks, each from the parts that make it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .._problem import StatsOptions
+from .._stats import Stats
+from .._structure import Structure
+from ._call import Box, Call, Collected, Segment, of_heads, segments
+from ._gather import GatherAttention
+from ._heads import Exchange, FromHeads, ToHeads
+from ._layout import Layout
+from ._plan import Machine
+from ._ring import RingAttention
+from ._rows import RowTable
+from ._statistics import RankStats, beside, renumbered
+from ._team import Team
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """The arguments of attention on this rank, looked through."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: Optional[Tensor]
+    mask: Optional[Tensor]
+    bias: Optional[Tensor]
+    sink: Optional[Tensor]
+    structure: Structure
+    rule: str
+    factor: Optional[float]
+    softcap: Optional[float]
+    alibi: Optional[tuple[float, ...]]
+    stats: Optional[StatsOptions]
+    return_lse: bool
+    wide: bool = True
+
+    def call(self, q_layout: Layout, k_layout: Layout) -> Call:
+        return Call(
+            q_layout,
+            k_layout,
+            self.structure,
+            self.rule,
+            self.factor,
+            self.softcap,
+            self.alibi,
+            self.mask,
+            self.mask is not None or self.bias is not None,
+            self.wide,
+            self.stats,
+        )
+
+
+Result = tuple[Tensor, Optional[Tensor], Optional[RankStats]]  #: output, logsumexp, statistics
+
+
+def compute(p: Problem, call: Call, team: Team, way: str, machine: Machine) -> Result:
+    if way == "heads":
+        return _by_heads(p, call, team)
+    if way == "two_levels":
+        return _two_levels(p, call, team, machine.ranks_per_node)
+    return _by_rows(p, call, team, way)
+
+
+def _rows_stats(p: Problem, call: Call, table: RowTable, layout: Layout, rank: int) -> Stats:
+    """Of rows that this rank holds."""
+    positions = layout.positions(rank)
+    for item, length in enumerate(call.structure.query_lengths or ()):
+        table.mark_padding(item, int((positions < length).sum()))
+    return renumbered(table.stats(), positions)
+
+
+def _by_rows(p: Problem, call: Call, team: Team, way: str) -> Result:
+    function = RingAttention if way == "ring" else GatherAttention
+    rows: list[RowTable] = []
+    out, lse = function.apply(p.q, p.k, p.v, p.scale, p.bias, p.sink, call, team, rows)  # type: ignore[no-untyped-call]
+    found = RankStats(_rows_stats(p, call, rows[0], call.q_layout, team.rank)) if rows else None
+    return out, lse, found
+
+
+class _Share:
+    """What a rank needs to know of its heads when heads travel."""
+
+    def __init__(self, p: Problem, exchange: Exchange, rank: int):
+        self.q, self.kv = exchange.range(0, rank), exchange.range(1, rank)
+        self.segments = segments(self.q.start, self.q.stop, p.q.shape[1] // p.k.shape[1])
+        self.scale, self.sink = (None if x is None else x[self.q] for x in (p.scale, p.sink))
+        self.alibi = of_heads(p.alibi, self.q)
+
+
+def _by_heads(p: Problem, call: Call, team: Team) -> Result:
+    exchange = Exchange(team, call.q_layout, call.k_layout, p.q.shape[1], p.k.shape[1])
+    q, k, v = ToHeads.apply(p.q, p.k, p.v, exchange)  # type: ignore[no-untyped-call]
+    mine = _Share(p, exchange, team.rank)
+    outs, lses, boxes = [], [], []
+    for part in mine.segments:
+        box = Box(p.stats) if p.stats is not None else None
+        with Collected(box) as tag:
+            out, lse = _native(p, mine, part, q, k, v, tag)
+        outs.append(out)
+        lses.append(lse)
+        boxes.append((part.q.start, box))
+    if not outs:
+        # No heads, but zero gradients for what others have some of.
+        learned = [x for x in (q, k, v, p.scale, p.sink) if x is not None]
+        outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].sum().to(q.dtype) for x in learned)]
+        lses = [q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)]
+    out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
+    found: Optional[RankStats] = None
+    if p.stats is not None:
+        parts = {start: box.stats for start, box in boxes if box is not None and box.stats is not None}
+        stats = beside(parts, q.shape[1]) if parts else None
+        found = RankStats(stats, mine.q.start, p.q.shape[1])
+    if p.return_lse:
+        out, lse = FromHeads.apply(out, lse, exchange)  # type: ignore[no-untyped-call]
+        return out, lse, found
+    return FromHeads.apply(out, None, exchange), None, found  # type: ignore[no-untyped-call]
+
+
+def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Tensor, tag: int) -> Any:
+    """Whole rows of some heads: the engine's own problem."""
+    return torch.ops.rootdk.attention(
+        q[:, part.q],
+        k[:, part.kv],
+        v[:, part.kv],
+        None if mine.scale is None else mine.scale[part.q],
+        None,
+        None,
+        None if mine.sink is None else mine.sink[part.q],
+        p.rule,
+        p.factor,
+        p.softcap,
+        p.structure.packed(),
+        of_heads(mine.alibi, part.q),
+        0.0,
+        0,
+        tag,
+    )
+
+
+def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Result:
+    """Heads inside a node, the ring over nodes."""
+    node, place = divmod(team.rank, ranks_per_node)
+    inside = range(node * ranks_per_node, (node + 1) * ranks_per_node)
+    column = team.part(range(place, team.size, ranks_per_node))
+    exchange = Exchange(
+        team.part(inside), call.q_layout.among(inside), call.k_layout.among(inside), p.q.shape[1], p.k.shape[1]
+    )
+    q, k, v = ToHeads.apply(p.q, p.k, p.v, exchange)  # type: ignore[no-untyped-call]
+    mine = _Share(p, exchange, place)
+    ring = dataclasses.replace(
+        call,
+        q_layout=call.q_layout.over(ranks_per_node),
+        k_layout=call.k_layout.over(ranks_per_node),
+        alibi=None if mine.alibi is None else tuple(mine.alibi),
+        heads=tuple(mine.segments),
+    )
+    rows: list[RowTable] = []
+    out, lse = RingAttention.apply(q, k, v, mine.scale, None, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
+    found: Optional[RankStats] = None
+    if rows:
+        stats = _rows_stats(p, call, rows[0], ring.q_layout, node) if q.shape[1] else None
+        found = RankStats(stats, mine.q.start, p.q.shape[1])
+    if p.return_lse:
+        out, lse = FromHeads.apply(out, lse, exchange)  # type: ignore[no-untyped-call]
+        return out, lse, found
+    return FromHeads.apply(out, None, exchange), None, found  # type: ignore[no-untyped-call]
