@@ -77,14 +77,7 @@ class ForwardInputs(ct.Structure):
 
 
 class HeadStats(ct.Structure):
-    _fields_ = [
-        ("rows", ct.c_int64 * 4),
-        ("raw_max", ct.c_float),
-        ("score_max", ct.c_float),
-        ("means", ct.c_double * 2),
-        ("full", ct.c_uint64 * 45),
-        ("reserved", ct.c_uint64 * 16),
-    ]
+    _fields_ = [("words", ct.c_uint64 * 96)]  # ROOTDK_HEAD_STATS_WORDS
 
 
 class Outputs(ct.Structure):

@@ -16,26 +16,49 @@ namespace rootdk::base {
 #define ROOTDK_ON_BOTH
 #endif
 
-/// What the rows of a block of queries come to, where nobody looks at each of them.
+/// What the rows of a block of queries come to, where nobody looks at each of them: maxima over finite rows that see a
+/// key (−inf without), sums over the rows that are counted, and numbers of rows.
 struct BlockRecord {
-  double raw_max, score_max;                            ///< over finite rows that see a key; −inf without
-  double p_max, lse;                                    ///< sums over the rows that are counted
-  std::int32_t rows, masked, few, not_finite, counted;  ///< `few`: fewer than two visible keys
+#define ROOTDK_MAXIMUM(name, doc) double name;
+#define ROOTDK_MEAN(name, value, doc) double name;
+#include "rootdk/statistics.def"
+#define ROOTDK_COUNT_basic(name, when) std::int32_t name;
+#define ROOTDK_COUNT_full(name, when)
+#define ROOTDK_ROW_COUNT(level, name, when, doc) ROOTDK_COUNT_##level(name, when)
+#include "rootdk/statistics.def"
 
-  ROOTDK_ON_BOTH static BlockRecord none() { return {-HUGE_VAL, -HUGE_VAL, 0, 0, 0, 0, 0, 0, 0}; }
+  ROOTDK_ON_BOTH static BlockRecord none() {
+    BlockRecord out = {};
+#define ROOTDK_MAXIMUM(name, doc) out.name = -HUGE_VAL;
+#include "rootdk/statistics.def"
+    return out;
+  }
 
   ROOTDK_ON_BOTH void add(const RowRecord& row) {
-    rows += 1;
-    masked += row.visible == 0;
-    few += row.visible < 2;
-    not_finite += !row.finite;
+#undef ROOTDK_COUNT_basic
+#define ROOTDK_COUNT_basic(name, when) name += when;
+#define ROOTDK_ROW_COUNT(level, name, when, doc) ROOTDK_COUNT_##level(name, when)
+#include "rootdk/statistics.def"
     if (!row.finite || row.visible == 0) return;
-    raw_max = row.raw_max > raw_max ? row.raw_max : raw_max;
-    score_max = row.score_max > score_max ? row.score_max : score_max;
+#define ROOTDK_MAXIMUM(name, doc) name = row.name > name ? row.name : name;
+#include "rootdk/statistics.def"
     if (row.visible < 2) return;
-    p_max += row.p_max;
-    lse += row.lse;
-    counted += 1;
+#define ROOTDK_MEAN(name, value, doc) name += value;
+#include "rootdk/statistics.def"
+  }
+
+  /// Calls `largest` with each maximum and `sum` with each sum and number.
+  template <class Largest, class Sum>
+  ROOTDK_ON_BOTH void each(const Largest& largest, const Sum& sum) {
+#define ROOTDK_MAXIMUM(name, doc) largest(name);
+#define ROOTDK_MEAN(name, value, doc) sum(name);
+#include "rootdk/statistics.def"
+#undef ROOTDK_COUNT_basic
+#define ROOTDK_COUNT_basic(name, when) sum(name);
+#define ROOTDK_ROW_COUNT(level, name, when, doc) ROOTDK_COUNT_##level(name, when)
+#include "rootdk/statistics.def"
+#undef ROOTDK_COUNT_basic
+#undef ROOTDK_COUNT_full
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "base/block_record.h"
 
@@ -64,16 +65,15 @@ class HeadReducer {
   /// Rows of a block that was not sampled, all at once.
   void observe(std::int64_t first_query, const BlockRecord& block) {
     enter_block(first_query / kSampleBlock, false);
-    head_.row_count += block.rows;
-    head_.rows_masked += block.masked;
-    head_.rows_short += block.few;
-    head_.rows_not_finite += block.not_finite;
-    head_.rows_counted += block.counted;
-    if (block.raw_max > head_.raw.max) head_.raw.max = block.raw_max, head_.raw.max_query = head_.raw.max_key = -1;
-    if (block.score_max > head_.score.max)
-      head_.score.max = block.score_max, head_.score.max_query = head_.score.max_key = -1;
-    head_.mean_p_max += block.p_max;
-    head_.mean_lse += block.lse;
+#define ROOTDK_COUNT_basic(name) head_.name += block.name;
+#define ROOTDK_COUNT_full(name)
+#define ROOTDK_ROW_COUNT(level, name, when, doc) ROOTDK_COUNT_##level(name)
+#define ROOTDK_MEAN(name, value, doc) head_.name += block.name;
+#include "rootdk/statistics.def"
+#undef ROOTDK_COUNT_basic
+#undef ROOTDK_COUNT_full
+    for (const auto& [spread, max] : {std::pair{&head_.raw, block.raw_max}, {&head_.score, block.score_max}})
+      if (max > spread->max) spread->max = max, spread->max_query = spread->max_key = -1;
   }
 
   HeadStats finish(bool full) {

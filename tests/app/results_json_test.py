@@ -98,7 +98,7 @@ def sections():
 def definitions(text):
     """`A **word** is `{…}``."""
     return {
-        word: Parser(block).value() for word, block in re.findall(r"\*\*([a-z]+)\*\* (?:is|are) `(\{[^`]*\})`", text)
+        word: Parser(block).value() for word, block in re.findall(r"\*\*([a-z]+)\*\*\s+(?:is|are)\s+`(\{[^`]*\})`", text)
     }
 
 

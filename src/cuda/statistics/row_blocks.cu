@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     summarise_kernel(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t len_q, std::int64_t shift,
                      std::int64_t per_head, std::int64_t total) {
   const int lane = threadIdx.x % 32;
-  const auto sum = [](auto a, auto b) { return a + b; };
-  const auto larger = [](double a, double b) { return fmax(a, b); };
+  const auto largest = [](double& x) { x = across_warp(x, [](double a, double b) { return fmax(a, b); }); };
+  const auto sum = [](auto& x) { x = across_warp(x, [](auto a, auto b) { return a + b; }); };
   for (std::int64_t index = blockIdx.x * std::int64_t{kWarps} + threadIdx.x / 32; index < total;
        index += std::int64_t{gridDim.x} * kWarps) {
     const std::int64_t head = index / per_head, block = index % per_head;
@@ -30,11 +30,7 @@ __global__ void __launch_bounds__(32 * kWarps)
                        end = min(len_q, (block + 1) * kSampleBlock - shift);
     base::BlockRecord mine = base::BlockRecord::none();
     for (std::int64_t i = first + lane; i < end; i += 32) mine.add(rows[head * len_q + i]);
-    mine.raw_max = across_warp(mine.raw_max, larger), mine.score_max = across_warp(mine.score_max, larger);
-    mine.p_max = across_warp(mine.p_max, sum), mine.lse = across_warp(mine.lse, sum);
-    mine.rows = across_warp(mine.rows, sum), mine.masked = across_warp(mine.masked, sum),
-    mine.few = across_warp(mine.few, sum);
-    mine.not_finite = across_warp(mine.not_finite, sum), mine.counted = across_warp(mine.counted, sum);
+    mine.each(largest, sum);
     if (lane == 0) blocks[index] = mine;
   }
 }
