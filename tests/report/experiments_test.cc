@@ -382,21 +382,30 @@ TEST(Report, WhatifAndAttend) {
 }
 
 TEST(Report, Plan) {
+  using distributed::Way;
   RankPlan plan;
   plan.shape = {1, 8, 2, 4096, 4096, 64, 64, DType::kBF16};
-  plan.causal = true, plan.layout = "zigzag", plan.ranks = 4;
-  Mask mask;
-  mask.causal = true;
-  const auto layout = distributed::Layout::zigzag(4096, 4);
-  plan.choice = distributed::plan(mask, plan.shape, layout, layout, plan.cluster);
+  plan.causal = true, plan.layout = "zigzag", plan.ranks = 2;
+  plan.choice.why = "fastest";
+  for (const Way way : {Way::kRing, Way::kAllGather, Way::kHeads}) {
+    distributed::Cost cost{way};
+    cost.forward = {{1000, 3000}, 4, {1e9, 2e9}, 2e-3}, cost.backward = {{5000, 4000}, 6, {3e9, 2e9}, 5e-3};
+    cost.memory = 123456789, cost.efficiency = 0.5;
+    plan.choice.costs.push_back(cost);
+  }
+  plan.choice.costs.push_back({Way::kTwoLevels, "2 ranks are not several nodes of 8, more than 1 each"});
   const Json json = check(plan);
   ASSERT_EQ(json["ways"].size(), 4u);
-  EXPECT_EQ(json["ways"][0]["forward"]["bytes_sent_by_a_rank"], 3 * 2 * 1024 * 128 * 2);
-  EXPECT_TRUE(json["ways"][3].contains("refused"));
+  EXPECT_EQ(json["ways"][0]["forward"]["bytes_sent_by_a_rank"], 3000);
+  EXPECT_EQ(json["ways"][0]["forward"]["bytes_sent"], 4000);
+  EXPECT_EQ(json["ways"][0]["backward"]["flops_of_a_rank"], 3e9);
+  EXPECT_EQ(json["ways"][0]["seconds"], 7e-3);
+  EXPECT_EQ(json["ways"][3]["refused"], "2 ranks are not several nodes of 8, more than 1 each");
   EXPECT_EQ(json["published"].size(), 2u);
   const std::string text = text_of(plan);
-  for (const char* part : {"Megatron, 128 H100: 93 %", "85 to 94 %", "two_levels: 4 ranks are not several nodes"})
-    EXPECT_TRUE(has(text, part)) << text;
+  for (const char* part : {"ring *", "7.00 ms", "123 MB", "Megatron, 128 H100: 93 %", "85 to 94 %",
+                           "two_levels: 2 ranks are not several nodes"})
+    EXPECT_TRUE(has(text, part)) << part << "\n" << text;
 }
 
 TEST(Report, Machine) {
