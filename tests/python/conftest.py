@@ -18,6 +18,7 @@ TORCH = [
         "sdpa",
         "func",
         "autocast",
+        "flash_attn",
         "cuda",
         "watch",
         "watch_places",
