@@ -27,6 +27,7 @@ TORCH = [
         "follow_models",
         "transformers",
         "models",
+        "masks",
         "clip",
         "clip_ranks",
         "alarm",
