@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from rootdk._flash.arguments import Said, Span, cumulative, hints, lengths, parts, refuse, said, tensor
+from rootdk._flash.arguments import Said, cumulative, hints, parts, refuse, said, spans_of, tensor
 from rootdk._flash.attend import Result, dense, packed
 from rootdk._flash.cache import Cache, Rotary, with_cache
 from rootdk._problem import flag, whole
@@ -177,17 +177,6 @@ def flash_attn_varlen_func(
     spans = spans_of(q_ends, k_ends, seqused_q, seqused_k)
     q, k = _with_qv(q, k, v, qv, options, _PACKED)
     return _returned(packed(q, k, v, spans, options), options)
-
-
-def spans_of(q_ends: list[int], k_ends: list[int], seqused_q: Any = None, seqused_k: Any = None) -> list[Span]:
-    """Sequences, of which only the first tokens may be used."""
-
-    def used(name: str, values: Any, ends: list[int]) -> list[int]:
-        whole_ones = [b - a for a, b in zip(ends, ends[1:])]
-        return whole_ones if values is None else lengths(name, values, len(whole_ones), whole_ones)
-
-    counts = zip(used("seqused_q", seqused_q, q_ends), used("seqused_k", seqused_k, k_ends))
-    return [Span(q, q + q_count, k, k + k_count) for q, k, (q_count, k_count) in zip(q_ends, k_ends, counts)]
 
 
 def flash_attn_with_kvcache(

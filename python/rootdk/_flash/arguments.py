@@ -147,5 +147,16 @@ def lengths(name: str, values: Any, count: int, most: list[int]) -> list[int]:
     return given
 
 
+def spans_of(q_ends: list[int], k_ends: list[int], seqused_q: Any = None, seqused_k: Any = None) -> list[Span]:
+    """Sequences, of which only the first tokens may be used."""
+
+    def used(name: str, values: Any, ends: list[int]) -> list[int]:
+        whole_ones = [b - a for a, b in zip(ends, ends[1:])]
+        return whole_ones if values is None else lengths(name, values, len(whole_ones), whole_ones)
+
+    counts = zip(used("seqused_q", seqused_q, q_ends), used("seqused_k", seqused_k, k_ends))
+    return [Span(q, q + q_count, k, k + k_count) for q, k, (q_count, k_count) in zip(q_ends, k_ends, counts)]
+
+
 def _short(values: list[int]) -> str:
     return str(values if len(values) <= 6 else [*values[:6], "…"])

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
 
+from .._problem import StatsOptions
 from ..torch import attention
 from .arguments import Said, Span
 
@@ -16,6 +17,7 @@ class Result(NamedTuple):
     out: Tensor  #: as q lies
     lse: Tensor  #: [batch, heads, length], or [heads, total]; −inf where a row sees nothing
     probabilities: Tensor  #: [batch, heads, len_q, len_kv], negative where dropped; empty unless asked for
+    rows: Mapping[str, Tensor] = {}  #: statistics of each row, as lse lies
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, said: Said, **structure: Any) -> Result:
@@ -33,19 +35,22 @@ def dense(q: Tensor, k: Tensor, v: Tensor, said: Said, **structure: Any) -> Resu
     return Result(out.transpose(1, 2), lse, p)
 
 
-def packed(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], said: Said) -> Result:
-    """Tokens of no span see nothing, and are seen by none."""
+def packed(
+    q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], said: Said, stats: Optional[StatsOptions] = None
+) -> Result:
+    """Tokens of no span see nothing, and are seen by none. Statistics of rows go with slopes of all sequences only."""
     if said.slopes is None or said.slopes.ndim == 1:
         documents = _documents(spans, q.shape[0], k.shape[0])
         heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
-        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[1]), {"documents": documents})
+        rows: dict[str, Tensor] = {}
+        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[1]), {"documents": documents}, stats, rows)
         pieces = [p[0, :, s.q : s.q_end, s.k : s.k_end] for s in spans] if p.numel() else []
         if said.sink is not None and sum(s.q_end - s.q for s in spans) < q.shape[0]:  # which nobody's rows saw
             nobody = torch.ones(q.shape[0], dtype=torch.bool)
             for s in spans:
                 nobody[s.q : s.q_end] = False
             lse = lse.masked_fill(nobody.to(lse.device), -torch.inf)
-        return Result(out[0].transpose(0, 1), lse[0], _stacked(pieces, p))
+        return Result(out[0].transpose(0, 1), lse[0], _stacked(pieces, p), rows)
     _for_each(said.slopes, len(spans), q.shape[1])
     out = q.new_zeros((q.shape[0], q.shape[1], v.shape[2]))
     lse = q.new_full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
@@ -59,9 +64,14 @@ def packed(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], said: Said) -
 
 
 def _call(
-    heads_first: Sequence[Tensor], said: Said, slopes: Optional[list[float]], structure: dict[str, Any]
+    heads_first: Sequence[Tensor],
+    said: Said,
+    slopes: Optional[list[float]],
+    structure: dict[str, Any],
+    stats: Optional[StatsOptions] = None,
+    rows: Optional[dict[str, Tensor]] = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v are [batch, heads, length, dim]."""
+    """q, k and v are [batch, heads, length, dim]; statistics of rows of the first item go into `rows`."""
     q, k, v = heads_first
     common: dict[str, Any] = dict(
         scale=said.scale, causal=said.causal, window=said.window, softcap=said.softcap, alibi=slopes, **structure
@@ -69,7 +79,9 @@ def _call(
     if said.sink is not None:
         common["sink"] = said.sink.float()
     seed = torch.randint(0, 2**62, (), device=q.device) if said.dropout > 0 else None
-    out, lse = attention(q, k, v, dropout=said.dropout, seed=seed, return_lse=True, **common)
+    out, lse, *learned = attention(q, k, v, dropout=said.dropout, seed=seed, stats=stats, return_lse=True, **common)
+    if learned and rows is not None:
+        rows.update({name: row[0] for name, row in learned[0].rows.items()})
     p = q.new_empty(0)
     if said.probabilities and said.dropout > 0:
         with torch.no_grad():  # values of one key each: the output is the probabilities themselves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Sequence
 
 import torch
@@ -48,3 +49,10 @@ class Pages:
         needed = torch.tensor([-(-length // self.size) for length in lengths], device=table.device)
         inside = torch.arange(table.shape[1], device=table.device) < needed[:, None]
         return pool[torch.where(inside, table, 0)].flatten(1, 2)[:, :longest]
+
+    def end_to_end(self, k: Tensor, v: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
+        """Keys and values [total, heads, dim], and where each sequence starts, and the end."""
+        self.check(lengths)
+        starts = [0, *itertools.accumulate(lengths)]
+        k, v = (torch.cat([row[:n] for row, n in zip(self.read(x, lengths), lengths)]) for x in (k, v))
+        return k, v, starts

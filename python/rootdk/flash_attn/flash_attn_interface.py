@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from rootdk._flash.arguments import Said, Span, cumulative, hints, parts, said, tensor
+from rootdk._flash.arguments import Said, cumulative, hints, parts, said, spans_of, tensor
 from rootdk._flash.attend import Result, dense, packed
 from rootdk._flash.cache import Cache, Rotary, with_cache
 from rootdk._flash.pages import Pages
@@ -148,8 +148,7 @@ def flash_attn_varlen_func(
         k, v, k_ends = _from_pages(k, v, block_table, cu_seqlens_k, max_seqlen_k)
     if len(k_ends) != len(q_ends):
         raise ValueError(f"cu_seqlens_k: {len(k_ends) - 1} sequences, but cu_seqlens_q has {len(q_ends) - 1}")
-    spans = [Span(*of_q, *of_k) for of_q, of_k in zip(zip(q_ends, q_ends[1:]), zip(k_ends, k_ends[1:]))]
-    return _returned(packed(q, k, v, spans, options), options)
+    return _returned(packed(q, k, v, spans_of(q_ends, k_ends), options), options)
 
 
 def _from_pages(k: Tensor, v: Tensor, table: Tensor, ends: Tensor, most: Any) -> tuple[Tensor, Tensor, list[int]]:
@@ -158,16 +157,7 @@ def _from_pages(k: Tensor, v: Tensor, table: Tensor, ends: Tensor, most: Any) ->
     pages = Pages("block_table", table, tensor("k", k, shape))
     k_ends = cumulative("cu_seqlens_k", ends, pages.capacity() * pages.table.shape[0], most, "max_seqlen_k")
     counts = [b - a for a, b in zip(k_ends, k_ends[1:])]
-    pages.check(counts)
-
-    def end_to_end(pool: Tensor) -> Tensor:
-        rows = pages.read(pool, counts)
-        return torch.cat([rows[i, :count] for i, count in enumerate(counts)])
-
-    starts = [0]
-    for count in counts:
-        starts.append(starts[-1] + count)
-    return end_to_end(k), end_to_end(tensor("v", v, shape)), starts
+    return pages.end_to_end(k, tensor("v", v, shape), counts)
 
 
 def flash_attn_varlen_kvpacked_func(
