@@ -460,5 +460,6 @@ def _why_not(
     return None
 
 
-# What is built on the above.
+# What is built on the above; the provider is listed with torch as it is imported.
+from . import _provider as _provider  # noqa: E402
 from ._varlen import AuxRequest, varlen_attn  # noqa: E402

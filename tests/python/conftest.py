@@ -28,6 +28,7 @@ TORCH = [
         "transformers",
         "models",
         "masks",
+        "provider",
         "varlen",
         "clip",
         "clip_ranks",
