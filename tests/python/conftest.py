@@ -27,6 +27,7 @@ TORCH = [
         "follow_models",
         "transformers",
         "models",
+        "loggers",
         "masks",
         "provider",
         "varlen",
