@@ -28,6 +28,7 @@ if _t.TYPE_CHECKING:
     from . import flash_attn as flash_attn
     from . import flash_attn_interface as flash_attn_interface
     from . import loggers as loggers
+    from . import megatron as megatron
     from . import torch as torch
     from ._watch.clip import Projections
     from ._watch.watch import Watch
@@ -35,7 +36,7 @@ if _t.TYPE_CHECKING:
     watch = Watch
 
 # What needs torch is imported when it is asked for.
-_MODULES = ("torch", "flash_attn", "flash_attn_interface", "loggers")
+_MODULES = ("torch", "flash_attn", "flash_attn_interface", "loggers", "megatron")
 _NEEDS_TORCH = {"Projections": "_watch.clip", "Watch": "_watch.watch", "watch": "_watch.watch"}
 _NEEDS_TORCH |= {name: name for name in _MODULES}
 

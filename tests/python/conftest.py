@@ -29,6 +29,7 @@ TORCH = [
         "models",
         "loggers",
         "masks",
+        "megatron",
         "provider",
         "varlen",
         "clip",

@@ -20,11 +20,15 @@ class Result(NamedTuple):
     rows: Mapping[str, Tensor] = {}  #: statistics of each row, as lse lies
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, said: Said, **structure: Any) -> Result:
-    """`structure` is what rootdk.attention takes of diagonals, starts and lengths."""
+def dense(
+    q: Tensor, k: Tensor, v: Tensor, said: Said, stats: Optional[StatsOptions] = None, **structure: Any
+) -> Result:
+    """`structure` is what else rootdk.attention takes: diagonals, starts and lengths, masks. Statistics of rows go with
+    slopes of all items only."""
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    rows: dict[str, Tensor] = {}
     if said.slopes is None or said.slopes.ndim == 1:
-        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[2]), structure)
+        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[2]), structure, stats, rows)
     else:
         _for_each(said.slopes, q.shape[0], q.shape[2])
         each = []
@@ -32,7 +36,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, said: Said, **structure: Any) -> Resu
             mine = {name: x[i : i + 1] if isinstance(x, list) else x for name, x in structure.items()}
             each.append(_call([x[i : i + 1] for x in heads_first], said, slopes, mine))
         out, lse, p = (torch.cat(x) for x in zip(*each))
-    return Result(out.transpose(1, 2), lse, p)
+    return Result(out.transpose(1, 2), lse, p, rows)
 
 
 def packed(
@@ -50,7 +54,8 @@ def packed(
             for s in spans:
                 nobody[s.q : s.q_end] = False
             lse = lse.masked_fill(nobody.to(lse.device), -torch.inf)
-        return Result(out[0].transpose(0, 1), lse[0], _stacked(pieces, p), rows)
+        of_rows = {name: row[0] for name, row in rows.items()}
+        return Result(out[0].transpose(0, 1), lse[0], _stacked(pieces, p), of_rows)
     _for_each(said.slopes, len(spans), q.shape[1])
     out = q.new_zeros((q.shape[0], q.shape[1], v.shape[2]))
     lse = q.new_full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
@@ -71,7 +76,7 @@ def _call(
     stats: Optional[StatsOptions] = None,
     rows: Optional[dict[str, Tensor]] = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v are [batch, heads, length, dim]; statistics of rows of the first item go into `rows`."""
+    """q, k and v are [batch, heads, length, dim]; statistics of rows go into `rows`."""
     q, k, v = heads_first
     common: dict[str, Any] = dict(
         scale=said.scale, causal=said.causal, window=said.window, softcap=said.softcap, alibi=slopes, **structure
@@ -81,7 +86,7 @@ def _call(
     seed = torch.randint(0, 2**62, (), device=q.device) if said.dropout > 0 else None
     out, lse, *learned = attention(q, k, v, dropout=said.dropout, seed=seed, stats=stats, return_lse=True, **common)
     if learned and rows is not None:
-        rows.update({name: row[0] for name, row in learned[0].rows.items()})
+        rows.update(learned[0].rows)
     p = q.new_empty(0)
     if said.probabilities and said.dropout > 0:
         with torch.no_grad():  # values of one key each: the output is the probabilities themselves
