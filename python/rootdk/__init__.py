@@ -26,6 +26,10 @@ from ._watch.alarm import Alarm, Event
 
 if _t.TYPE_CHECKING:
     from . import distributed as distributed
+    from . import flash_attn as flash_attn
+    from . import flash_attn_interface as flash_attn_interface
+    from . import loggers as loggers
+    from . import megatron as megatron
     from . import torch as torch
     from ._watch.clip import Projections
     from ._watch.watch import Watch
@@ -33,13 +37,9 @@ if _t.TYPE_CHECKING:
     watch = Watch
 
 # What needs torch is imported when it is asked for.
-_NEEDS_TORCH = {
-    "Projections": "_watch.clip",
-    "Watch": "_watch.watch",
-    "watch": "_watch.watch",
-    "torch": "torch",
-    "distributed": "distributed",
-}
+_MODULES = ("torch", "distributed", "flash_attn", "flash_attn_interface", "loggers", "megatron")
+_NEEDS_TORCH = {"Projections": "_watch.clip", "Watch": "_watch.watch", "watch": "_watch.watch"}
+_NEEDS_TORCH |= {name: name for name in _MODULES}
 
 
 def __getattr__(name: str) -> _t.Any:
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> _t.Any:
         if error.name != "torch":
             raise
         raise ImportError(f"rootdk.{name} needs torch, which is not installed") from None
-    return module if name in ("torch", "distributed") else getattr(module, "Watch" if name == "watch" else name)
+    return module if name in _MODULES else getattr(module, "Watch" if name == "watch" else name)
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ from ._structure import Structure
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["attention", "scaled_dot_product_attention"]
+__all__ = ["AuxRequest", "attention", "scaled_dot_product_attention", "varlen_attn"]
 
 
 # rootdk.attention -----------------------------------------------------------------------------------------------------
@@ -504,3 +504,8 @@ def _why_not(
         if any(size not in (1, whole) for size, whole in zip(reversed(attn_mask.shape), reversed(full))):
             return ""
     return None
+
+
+# What is built on the above; the provider is listed with torch as it is imported.
+from . import _provider as _provider  # noqa: E402
+from ._varlen import AuxRequest, varlen_attn  # noqa: E402

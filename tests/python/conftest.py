@@ -18,6 +18,7 @@ TORCH = [
         "sdpa",
         "func",
         "autocast",
+        "flash_attn",
         "cuda",
         "watch",
         "watch_places",
@@ -26,6 +27,11 @@ TORCH = [
         "follow_models",
         "transformers",
         "models",
+        "loggers",
+        "masks",
+        "megatron",
+        "provider",
+        "varlen",
         "clip",
         "clip_ranks",
         "distributed",
@@ -87,6 +93,18 @@ def tolerance(q, k, v, scale=None):
     wide = min(u, 2.0**-24)
     largest = float(np.abs(v).max()) if v.size else 0
     return (wide * (2 + a) * 8 + u) * largest + 1e-300
+
+
+def gradient_tolerance(q, k, v, scale=None, unit=2.0**-24):
+    """How far gradients of Σ w·o + Σ lse may be from the exact ones, where |w| is at most 1 and o is stored with this
+    unit: dP is at most dim·max|v| and P at most 1, each off by u·(2 + A)·8 as above and by the unit; dS, which has
+    both, times c·max|k| is added up over up to 40 queries or keys, whose roundings have either sign: √40 of them, 4 for
+    the heads that share a key included."""
+    c = q.shape[-1] ** -0.5 if scale is None else abs(scale)
+    largest = max(float(abs(x).max()) if x.size else 0.0 for x in (q, k, v))
+    a = c * q.shape[-1] * largest**2
+    each = (2.0**-24 * 8 * (2 + a) + 2 * unit) * (1 + q.shape[-1] * largest)
+    return each * max(1.0, c * largest) * 4
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ def attend(**more):
         (dict(block_indices=torch.zeros(2, 1, 7, 3, dtype=torch.long)), "block_indices"),
         (dict(cache=object()), "paged cache"),
         (dict(cu_seq_lens_q=torch.tensor([0, 3, 7])), "packs 2 sequences"),
-        (dict(sliding_window=3), "sliding_window of 3"),
+        (dict(sliding_window=3, is_causal=False), "sliding_window of 3"),
         (dict(attention_mask=torch.ones(2, 7)), "attention_mask: 2 axes"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 
@@ -78,6 +78,17 @@ def hidden_words(hidden: Mapping[float, int]) -> str:
     )
 
 
+def scalars(records: list[Record], prefix: str) -> Iterator[tuple[str, float, int]]:
+    """(name, value, step): per layer the largest, mean and smallest over heads of each statistic that is known."""
+    for record in records:
+        for name in COLUMNS:
+            values = record[name]
+            known = values[values == values]
+            if known.size:
+                for what, value in (("max", known.max()), ("mean", known.mean()), ("min", known.min())):
+                    yield f"{prefix}/{record.layer}/{name}/{what}", float(value), record.step
+
+
 class TensorBoard:
     """Writes scalars, into writers of its own where a folder is given."""
 
@@ -92,10 +103,5 @@ class TensorBoard:
 
                 self._writers[folder] = SummaryWriter(folder)
             writer = self._writers[folder]
-        for record in records:
-            for name in COLUMNS:
-                values = record[name]
-                known = values[values == values]
-                if known.size:
-                    for what, value in (("max", known.max()), ("mean", known.mean()), ("min", known.min())):
-                        writer.add_scalar(f"{prefix}/{record.layer}/{name}/{what}", float(value), record.step)
+        for name, value, step in scalars(records, prefix):
+            writer.add_scalar(name, value, step)

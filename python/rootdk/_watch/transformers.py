@@ -13,8 +13,11 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .. import torch as rootdk_torch
+from .._recognise import recognised
+from .._structure import Structure
 from .eyes import Call, call_here, scaled_before
 from .look import beside, hidden_by_numbers
 
@@ -153,12 +156,7 @@ def _transformers_attention(
 ) -> tuple[Tensor, None]:
     _check(module, query, key, attention_mask, more)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    # A prompt without a mask stands at the start of its cache, a single query at its end.
-    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
-    mask = bias = None
-    if attention_mask is not None:
-        table = attention_mask[..., : key.shape[2]]
-        mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
+    mask, bias, structure = _places(module, query, key, attention_mask, bool(causal), more)
     if position_bias is not None:
         extra = position_bias[..., : key.shape[2]]
         bias = extra if bias is None else bias + extra
@@ -168,7 +166,8 @@ def _transformers_attention(
     given = query, key
     query, key, value, bias = rootdk_torch.under_autocast(query, key, value, bias)  # type: ignore[assignment]
     seed, seed_tensor = rootdk_torch.seeds(query, dropout)
-    packed = rootdk_torch.pytorch_s(causal, scaling, dropout, seed)._replace(softcap=softcap).packed()
+    described = rootdk_torch.pytorch_s(False, scaling, dropout, seed)
+    packed = described._replace(softcap=softcap, structure=structure).packed()
 
     def attend(bias: Optional[Tensor], tag: int) -> Tensor:
         out: Tensor
@@ -181,8 +180,56 @@ def _transformers_attention(
     call.dtype, call.dim = rootdk_torch._NAMES.get(query.dtype, "f32"), query.shape[-1]
     call.prescale = scaled_before(*given)
     return _watched(
-        call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and not causal
+        call, attend, query, key, value, mask, bias, scaling, softcap is None and sink is None and structure == _ALL
     ), None
+
+
+_ALL = Structure(diagonal="top_left")  # nothing is hidden
+
+
+def _places(
+    module: torch.nn.Module, query: Tensor, key: Tensor, table: Optional[Tensor], causal: bool, more: dict[str, Any]
+) -> tuple[Optional[Tensor], Optional[Tensor], Structure]:
+    """(mask, bias, structure): of a mask its numbers where it has some, and itself only where not."""
+    if table is not None:
+        table = table[..., : key.shape[2]]
+        if table.dtype != torch.bool:
+            return None, table, _ALL
+        looks = not (torch.compiler.is_compiling() or rootdk_torch.transformed(query, key, table))
+        found = recognised(table) if looks and table.shape[3] == key.shape[2] else None
+        if found is None:
+            return table, None, _ALL
+        return None, None, found if len(table) == len(query) else found.repeated(len(query))
+    # A prompt without a mask stands at the start of its cache, a single query at its end.
+    structure = _ALL._replace(causal=causal and query.shape[2] > 1)
+    window = more.get("sliding_window")
+    if isinstance(window, int) and 0 < window < key.shape[2]:
+        if not causal:
+            raise ValueError(
+                f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
+                f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"'
+            )
+        structure = Structure(
+            causal=True, diagonal="top_left" if query.shape[2] > 1 else "bottom_right", window=(window - 1, None)
+        )
+    starts = more.get("cu_seq_lens_q")
+    if starts is not None and len(starts) > 2:
+        k_starts = more.get("cu_seq_lens_k")
+        q_starts, kv_starts = _numbers(starts), _numbers(starts if k_starts is None else k_starts)
+        # Positions count within sequences, so that the last query of each stands on its last key.
+        structure = structure._replace(causal=causal, diagonal="bottom_right", q_starts=q_starts, kv_starts=kv_starts)
+    return None, None, structure
+
+
+_read: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def _numbers(starts: Tensor) -> tuple[int, ...]:
+    """Read once for all layers: on a GPU that waits."""
+    if starts not in _read or _read[starts][0] != starts._version:
+        _read[starts] = starts._version, tuple(int(x) for x in starts.tolist())
+    numbers: tuple[int, ...] = _read[starts][1]
+    return numbers
 
 
 def _watched(
@@ -210,7 +257,7 @@ def _watched(
 
 def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[Tensor], more: dict[str, Any]) -> None:
     """Refuses what would be computed wrongly. What else a model hands over is for kernels that make their own masks
-    (`sliding_window`, `position_ids`, `cu_seq_lens_q`): where it says anything, the mask says it too."""
+    (`sliding_window`, `position_ids`, `cu_seq_lens_q`): where there is a mask, it says it too."""
     if query.device.type not in ("cpu", "cuda"):
         raise ValueError(
             f'attn_implementation="{NAME}": tensors lie on {query.device}, but it computes on the CPU and on '
@@ -228,16 +275,11 @@ def _check(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Optional[T
                 "len_kv] is wanted"
             )
         return
-    starts, window = more.get("cu_seq_lens_q"), more.get("sliding_window")
-    if starts is not None and len(starts) > 2:
+    starts = more.get("cu_seq_lens_q")
+    if starts is not None and len(starts) > 2 and query.shape[0] > 1:
         raise ValueError(
-            f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences, but no mask came '
-            "with it; give position_ids that start again at 0, and no attention_mask"
-        )
-    if isinstance(window, int) and 0 < window < key.shape[2]:
-        raise ValueError(
-            f'attn_implementation="{NAME}": {type(module).__name__} has a sliding_window of {window}, but gives '
-            f'no mask for {key.shape[2]} keys; use "eager" or "sdpa"'
+            f'attn_implementation="{NAME}": cu_seq_lens_q packs {len(starts) - 1} sequences into one, but there are '
+            f"{query.shape[0]} rows, and no mask came with them"
         )
 
 

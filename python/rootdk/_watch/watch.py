@@ -32,7 +32,7 @@ from .later import Later
 from .look import Settings
 from .places import Modules, Place, compiled_parts, in_backward, label_of
 from .products import plain_data
-from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, table, unseen_words
+from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words
 from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
@@ -459,6 +459,10 @@ class Watch:
         """Writes the newest step: per layer the largest, smallest and mean over heads of each statistic. `writer` is a
         SummaryWriter, or the folder for one, which needs the package tensorboard."""
         self._tensorboard.write(writer, self._seen.newest(), prefix)
+
+    def scalars(self, prefix: str = "attention") -> dict[str, float]:
+        """The same numbers of the newest step by name, for whatever logs: `wandb.log(w.scalars())`."""
+        return {name: value for name, value, _ in scalars(self._seen.newest(), prefix)}
 
     def prometheus(self, prefix: str = "rootdk") -> str:
         """The newest step in Prometheus's text format."""

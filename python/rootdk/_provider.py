@@ -1,0 +1,117 @@
+"""rootdk in PyTorch's registry of flash attention: `torch.nn.attention.activate_flash_attention_impl("ROOTDK")`.
+
+It is listed when rootdk.torch is imported and does nothing until it is activated. Then F.scaled_dot_product_attention
+computes here whatever PyTorch sends to its flash kernel on the CPU; restore_flash_attention_impl() gives everything
+back. On CUDA devices nothing is overridden.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Optional
+
+import torch
+import torch.nn.attention
+from torch import Tensor
+
+from ._structure import Structure
+
+NAME = "ROOTDK"
+
+
+def _arguments(
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[Tensor], scale: Optional[float]
+) -> tuple[dict[str, Any], Optional[Tensor]]:
+    """(factor and structure, bias); PyTorch has made a mask of booleans a bias of 0 and −inf."""
+    bias = attn_mask
+    if bias is not None:
+        bias = bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
+    return dict(factor=scale, structure=Structure(causal=is_causal, diagonal="top_left").packed()), bias
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+) -> tuple[Tensor, Tensor]:
+    if dropout_p:
+        raise RuntimeError(f"dropout_p: {dropout_p}, but PyTorch sends no dropout to flash attention on the CPU")
+    more, bias = _arguments(query, key, is_causal, attn_mask, scale)
+    out, lse = torch.ops.rootdk.attention(query, key, value, bias=bias, **more)
+    return _laid_out(out, torch.empty_like(query, device="meta").stride()), _rows_first(lse)
+
+
+def _backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+) -> tuple[Tensor, ...]:
+    more, bias = _arguments(query, key, is_causal, attn_mask, scale)
+    wanted = [True, True, True, False, False, False]
+    found = torch.ops.rootdk.attention_backward(
+        grad_out,
+        None,
+        out,
+        logsumexp,
+        query,
+        key,
+        value,
+        None,
+        None,
+        bias,
+        None,
+        wanted,
+        "sqrt_dk",
+        more["factor"],
+        None,
+        more["structure"],
+        None,
+        0.0,
+        0,
+        0,
+        None,
+    )
+    return tuple(_rows_first(x) for x in found[:3])
+
+
+def _rows_first(x: Tensor) -> Tensor:
+    """In the memory that PyTorch's compiler expects of its own kernel: heads after the length."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _laid_out(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+
+
+class Active:
+    """What is overridden, until it is removed."""
+
+    def __init__(self) -> None:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # that something is overridden is what was asked for
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            library.impl("_scaled_dot_product_flash_attention_for_cpu", _forward, "CPU")
+            library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", _backward, "CPU")
+        self._library: Optional[torch.library.Library] = library
+
+    def remove(self) -> None:
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+
+
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    torch.nn.attention.register_flash_attention_impl(NAME, register_fn=Active)

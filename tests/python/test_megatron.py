@@ -1,0 +1,184 @@
+"""Core attention as Megatron-LM and TransformerEngine want it, against attention written out in double."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+import torch
+from conftest import plain, tolerance
+from rootdk import megatron
+
+
+def config(**more):
+    """As much of Megatron's TransformerConfig as is read."""
+    sizes = dict(num_attention_heads=4, attention_dropout=0.0, context_parallel_size=1, window_size=None)
+    return types.SimpleNamespace(**sizes | dict(window_attn_skip_freq=None, softmax_type="vanilla") | more)
+
+
+def draw(seed, len_q, len_kv, heads_kv=2):
+    g = torch.Generator().manual_seed(seed)
+    sizes = ((len_q, 4), (len_kv, heads_kv), (len_kv, heads_kv))
+    return [torch.randn(length, 3, heads, 16, generator=g, requires_grad=True) for length, heads in sizes]
+
+
+def exact(q, k, v, visible, **more):
+    """(output as Megatron lays it out, largest logit of each head)."""
+    arrays = [x.detach().numpy().transpose(1, 2, 0, 3) for x in (q, k, v)]
+    out, scores, _ = plain(*arrays, visible=visible, **more)
+    return out.transpose(2, 0, 1, 3).reshape(len(q), 3, -1), scores.max((0, 2, 3))
+
+
+def logit_error(q, k, scale):
+    """A score is a sum of 16 products: off by a unit for each of five levels, of what the products can be."""
+    return 5 * 2.0**-24 * (1 + 16 * float(q.detach().abs().max() * k.detach().abs().max()) * scale)
+
+
+def holds(out, largest, q, k, v, visible, **more):
+    wanted, maxima = exact(q, k, v, visible, **more)
+    limit = tolerance(*(x.detach().numpy() for x in (q, k, v)), more.get("scale"))
+    assert out.shape == wanted.shape and np.abs(out.detach().numpy() - wanted).max() <= limit
+    assert largest.shape == (4,) and largest.dtype == torch.float32 and not largest.requires_grad
+    assert np.abs(largest.numpy() - maxima).max() <= logit_error(q, k, more.get("scale") or 0.25)
+
+
+ROWS, KEYS = np.arange(9)[:, None], np.arange(9)
+PADDED = torch.zeros(3, 1, 1, 9, dtype=torch.bool)
+PADDED[1, ..., 6:] = True
+SHOWN = ~(PADDED | PADDED.mT).numpy()
+ANY = torch.rand(3, 1, 9, 9, generator=torch.Generator().manual_seed(1)) < 0.3
+KINDS = {
+    "no_mask": (None, None),
+    "causal": (torch.zeros(3, 1, 9, 9, dtype=torch.bool), ROWS >= KEYS),  # whose mask is not looked at, as there
+    "causal_bottom_right": (None, ROWS >= KEYS),
+    "padding": (PADDED, SHOWN),
+    "padding_causal": (PADDED, SHOWN & (ROWS >= KEYS)),
+    "arbitrary": (ANY, ~ANY.numpy()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks(kind):
+    mask, visible = KINDS[kind]
+    q, k, v = draw(0, 9, 9)
+    core = megatron.DotProductAttention(config(), 1, types.SimpleNamespace(name=kind), "self")
+    out = core(q, k, v, mask)
+    holds(out, core.current_max_attn_logits, q, k, v, visible)
+    te = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type=kind, return_max_logit=True)
+    found, largest = te(q, k, v, mask)
+    assert torch.equal(found, out) and torch.equal(largest, core.current_max_attn_logits)
+    te = megatron.TEDotProductAttention(4, 16, 2, qkv_format="bshd", attn_mask_type=kind)
+    assert torch.equal(te(*(x.transpose(0, 1) for x in (q, k, v)), mask).transpose(0, 1), out)
+
+
+def test_more_keys_than_queries_and_a_bias():
+    q, k, v = draw(1, 4, 9)
+    bias = torch.randn(1, 4, 4, 9)
+    for kind, shift in (("causal", 0), ("causal_bottom_right", 5)):
+        visible = np.arange(4)[:, None] + shift >= KEYS
+        te = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type=kind, return_max_logit=True)
+        out, largest = te(q, k, v, core_attention_bias=bias)
+        holds(out, largest, q, k, v, visible, bias=bias.numpy())
+
+
+def test_maxima_gather_until_they_are_taken():
+    """Below zero, too: nothing begins at 0."""
+    core = megatron.DotProductAttention(config(), 1, "causal", softmax_scale=0.3)
+    assert core.current_max_attn_logits is None
+    batches = [draw(seed, 9, 9) for seed in range(3)]
+    for q, _, _ in batches:
+        q.data.mul_(-1).abs_().neg_()
+    batches = [(q, k.detach().abs().requires_grad_(), v) for q, k, v in batches]
+    maxima = []
+    for q, k, v in batches:
+        core(q, k, v, None).sum().backward()
+        maxima.append(exact(q, k, v, ROWS >= KEYS, scale=0.3)[1])
+        assert q.grad is not None
+    assert (core.current_max_attn_logits < 0).all() and not core.current_max_attn_logits.requires_grad
+    limit = max(logit_error(q, k, 0.3) for q, k, _ in batches)
+    assert np.abs(core.current_max_attn_logits.numpy() - np.max(maxima, 0)).max() <= limit
+    core.current_max_attn_logits = None  # as clip_qk does
+    core(*batches[0], None)
+    assert np.abs(core.current_max_attn_logits.numpy() - maxima[0]).max() <= limit
+
+
+def test_packed_sequences():
+    g = torch.Generator().manual_seed(2)
+    q, k, v = torch.randn(11, 4, 16, generator=g), *torch.randn(2, 11, 2, 16, generator=g)
+    ends = torch.tensor([0, 4, 11], dtype=torch.int32)
+    params = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends)
+    core = megatron.DotProductAttention(config(), 1, "padding_causal")
+    out = core(q, k, v, None, packed_seq_params=params)
+    each = megatron.DotProductAttention(config(), 1, "causal")
+    for a, b in ((0, 4), (4, 11)):
+        alone = each(*(x[a:b, None] for x in (q, k, v)), None)[:, 0]
+        torch.testing.assert_close(out[a:b], alone)
+    torch.testing.assert_close(core.current_max_attn_logits, each.current_max_attn_logits)
+    te = megatron.TEDotProductAttention(4, 16, 2, qkv_format="thd", attn_mask_type="padding_causal")
+    assert torch.equal(te(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends), out)
+    other = torch.tensor([0, 5, 11], dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match="^attn_mask_type"):
+        te(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=other)
+
+
+def test_windows_by_layer_and_a_softmax_that_is_off_by_one():
+    q, k, v = draw(3, 9, 9)
+    said = config(window_size=(2, 0), window_attn_skip_freq=2, softmax_type="off-by-one")
+    for layer, visible in ((1, (ROWS >= KEYS) & (ROWS - KEYS <= 2)), (2, ROWS >= KEYS)):
+        core = megatron.DotProductAttention(said, layer, "causal")
+        holds(core(q, k, v, None), core.current_max_attn_logits, q, k, v, visible, sink=0.0)
+    learns = megatron.TEDotProductAttention(4, 16, 2, softmax_type="learnable", attn_mask_type="no_mask")
+    learns(q, k, v).sum().backward()
+    assert [name for name, _ in learns.named_parameters()] == ["softmax_offset"]
+    assert learns.softmax_offset.grad.abs().min() > 0
+
+
+def test_dropout_is_for_training():
+    q, k, v = draw(4, 9, 9)
+    core = megatron.DotProductAttention(config(attention_dropout=0.5), 1, "causal")
+    assert not torch.equal(core(q, k, v, None), core(q, k, v, None))
+    core.eval()
+    assert torch.equal(core(q, k, v, None), core(q, k, v, None))
+
+
+def test_all_layers_in_one_reduction(tmp_path, monkeypatch):
+    layers = [megatron.DotProductAttention(config(), n, "causal") for n in (1, 2, 3)]
+    for seed, layer in enumerate(layers[:2]):
+        layer(*draw(seed, 9, 9), None)
+    before = [layer.current_max_attn_logits.clone() for layer in layers[:2]]
+    modules = [types.SimpleNamespace(core_attention=layer) for layer in layers]
+    calls, inner = [], torch.distributed.all_reduce
+
+    def reduce(x, op=None, group=None):
+        calls.append(x.numel())
+        inner(x, op=op, group=group)
+        x += 1  # as if another rank had more
+
+    assert megatron.reduce_max_logits(modules) == float(torch.cat(before).max())
+    assert megatron.reduce_max_logits(layers[2:]) == -np.inf
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
+        megatron.reduce_max_logits(modules)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert calls == [8] and layers[2].current_max_attn_logits is None
+    assert all(torch.equal(layer.current_max_attn_logits, x + 1) for layer, x in zip(layers, before))
+
+
+def test_what_is_not_right_is_named():
+    q, k, v = draw(5, 9, 9)
+    core = megatron.DotProductAttention(config(), 1, "padding")
+    for says, call in {
+        "attn_mask_type: strange": lambda: megatron.DotProductAttention(config(), 1, "strange"),
+        "config.context_parallel_size": lambda: megatron.DotProductAttention(
+            config(context_parallel_size=2), 1, "causal"
+        ),
+        "num_splits": lambda: megatron.DotProductAttention(config(), 1, "causal", num_splits=2),
+        "softmax_type": lambda: megatron.DotProductAttention(config(softmax_type="odd"), 1, "causal"),
+        "attention_mask": lambda: core(q, k, v, torch.zeros(3, 9)),
+        "qkv_format": lambda: megatron.TEDotProductAttention(4, 16, qkv_format="hbsd"),
+    }.items():
+        with pytest.raises((ValueError, NotImplementedError), match=f"^{says}"):
+            call()
