@@ -61,10 +61,10 @@ def _looked_at(mask: Tensor) -> Optional[Structure]:
 
 
 def _rows(mask: Tensor) -> Optional[_Seen]:
-    table = mask[:, 0].numpy()
+    table: npt.NDArray[np.bool_] = mask[:, 0].numpy()
     if not table.size:
         return None
-    seen = table.any(-1)
+    seen: npt.NDArray[np.bool_] = np.asarray(table.any(-1))
     begin = np.where(seen, table.argmax(-1), 0)
     end = np.where(seen, table.shape[-1] - table[..., ::-1].argmax(-1), 0)
     if (table.sum(-1, dtype=np.int64) != end - begin).any():

@@ -47,7 +47,7 @@ def _seen(attn_mask_type: Any) -> _Seen:
     return _TYPES[name]
 
 
-def _hidden(mask: Any, seen: _Seen, len_q: int, len_kv: int) -> Optional[Tensor]:
+def _allowed(mask: Any, seen: _Seen, len_q: int, len_kv: int) -> Optional[Tensor]:
     """True where it lets through. There True hides; padding of keys is that of queries, too, where both are the same
     tokens."""
     if not seen.masked or mask is None:
@@ -57,9 +57,10 @@ def _hidden(mask: Any, seen: _Seen, len_q: int, len_kv: int) -> Optional[Tensor]
         raise ValueError(
             f"attention_mask: {came}, but booleans [batch, 1, len_q or 1, len_kv], True to hide, are wanted"
         )
-    if seen.padding and mask.shape[2] == 1 and len_q == len_kv > 1:
-        mask = mask | mask.transpose(2, 3)
-    return ~mask
+    hidden: Tensor = mask
+    if seen.padding and hidden.shape[2] == 1 and len_q == len_kv > 1:
+        hidden = hidden | hidden.transpose(2, 3)
+    return ~hidden
 
 
 def _attend(
@@ -67,7 +68,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """[batch, length, heads, dim] → (output, largest logit of each head)."""
     more: dict[str, Any] = dict(diagonal=seen.diagonal)
-    allowed = _hidden(mask, seen, q.shape[1], k.shape[1])
+    allowed = _allowed(mask, seen, q.shape[1], k.shape[1])
     if allowed is not None:
         more["mask"] = allowed
     if bias is not None:
@@ -104,6 +105,9 @@ class DotProductAttention(torch.nn.Module):
     it was None: what Megatron's clip_qk reads, reduces, and sets to None. `config` is a TransformerConfig, or anything
     with its attributes. Packed sequences come as packed_seq_params of the format thd.
     """
+
+    softmax_offset: Optional[Tensor]
+    current_max_attn_logits: Optional[Tensor]
 
     def __init__(
         self,

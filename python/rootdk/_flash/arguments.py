@@ -85,10 +85,10 @@ def tensor(name: str, x: Any, shape: str) -> Tensor:
 
 def parts(name: str, x: Any, shape: str, count: int, axis: int) -> tuple[Tensor, ...]:
     """The q, k and v that lie in one tensor."""
-    x = tensor(name, x, shape)
-    if x.shape[axis] != count:
-        raise ValueError(f"{name}: {list(x.shape)}, but {shape} is wanted")
-    return x.unbind(axis)
+    whole_one = tensor(name, x, shape)
+    if whole_one.shape[axis] != count:
+        raise ValueError(f"{name}: {list(whole_one.shape)}, but {shape} is wanted")
+    return tuple(whole_one.unbind(axis))
 
 
 def refuse(**given: Any) -> None:
