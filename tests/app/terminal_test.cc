@@ -112,6 +112,7 @@ const std::vector<Words> kQuick = {
     {"init", "--widths", "16", "--dk", "4", "--tokens", "4", "--batches", "2"},
     {"train", "--rules", "none,sqrt_dk", "--dk", "4", "--steps", "2", "--batch", "1", "--seeds", "1", "--lr", "0.01"},
     {"bench", "--rounds", "1"},
+    {"plan", "--ranks", "16", "--tokens", "64k"},
     {"rules"},
     {"doctor"}};
 
@@ -147,7 +148,7 @@ TEST(Terminal, SoIsTheHelp) {
   for (const std::string& line : split(rootdk({}, "80").out, '\n'))
     if (line.starts_with("  ") && line[2] >= 'a' && line[2] <= 'z')
       verbs.push_back(line.substr(2, line.find(' ', 2) - 2));
-  ASSERT_EQ(verbs.size(), 16u);
+  ASSERT_EQ(verbs.size(), 17u);
   for (const std::string& verb : verbs)
     for (const std::size_t columns : {40u, 60u, 80u, 200u}) {
       const Finished done = rootdk(verb.empty() ? Words{"--help"} : Words{verb, "--help"}, std::to_string(columns));
