@@ -97,9 +97,8 @@ def sections():
 
 def definitions(text):
     """`A **word** is `{…}``."""
-    return {
-        word: Parser(block).value() for word, block in re.findall(r"\*\*([a-z]+)\*\*\s+(?:is|are)\s+`(\{[^`]*\})`", text)
-    }
+    found = re.findall(r"\*\*([a-z]+)\*\*\s+(?:is|are)\s+`(\{[^`]*\})`", text)
+    return {word: Parser(block).value() for word, block in found}
 
 
 def wrong(value, schema, words, path):
