@@ -8,12 +8,13 @@ back. On CUDA devices nothing is overridden.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 import torch.nn.attention
 from torch import Tensor
 
+from ._description import Description, Packed
 from ._structure import Structure
 
 NAME = "ROOTDK"
@@ -21,12 +22,12 @@ NAME = "ROOTDK"
 
 def _arguments(
     query: Tensor, key: Tensor, is_causal: bool, attn_mask: Optional[Tensor], scale: Optional[float]
-) -> tuple[dict[str, Any], Optional[Tensor]]:
-    """(factor and structure, bias); PyTorch has made a mask of booleans a bias of 0 and −inf."""
+) -> tuple[Packed, Optional[Tensor]]:
+    """(what is computed, in numbers; bias). PyTorch has made a mask of booleans a bias of 0 and −inf."""
     bias = attn_mask
     if bias is not None:
         bias = bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
-    return dict(factor=scale, structure=Structure(causal=is_causal, diagonal="top_left").packed()), bias
+    return Description(Structure(causal=is_causal, diagonal="top_left"), factor=scale).packed(), bias
 
 
 def _forward(
@@ -41,8 +42,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     if dropout_p:
         raise RuntimeError(f"dropout_p: {dropout_p}, but PyTorch sends no dropout to flash attention on the CPU")
-    more, bias = _arguments(query, key, is_causal, attn_mask, scale)
-    out, lse = torch.ops.rootdk.attention(query, key, value, bias=bias, **more)
+    (numbers, reals), bias = _arguments(query, key, is_causal, attn_mask, scale)
+    out, lse = torch.ops.rootdk.attention(query, key, value, bias=bias, numbers=numbers, reals=reals)
     return _laid_out(out, torch.empty_like(query, device="meta").stride()), _rows_first(lse)
 
 
@@ -59,8 +60,8 @@ def _backward(
     attn_mask: Optional[Tensor] = None,
     scale: Optional[float] = None,
 ) -> tuple[Tensor, ...]:
-    more, bias = _arguments(query, key, is_causal, attn_mask, scale)
-    wanted = [True, True, True, False, False, False]
+    (numbers, reals), bias = _arguments(query, key, is_causal, attn_mask, scale)
+    wanted = 0b111  # of q, k and v
     found = torch.ops.rootdk.attention_backward(
         grad_out,
         None,
@@ -73,16 +74,10 @@ def _backward(
         None,
         bias,
         None,
+        None,
+        numbers,
+        reals,
         wanted,
-        "sqrt_dk",
-        more["factor"],
-        None,
-        more["structure"],
-        None,
-        0.0,
-        0,
-        0,
-        None,
     )
     return tuple(_rows_first(x) for x in found[:3])
 

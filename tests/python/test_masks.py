@@ -10,7 +10,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 import models  # noqa: E402
-from rootdk import _kernels, _recognise  # noqa: E402
+from rootdk import _recognise  # noqa: E402
+from rootdk._description import Description  # noqa: E402
 from rootdk._recognise import recognised  # noqa: E402
 
 with rootdk.watch():  # which makes "rootdk" known
@@ -51,7 +52,7 @@ def shown(structure, mask):
     batch, _, len_q, len_kv = mask.shape
     q, k = torch.zeros(batch, 1, len_q, 4), torch.zeros(batch, 1, len_kv, 4)
     v = torch.eye(len_kv).expand(batch, 1, -1, -1)
-    return torch.ops.rootdk.attention(q, k, v, structure=structure.packed())[0] > 0
+    return torch.ops.rootdk.attention(q, k, v, numbers=Description(structure).packed()[0])[0] > 0
 
 
 @pytest.mark.parametrize("start", range(0, 400, 50))
@@ -106,13 +107,13 @@ def test_a_mask_is_looked_at_once_and_again_when_written_to(monkeypatch):
 def masks(monkeypatch):
     """Masks that reach the engine, one entry for each call of attention."""
     given = []
-    inner = _kernels._spec
+    inner = rootdk.torch.call
 
-    def spec(q, scale, rule, factor, mask, *rest):
+    def call(q, k, v, scale, mask, *rest):
         given.append(mask)
-        return inner(q, scale, rule, factor, mask, *rest)
+        return inner(q, k, v, scale, mask, *rest)
 
-    monkeypatch.setattr(_kernels, "_spec", spec)
+    monkeypatch.setattr(rootdk.torch, "call", call)
     return given
 
 

@@ -15,7 +15,7 @@ from .._attention import four_axes
 from .._problem import QkNorm, StatsOptions, Window, options_of, real, refuse_names
 from .._structure import Structure
 from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
-from ._call import Call, pairs_of
+from ._call import Call, described, pairs_of
 from ._check import agree, check_shapes
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
@@ -239,11 +239,9 @@ def _ask_the_engine(p: Problem) -> None:
         for x in (p.mask, p.bias)
     )
     scale, sink = (None if x is None else x.detach() for x in (p.scale, p.sink))
-    alibi = None if p.alibi is None else list(p.alibi)
+    numbers, reals = described(p, structure, p.alibi)
     with torch.no_grad(), no_autocast(q):
-        torch.ops.rootdk.attention(
-            q, k, v, scale, mask, bias, sink, p.rule, p.factor, p.softcap, structure.packed(), alibi
-        )
+        torch.ops.rootdk.attention(q, k, v, scale, mask, bias, sink, None, numbers, reals)
 
 
 def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Machine], partials: str) -> dict[str, Any]:

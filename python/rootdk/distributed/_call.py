@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._description import Description, Packed
 from .._kernels import Collector, register, unregister
 from .._problem import StatsOptions
 from .._stats import GradientStats, Stats
@@ -169,6 +170,12 @@ def table_of(table: Optional[Tensor], items: slice, heads: slice, tile: Tile) ->
 
 def of_heads(values: Optional[Sequence[float]], heads: slice) -> Optional[list[float]]:
     return None if values is None else list(values[heads])
+
+
+def described(what: Any, structure: Structure, alibi: Optional[Sequence[float]]) -> Packed:
+    """A problem, or a call, as the engine's operator takes it."""
+    slopes = None if alibi is None else tuple(alibi)
+    return Description(structure, what.rule, what.factor, what.softcap, slopes).packed()
 
 
 def widened(x: Tensor, wide: bool) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._problem import StatsOptions
-from ._call import Box, Call, Collected, Segment, of_heads, table_of, wide_dtype, widened
+from ._call import Box, Call, Collected, Segment, described, of_heads, table_of, wide_dtype, widened
 from ._layout import Piece
 from ._rows import RowTable, read_rows
 
@@ -45,11 +45,12 @@ class Outputs:
             runs = [np.arange(begin, end) for begin, end in keys]
             numbers = torch.from_numpy(np.concatenate(runs) if runs else np.zeros(0, np.int64)).to(k.device)
         for items, tile in self.call.tiles(self.q.shape[0], self.queries, keys):
-            structure = self.call.local(tile, items).packed()
+            structure = self.call.local(tile, items)
             rows, columns = slice(tile.q0, tile.q1), slice(tile.k0, tile.k1)
             for heads in _all_heads(self.call, self.q, k):
                 box = Box(_ROWS) if self.rows is not None else None
                 with Collected(box) as tag:
+                    numbers_of, reals = described(self.call, structure, of_heads(self.call.alibi, heads.q))
                     out, lse = torch.ops.rootdk.attention(
                         self.q[items, heads.q, rows],
                         k[items, heads.kv, columns],
@@ -58,13 +59,9 @@ class Outputs:
                         table_of(self.call.mask, items, heads.q, tile),
                         table_of(self.bias, items, heads.q, tile),
                         None,
-                        self.call.rule,
-                        self.call.factor,
-                        self.call.softcap,
-                        structure,
-                        of_heads(self.call.alibi, heads.q),
-                        0.0,
-                        0,
+                        None,
+                        numbers_of,
+                        reals,
                         tag,
                     )
                 where = (items, heads.q, rows)
@@ -122,7 +119,7 @@ class Gradients:
         wanted = [*self.wanted[:3], self.wanted[3] and self.scale is not None,
                   self.wanted[4] and self.bias is not None, False]  # fmt: skip
         for items, tile in self.call.tiles(self.q.shape[0], self.queries, keys):
-            structure = self.call.local(tile, items).packed()
+            structure = self.call.local(tile, items)
             rows, columns = slice(tile.q0, tile.q1), slice(tile.k0, tile.k1)
             for heads in _all_heads(self.call, self.q, k):
                 where, there = (items, heads.q, rows), (items, heads.kv, columns)
@@ -139,16 +136,9 @@ class Gradients:
                     table_of(self.call.mask, items, heads.q, tile),
                     bias,
                     None,
-                    wanted,
-                    self.call.rule,
-                    self.call.factor,
-                    self.call.softcap,
-                    structure,
-                    of_heads(self.call.alibi, heads.q),
-                    0.0,
-                    0,
-                    0,
                     None,
+                    *described(self.call, structure, of_heads(self.call.alibi, heads.q)),
+                    sum(1 << bit for bit, one in enumerate(wanted) if one),
                 )
                 self._take(found, wanted, where, d_k[there], d_v[there], heads.q)
                 if wanted[4] and self.d_bias is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._problem import StatsOptions
 from .._stats import Stats
 from .._structure import Structure
-from ._call import Box, Call, Collected, Segment, of_heads, segments
+from ._call import Box, Call, Collected, Segment, described, of_heads, segments
 from ._gather import GatherAttention
 from ._heads import Exchange, FromHeads, ToHeads
 from ._layout import Layout
@@ -134,13 +134,8 @@ def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Te
         None,
         None,
         None if mine.sink is None else mine.sink[part.q],
-        p.rule,
-        p.factor,
-        p.softcap,
-        p.structure.packed(),
-        of_heads(mine.alibi, part.q),
-        0.0,
-        0,
+        None,
+        *described(p, p.structure, of_heads(mine.alibi, part.q)),
         tag,
     )
 
