@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "arrays.h"
 #include "base/free_memory.h"
+#include "base/head_columns.h"
 #include "destinations.h"
 #include "engine/call_bytes.h"
 #include "report/json.h"
@@ -17,7 +18,13 @@ namespace rootdk::app {
 
 namespace {
 
-constexpr double kBasicNumbersOfAHead = 11, kNumbersOfAHead = 58;  // as report::json_of(Attended) has them
+// As report::json_of(Attended) has them: whose they are, and what the table of statistics has.
+double numbers_of_a_head(StatsLevel level) {
+  double count = 2;
+#define ROOTDK_STATISTIC(from, type, name, value, merges, doc) count += base::words::from <= level ? 1 : 0;
+#include "rootdk/statistics.def"
+  return count;
+}
 
 struct Options : Common {
   std::string q, k, v, rule = "sqrt_dk", stats = "full", out, diagonal = "bottom-right";
@@ -56,8 +63,7 @@ void want_memory_for(const Options& o, const Problem& problem, std::span<const A
   double bytes = (o.out.empty() ? 1 : 2) * output + engine::bytes_of_call(problem, s);
   for (const ArrayFile& file : files) bytes += file.bytes();
   const Telling telling = {true, o.json, !o.page.path.empty()};
-  if (problem.stats != StatsLevel::kNone)
-    bytes += telling.bytes({0, heads * (problem.stats == StatsLevel::kFull ? kNumbersOfAHead : kBasicNumbersOfAHead)});
+  if (problem.stats != StatsLevel::kNone) bytes += telling.bytes({0, heads * numbers_of_a_head(problem.stats)});
   want_memory({base::saturated(bytes), Machine::here().threads, "q, k, v",
                fmt::format("{} heads of {} queries and {} keys", heads, s.len_q, s.len_kv)});
 }

@@ -166,6 +166,10 @@ def results(command, folder):
         ],
         "whatif": [[str(q), str(k)], [str(q), str(k), str(k), "--causal"]],
         "attend": [[str(q), str(k), str(k), "--stats", level] for level in ("none", "basic", "full")],
+        "plan": [
+            ["--ranks", "4", "--tokens", "8k"],
+            ["--ranks", "16", "--tokens", "1M", "--causal", "--memory", "20GB"],
+        ],
         "rules": [[]],
         "doctor": [[]],
         "bench": [["--rounds", "1"]],

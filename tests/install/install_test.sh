@@ -77,4 +77,4 @@ cd "$work/shared/include"
 find rootdk -name '*.h' | while read -r header; do
   echo "#include <$header>" | "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -x c++ -
 done
-if grep -rn '#include' rootdk | grep -vE '"rootdk/[a-z_/]+\.h"|<[a-z_]+>|<std(def|int)\.h>'; then exit 1; fi
+if grep -rn '#include' rootdk | grep -vE '"rootdk/[a-z_/]+\.(h|def)"|<[a-z_]+>|<std(def|int)\.h>'; then exit 1; fi
