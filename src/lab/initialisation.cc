@@ -119,8 +119,8 @@ double bytes_of(const InitialisationOptions& o) {
   const double call = engine::bytes_of_call(unscaled(), {1, o.heads, o.heads, o.tokens, o.tokens, dk, 1, DType::kF32});
   const double moments = std::max(real(dk) * width + 5 * real(dk) * real(dk), 11 * real(dk) * real(dk));
   const double points = real(o.inits.size()) * real(o.widths.size()) * real(o.dk.size());
-  constexpr double kHeldBack = 1.1;  // by the allocator, of what came and went before
-  return kHeldBack * (arrays + std::max(call, sizeof(double) * (2 * rows * width + moments))) +
+  constexpr double kMore = 1.1;  // on a busy machine it was seen to take a tenth more than this sum; why is not known
+  return kMore * (arrays + std::max(call, sizeof(double) * (2 * rows * width + moments))) +
          points * sizeof(InitialisationRow) + real(o.batches) * sizeof(BatchVariance);
 }
 
