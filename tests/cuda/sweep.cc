@@ -528,6 +528,35 @@ void many_rows(std::uint64_t seed) {
   room.release();
 }
 
+/// So many short tiles that each block takes one after another, where each overtakes what is still to be written of the
+/// last: the whole batch again and again, and its first item against the reference.
+void many_tiles(std::uint64_t seed) {
+  static std::counting_semaphore<> room(4);  // each takes up to 2 GB
+  room.acquire();
+  const auto c = device_case(seed);
+  Rng rng(seed ^ 0x71E5);
+  Shape& s = c->shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = rng.chance(0.75) ? 64 : 128;
+  s.batch = 24, s.heads_kv = s.heads_q = 44;
+  s.len_kv = rng.log_integer(16, 512), s.len_q = rng.chance(0.6) ? s.len_kv : rng.integer(65, 300);
+  clear(*c);
+  c->problem.mask.causal = rng.chance(0.8);
+  if (rng.chance(0.2)) c->problem.mask.window = Window{rng.log_integer(1, s.len_kv), Window::kUnbounded};
+  fill(*c, rng);
+  const Hidden hidden(*c, seed);
+  const DeviceOptions options{.backward = false, .rows = false};
+  const Result once = on_device(*c, options);
+  for (int run = 0; run < 8; ++run)
+    if (!once.same_as(on_device(*c, options))) fail(seed, "another run has other bits", *c);
+  const auto alone = c->item(0);
+  std::string wrong = hidden.leaks(once, options);
+  const Result first = on_device(*alone, options);
+  wrong += Yardstick(*alone, run_plainly(*alone, false), run_exactly(*alone, false)).judge(first);
+  if (!wrong.empty()) fail(seed, wrong, *c);
+  room.release();
+}
+
 /// The same bits again, alone in a batch, and replayed from a captured graph.
 void same_bits(std::uint64_t seed, bool fast, Fast kind = Fast::kAny) {
   const auto c = device_case(seed);
@@ -633,6 +662,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
     else if (only == "hidden") in_parallel("what is hidden", count, first + 1100000, hidden);
     else if (only == "few")
       in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
+    else if (only == "tiles") in_parallel("many short tiles", count, first + 1200000, many_tiles);
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "statistics_long") statistics_of_long_rows(count, first);
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
@@ -650,6 +680,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000,
               [](std::uint64_t seed) { full_statistics(seed, true); });
   in_parallel("full statistics, sampled from many rows", count / 200, first + 1000000, many_rows);
+  in_parallel("many short tiles", count / 100, first + 1200000, many_tiles);
   if (count >= 80)
     statistics_of_long_rows(fast ? kLongOnHopper + kLongOnPlain : kLongOnPlain, fast ? 0 : kLongOnHopper);
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });

@@ -20,10 +20,10 @@ template <int kPanels, int kRows>
 __device__ __forceinline__ void clear_rows(std::uint32_t tile, int from) {
 #pragma unroll 1
   for (int panel = 0; panel < kPanels; ++panel) {
-#pragma unroll 1
-    for (std::uint32_t x = tile + panel * kRows * 128 + 128 * from + 8 * (thread_again() % 32);
-         x < tile + (panel + 1) * kRows * 128; x += 256)
-      asm volatile("st.shared.v2.b32 [%0], {%1, %1};" ::"r"(x), "r"(0) : "memory");
+#pragma unroll 4
+    for (std::uint32_t x = tile + panel * kRows * 128 + 128 * from + 16 * (thread_again() % 32);
+         x < tile + (panel + 1) * kRows * 128; x += 512)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(x), "r"(0) : "memory");
   }
   fence_async_proxy();
 }

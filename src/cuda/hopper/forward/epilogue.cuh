@@ -151,65 +151,51 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, Work& work,
                   1};  // sum is 1 or more: the hardware's logarithm is off by 1e-7
   if (p.sink) total = with_sink(total.lse, p.sink[h]);
   const float my_gain = sum == 0 ? 0 : __fdividef(total.share, sum);
-  const float gain[2] = {__shfl_sync(~0u, my_gain, quad) * settle[0], __shfl_sync(~0u, my_gain, quad + 1) * settle[1]};
+  const bool marks = work.guard == Guard::kMark;
+  const float scale = marks ? 0x1p100f : my_gain;  // of marks all that counts is whether their sum is zero
+  const float gain[2] = {__shfl_sync(~0u, scale, quad) * settle[0], __shfl_sync(~0u, scale, quad + 1) * settle[1]};
 
   T* my_out = reinterpret_cast<T*>(f.o.data) + (Tile::kPacked ? at(f.o, b, h, i) : work.o_at + i * f.o.strides[2]);
   const int dim = static_cast<int>(p.dim_v), my_room = place.real ? dim : 0;
-  float nothing[2] = {0, 0};  // stay 0 unless something is not finite
-  const auto write_out =
-      [&](const auto& store) {  // store(the first of four columns, how many there are from it on, the columns)
-        const int odd = lane & 1, column = 8 * odd + 2 * (lane & 2);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r)) +
-                   column * f.o.strides[3];
-          const int room = __shfl_sync(~0u, my_room, quad + r) - column;
-#pragma unroll
-          for (int j = 0; j < kDim / 8; j += 2) {
-            std::uint32_t pairs[2];
-#pragma unroll
-            for (int x = 0; x < 2; ++x) {
-              const float low = o[4 * (j + x) + 2 * r] * gain[r], high = o[4 * (j + x) + 2 * r + 1] * gain[r];
-              nothing[r] = fmaf(low, 0.0f, fmaf(high, 0.0f, nothing[r]));
-              pairs[x] = pack2<T>(low, high);
-            }
-            // Two columns in each of two groups of eight become four columns in one of them: even lanes have the first,
-            // odd ones the second.
-            const std::uint32_t other = __shfl_xor_sync(~0u, odd ? pairs[0] : pairs[1], 1);
-            store(out + 8 * j * f.o.strides[3], room - 8 * j, odd ? other : pairs[0], odd ? pairs[1] : other);
-          }
-        }
-      };
-  if (work.guard == Guard::kMark) [[unlikely]] {
+  float nothing[2] = {0, 0};                       // stay 0 unless something is not finite
+  const auto write_out = [&](const auto& store) {  // store(row of the pair, the first of four columns, how many there
+                                                   // are from it on, the columns)
+    const int odd = lane & 1, column = 8 * odd + 2 * (lane & 2);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r));
-      const int room = __shfl_sync(~0u, my_room, quad + r);
+      T* out = reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(my_out), quad + r)) +
+               column * f.o.strides[3];
+      const int room = __shfl_sync(~0u, my_room, quad + r) - column;
 #pragma unroll
-      for (int first = 0; first < kDim / 4; first += 32) {  // of the row's columns that the thread has
-        unsigned marks = 0;
+      for (int j = 0; j < kDim / 8; j += 2) {
+        std::uint32_t pairs[2];
 #pragma unroll
-        for (int x = first; x < min(kDim / 4, first + 32); ++x)
-          marks |= (o[x / 2 * 4 + 2 * r + x % 2] != 0 ? 1u : 0u) << x % 32;
-        if (marks) nothing[r] = kNanF;
-#pragma unroll 1
-        for (; marks; marks &= marks - 1) {
-          const int x = first + __ffs(static_cast<int>(marks)) - 1, d = x / 2 * 8 + thread_again() % 4 * 2 + x % 2;
-          if (d < room) out[d * f.o.strides[3]] = narrow<T>(kNanF);
+        for (int x = 0; x < 2; ++x) {
+          const float low = o[4 * (j + x) + 2 * r] * gain[r], high = o[4 * (j + x) + 2 * r + 1] * gain[r];
+          nothing[r] = fmaf(low, 0.0f, fmaf(high, 0.0f, nothing[r]));
+          pairs[x] = pack2<T>(low, high);
         }
+        // Two columns in each of two groups of eight become four columns in one of them: even lanes have the first,
+        // odd ones the second.
+        const std::uint32_t other = __shfl_xor_sync(~0u, odd ? pairs[0] : pairs[1], 1);
+        store(r, out + 8 * j * f.o.strides[3], room - 8 * j, odd ? other : pairs[0], odd ? pairs[1] : other);
       }
     }
-  } else if (__all_sync(~0u,
-                        f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(my_out) % 8 == 0 && dim % 4 == 0)) {
-    write_out([](T* to, int room, std::uint32_t first, std::uint32_t second) {
+  };
+  if (__all_sync(~0u,
+                 !marks && f.o.strides[3] == 1 && reinterpret_cast<std::uintptr_t>(my_out) % 8 == 0 && dim % 4 == 0)) {
+    write_out([](int, T* to, int room, std::uint32_t first, std::uint32_t second) {
       if (room > 0) *reinterpret_cast<uint2*>(to) = {first, second};
     });
-  } else {
-    write_out([&](T* to, int room, std::uint32_t first, std::uint32_t second) {
+  } else {  // marks come here, too: code that runs once a tile costs what it takes to fetch it
+    write_out([&](int r, T* to, int room, std::uint32_t first, std::uint32_t second) {
       auto* at = reinterpret_cast<std::uint16_t*>(to);
+      if (marks && (first | second) != 0) nothing[r] = kNanF;
 #pragma unroll
-      for (int x = 0; x < 4; ++x, at += f.o.strides[3])
-        if (x < room) *at = static_cast<std::uint16_t>((x < 2 ? first : second) >> 16 * (x % 2));
+      for (int x = 0; x < 4; ++x, at += f.o.strides[3]) {
+        const auto bits = static_cast<std::uint16_t>((x < 2 ? first : second) >> 16 * (x % 2));
+        if (x < room && !(marks && bits == 0)) *at = marks ? std::uint16_t{0x7fff} : bits;
+      }
     });
   }
   const unsigned good[2] = {__ballot_sync(~0u, nothing[0] == 0), __ballot_sync(~0u, nothing[1] == 0)};

@@ -21,16 +21,30 @@ __device__ __forceinline__ void clean_values(std::uint32_t v, int keys, const vo
 }
 
 /// A block's list of tiles to compute again. At an address that is known, so that nobody keeps it in a register.
-struct AgainList {
-  std::uint64_t written;  ///< a barrier: all warps have written their rows of a tile
-  int first;              ///< −1 where there is none
-  int unused;
+struct alignas(16) AgainList {
+  unsigned written;  ///< how often a warp has written its rows of a tile; a counter, since a barrier's parity would
+                     ///< have to be looked at after every tile
+  int first;         ///< −1 where there is none
 };
-static_assert(sizeof(AgainList) == 16);
 template <class Tile>
 __device__ __forceinline__ AgainList& again_list() {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   return *reinterpret_cast<AgainList*>(memory + Tile::kBytes - 16);
+}
+
+/// One thread of a warp whose rows are written, and that of the producer that waits for those of `tiles` tiles.
+template <class Tile>
+__device__ __forceinline__ void say_written() {
+  asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(&again_list<Tile>().written))
+               : "memory");
+}
+template <class Tile>
+__device__ __forceinline__ void wait_written(int tiles) {
+  for (unsigned written = 0; written != 4u * Tile::kGroups * tiles;)
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(written)
+                 : "r"(shared_address(&again_list<Tile>().written))
+                 : "memory");
 }
 
 /// The tile goes onto that list; a.again says what comes after each.
@@ -43,7 +57,7 @@ __device__ __forceinline__ void suspect(const HopperArguments& a, Work& work) {
 /// time, once for each guard.
 template <class Tile>
 __device__ __forceinline__ int next_index(const HopperArguments& a, const Work& before, Guard& guard) {
-  int run = before.index / a.run;
+  const int run = a.run == 1 ? before.index : before.index / a.run;
   guard = before.guard;
   if (before.index >= 0) {
     const int next = before.index + 1;

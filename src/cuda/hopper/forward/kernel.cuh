@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       barrier_init(shared.full_k + 8 * x, 1), barrier_init(shared.full_v + 8 * x, 1);
       barrier_init(shared.empty_k + 8 * x, 4 * kGroups), barrier_init(shared.empty_v + 8 * x, 4 * kGroups);
     }
-    barrier_init(shared.raw_v, 1), barrier_init(shared_address(&again_list<Tile>().written), 4 * kGroups);
-    again_list<Tile>().first = -1;
+    barrier_init(shared.raw_v, 1);
+    again_list<Tile>() = {0, -1};
     asm volatile("fence.mbarrier_init.release.cluster;");
     // The dependent kernel, which runs beside this one, cannot start before all blocks have said so, and only looks at
     // these in L2 (atomicAdd, load_acquire): with the fence it has them without next_kernel_wait.
@@ -70,8 +70,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       consume<Tile, T, kFull, kKind>(a, shared, work, group, round, ring);
       ring += work.last_block - work.first_block;
+      if (!a.again) continue;
       __syncwarp();
-      if (thread_again() % 32 == 0) barrier_arrive(shared_address(&again_list<Tile>().written));
+      if (thread_again() % 32 == 0) say_written<Tile>();
     }
   }
 }

@@ -33,16 +33,10 @@ __device__ __forceinline__ void produce(const HopperArguments& a, const HopperSh
   for (int round = -1;; ++round) {  // from −1 on: the first tile is found as any other
     const Work& work = slots[round & (Tile::kSlots - 1)];
     bool live = round >= 0;
-    if (a.again && work.guard == Guard::kNone) {
-      if (round > 1)
-        barrier_wait(shared_address(&again_list<Tile>().written),
-                     round & 1);  // the tile before the last one; there long since
-      if (round > 0 && work.index < 0) {
-        barrier_wait(
-            shared_address(&again_list<Tile>().written),
-            round + 1 & 1);  // the last one: what is suspect is on the list, and this slot gets the first of it
-        live = false, --round;
-      }
+    if (a.again && work.guard == Guard::kNone && round > 0 && work.index < 0) {
+      // What is suspect is on the list once all tiles are written, and this slot gets the first of it.
+      wait_written<Tile>(round);
+      live = false, --round;
     }
     const int kept_head = work.kv_head, kept_batch = work.batch,
               last = work.clean_from;  // from there on blocks are cleaned
