@@ -20,6 +20,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
                                         int group, int round, int& tile_ring) {
   constexpr int kKeys = Tile::kKeys, kDim = Tile::kDim, kStages = Tile::kStages, kGroups = Tile::kGroups;
   static_assert(!kFull || kKind == ScoreKind::kScaled);
+  constexpr bool kApart = kKind == ScoreKind::kScaled && !Tile::kPacked;
   const ProblemView& p = a.f.p;
   const int thread = thread_again() % 128, row = group * 64 + thread / 32 * 16 + thread % 32 / 4;
   int ring = tile_ring;
@@ -97,9 +98,11 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
   const auto is_masked = [&](int first_key, int keys) {
     return first_key < warp_begin || first_key + keys > warp_end;
   };  // for some row of the warp
-  const auto softmax = [&]<int N, bool kFirst>(float(&s)[N], int first_key,
-                                               std::bool_constant<kFirst>) {  // whether o is to be multiplied by shrink
-    const bool masked = is_masked(first_key, 2 * N);
+  // Returns whether o is to be multiplied by shrink. kAny: with full statistics, blocks with a
+  // mask or of a window about a centre, too.
+  const auto softmax = [&]<int N, bool kFirst, bool kAny>(float(&s)[N], int first_key, std::bool_constant<kFirst>,
+                                                          std::bool_constant<kAny>) {
+    const bool masked = (kFirst || kAny) && is_masked(first_key, 2 * N);
     if constexpr (kKind == ScoreKind::kRich) {
       transform(p, s, rich, work.batch, masked, begin, end, first_key);
       const bool moved = softmax_step<false>(s, rows, shrink, scale2);
@@ -107,8 +110,9 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       return moved;
     }
     if constexpr (kFull) {
-      if (masked) return softmax_step_full<kFirst, true>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
-      return softmax_step_full<kFirst, false>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
+      if (masked)
+        return softmax_step_full<kFirst, true, kAny>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
+      return softmax_step_full<kFirst, false, kAny>(s, rows, full, shared.seen, about, shrink, scale2, first_key);
     }
     if (masked) hide(s, begin, end, first_key);
     if constexpr (kKind == ScoreKind::kCapped) {
@@ -154,18 +158,22 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
       if (blocks == 1) barrier_arrive(empty_q);
-      softmax(s, first_key, std::true_type{});
+      softmax(s, first_key, std::true_type{}, std::false_type{});
       pack<T>(s, weights);
     }
-    const auto step = [&]<int kWidth>(Width<kWidth>, int n) {
-      if constexpr (kFull) {  // here, where registers are free
-        const bool masked = is_masked(first_key + n * kKeys, kWidth);
-        if (n % kWindow == kWindow / 4 || about == About::kLastBlock || about == About::kMoved ||
-            (masked && about == About::kCenter)) [[unlikely]] {
-          const bool far = __any_sync(~0u, end_window<kKeys>(full, shared.seen, about, rows, first_key + n * kKeys));
-          about = !far ? About::kOrigin : masked ? About::kLastBlock : About::kCenter;
-        }
+    // With full statistics: a window of the moments ends before block n, if one does. Returns whether what follows is
+    // about a centre.
+    const auto end_window_before = [&](int n, int keys) {
+      if constexpr (!kFull) return false;
+      const bool masked = is_masked(first_key + n * kKeys, keys);
+      if (n % kWindow == kWindow / 4 || about == About::kLastBlock || about == About::kMoved ||
+          (masked && about == About::kCenter)) [[unlikely]] {
+        const bool far = __any_sync(~0u, end_window<kKeys>(full, shared.seen, about, rows, first_key + n * kKeys));
+        about = !far ? About::kOrigin : masked ? About::kLastBlock : About::kCenter;
       }
+      return about == About::kCenter;
+    };
+    const auto step = [&]<int kWidth, bool kAny>(Width<kWidth>, std::bool_constant<kAny> any, int n) {
       const RingPlace<kStages> k{ring + n}, v{ring + n - 1};
       float s[kWidth / 2];
       barrier_wait(shared.full_k + 8 * k.stage(), k.parity());
@@ -178,7 +186,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
       if (n == blocks - 1) barrier_arrive(empty_q);
-      const bool moved = softmax(s, first_key + n * kKeys, std::false_type{});
+      const bool moved = softmax(s, first_key + n * kKeys, std::false_type{}, any);
       products_wait<0>();
       hold(o);
       if (thread % 32 == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
@@ -197,10 +205,22 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     };
     const bool tail = Tile::kTail > 0 && same_in_warp(work.tails >> group & 1);
     const int whole = tail ? blocks - 1 : blocks;
+    // Blocks that need nothing but softmax have a loop of their own: instructions that a loop jumps over are fetched
+    // all the same.
+    int n = 1;
+    if constexpr (kApart) {
 #pragma unroll 1
-    for (int n = 1; n < whole; ++n) step(Width<kKeys>{}, n);
+      for (; n < whole && !end_window_before(n, kKeys) && !is_masked(first_key + n * kKeys, kKeys); ++n)
+        step(Width<kKeys>{}, std::false_type{}, n);
+    }
+#pragma unroll 1
+    while (n < whole) {
+      if constexpr (!kApart) end_window_before(n, kKeys);
+      step(Width<kKeys>{}, std::true_type{}, n);
+      if (++n < whole && kApart) end_window_before(n, kKeys);
+    }
     if constexpr (Tile::kTail > 0) {
-      if (tail) step(Width<Tile::kTail>{}, blocks - 1), last_values(Width<Tile::kTail>{});
+      if (tail) step(Width<Tile::kTail>{}, std::true_type{}, blocks - 1), last_values(Width<Tile::kTail>{});
       else last_values(Width<kKeys>{});
     } else {
       last_values(Width<kKeys>{});
@@ -224,7 +244,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     const float origin[2] = {__fmul_rn(rows.max[0], scale2[0]), __fmul_rn(rows.max[1], scale2[1])};
     if (about == About::kMoved) [[unlikely]]
       end_window<kKeys>(full, shared.seen, about, rows, first_key + blocks * kKeys), about = About::kOrigin;
-    end_last_window<kAddsApart<kKeys>>(full, shared.seen, about, rows, origin);
+    end_last_window(full, shared.seen, about, rows, origin);
   }
   if (Tile::kPacked && a.part_o) {
     multiply(shrink);
