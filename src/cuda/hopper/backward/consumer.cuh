@@ -147,7 +147,7 @@ __device__ __forceinline__ std::uint32_t hide_gradients(std::uint32_t d_s, std::
 
 /// P of a step from its scores, in place: masked where that is needed. Scores are keys × queries; `first_key` is the
 /// thread's first.
-template <class Tile, int N>
+template <class Tile, bool kRare, int N>
 __device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory, const Step& step, int q_stage,
                                       int first_key) {
   constexpr int kRows = Tile::kRows;
@@ -160,9 +160,9 @@ __device__ __forceinline__ void weigh(float (&s)[N], const std::uint8_t* memory,
 #pragma unroll
     for (int x = 0; x < 4; ++x) s[4 * j + x] = exp2_approx(fmaf(s[4 * j + x], scale2, x % 2 ? origin.y : origin.x));
   }
-  const int special = step.special;
+  const int special = step.special;  // kRare: may be more than a mask
   if (!(special & (kMasked | kGuarded))) return;
-  if (special & kGuarded) [[unlikely]] {
+  if (kRare && special & kGuarded) {
     const int* sick = reinterpret_cast<const int*>(memory + Tile::kSick) + first_key % Tile::kKeys;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

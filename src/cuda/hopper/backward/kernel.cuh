@@ -114,8 +114,9 @@ __device__ __forceinline__ void release_queries_before(std::uint32_t base, int s
   release(base + Tile::kEmptyQ + 8 * (stage == 0 ? Tile::kQueryStages - 1 : stage - 1));
 }
 
-/// A consumer warpgroup.
-template <class Tile, class Element>
+/// A consumer warpgroup. kRare: of a launch whose steps may need more than a mask; compiled apart, since instructions
+/// that a loop jumps over are fetched all the same.
+template <class Tile, class Element, bool kRare>
 __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t* memory, int group) {
   constexpr int kKeys = Tile::kKeys, kRows = Tile::kRows, kDim = Tile::kDim;
   static_assert(Tile::kGradStages == 2);  // o_stage
@@ -172,7 +173,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
         hold(s), hold(d_k), hold(d_scores);
         if (left < task.steps) release_queries_before<Tile>(base, q_stage);
 
-        weigh<Tile>(s, memory, step, q_stage, task.key_tile * kKeys + row);
+        weigh<Tile, kRare>(s, memory, step, q_stage, task.key_tile * kKeys + row);
         pack_pairs<Element>(weights, s);
         hold(weights), hold(d_v);
         products_begin();
@@ -186,7 +187,7 @@ __device__ __forceinline__ void consume(const BackwardArguments& a, std::uint8_t
           if constexpr (Tile::kKeepsWeights) return {s[x], s[x + 1]};
           else return unpack2<Element>(weights[x / 2]);
         });
-        if (special & (kRatio | kSquares)) {
+        if (kRare && special & (kRatio | kSquares)) {
           if (special & kSquares) add_squares(a, task, step, group, sum_of_squares(d_p, weights));
           if (special & kRatio) multiply_all(d_p, step.ratio);
         }
@@ -274,7 +275,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (warpgroup == 1) consume_wide<Tile, Element, true>(a, memory);
       else consume_wide<Tile, Element, false>(a, memory);
     } else {
-      consume<Tile, Element>(a, memory, same_in_warp(warpgroup - 1));
+      const int group = same_in_warp(warpgroup - 1);
+      const bool guarded = reinterpret_cast<const Cleaning*>(memory + Tile::kCleaning)->guarded;
+      if (guarded || a.score_squares || a.heads) consume<Tile, Element, true>(a, memory, group);
+      else consume<Tile, Element, false>(a, memory, group);
     }
   }
 }

@@ -45,7 +45,7 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
     if (leader && a.ring == 0 && index == a.tasks + static_cast<int>(gridDim.x) - 1)
       *a.next_task = 0;  // nobody else comes, until the next launch
     index = __shfl_sync(~0u, index, 0);
-    Task task{-1, 0, 0, 0, 0, 0, false, 0};
+    Task task{-1, 0, 0, 0, 0, 0, false, false, 0};
     if (index < a.tasks) {
       task = place_task(a, index);
       if (a.ring == 0) count_steps(a, task);
@@ -96,6 +96,12 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
       barrier_wait(base + Tile::kEmptyV, shown.parity);
       load_keys(Tile::kV, &a.v, base + Tile::kFullV);
     }
+    // Most steps are one thread's work; cleaning is the warp's.
+    const bool cleans = cleaning->guarded || shown.idle_rows;
+    if (!leader && !cleans) {
+      step += shown.steps;
+      continue;
+    }
     // Head after head: their blocks are then at the same one, whose Q, dO and dQ stay in the cache.
     const int group = static_cast<int>(a.f.p.group);
 #pragma unroll 1
@@ -111,7 +117,6 @@ __device__ __forceinline__ void produce(const BackwardArguments& a, std::uint8_t
                                        : sees.last_block - 1 - key_tile;
           if (turn == sees.last_block - sees.first_block - 1) turn += kLastTurn;
           const bool masked = key_tile * kKeys < sees.max_begin || (key_tile + 1) * kKeys > sees.min_end;
-          const bool cleans = cleaning->guarded || sees.min_end == 0;
           if (leader) {
             const int head = shown.head * group + g;
             barrier_wait(base + Tile::kEmptyQ + 8 * (step % Tile::kQueryStages), step / Tile::kQueryStages & 1 ^ 1);

@@ -46,6 +46,7 @@ struct Task {
   int batch, head, key_tile, steps;
   int start;  ///< the first tile of rows
   bool backwards;
+  bool idle_rows;        ///< some of its rows see nothing, and are cleared as they arrive
   std::uint32_t parity;  ///< of the task's number in the block; the producer's, which is short of registers
 };
 
@@ -94,20 +95,25 @@ struct Turn {
 __device__ __forceinline__ Task place_task(const BackwardArguments& a, int index) {
   const int heads = static_cast<int>(a.f.p.heads_kv);
   if (a.ring > 0)
-    return {index, index / a.key_tiles / heads, index / a.key_tiles % heads, index % a.key_tiles, 0, 0, false, 0};
+    return {index, index / a.key_tiles / heads, index / a.key_tiles % heads, index % a.key_tiles, 0, 0, false, false,
+            0};
   const int all = static_cast<int>(a.f.p.batch) * heads, per_set = a.key_tiles * a.near_heads;
   const int set = index / per_set, rest = index % per_set, near = min(a.near_heads, all - set * a.near_heads),
             head = set * a.near_heads + rest % near;
-  Task task{index, head / heads, head % heads, rest / near, 0, 0, a.turns_alternate && set % 2 == 1, 0};
+  Task task{index, head / heads, head % heads, rest / near, 0, 0, a.turns_alternate && set % 2 == 1, false, 0};
   if (!task.backwards && !a.first_keys_first) task.key_tile = a.key_tiles - 1 - task.key_tile;
   return task;
 }
 
 /// Which of 32 tiles of rows see the task's keys, as bits.
-__device__ __forceinline__ unsigned visiting(const BackwardArguments& a, int batch, int key_tile, int first) {
+struct Visits {
+  unsigned all, idle;  ///< idle: those with rows that see nothing
+};
+__device__ __forceinline__ Visits visiting(const BackwardArguments& a, int batch, int key_tile, int first) {
   const int m = first + static_cast<int>(threadIdx.x % 32);
-  const int2 blocks = m < a.row_tiles ? *reinterpret_cast<const int2*>(a.tiles + batch * a.row_tiles + m) : int2{0, 0};
-  return __ballot_sync(~0u, blocks.x <= key_tile && key_tile < blocks.y);
+  const RowTile tile = m < a.row_tiles ? a.tiles[batch * a.row_tiles + m] : RowTile{};
+  const bool sees = tile.first_block <= key_tile && key_tile < tile.last_block;
+  return {__ballot_sync(~0u, sees), __ballot_sync(~0u, sees && tile.min_end == 0)};
 }
 
 /// The ring that a tile of keys belongs to.
@@ -133,8 +139,9 @@ __device__ __forceinline__ void count_steps(const BackwardArguments& a, Task& ta
   int first = -1, last = 0, count = 0;
 #pragma unroll 1
   for (int m = 0; m < a.row_tiles; m += 32) {
-    const unsigned bits = visiting(a, task.batch, task.key_tile, m);
+    const auto [bits, idle] = visiting(a, task.batch, task.key_tile, m);
     if (!bits) continue;
+    if (idle) task.idle_rows = true;
     if (first < 0) first = m + __ffs(static_cast<int>(bits)) - 1;
     last = m + 31 - __clz(static_cast<int>(bits)), count += __popc(bits);
   }

@@ -67,8 +67,8 @@ __device__ __forceinline__ void consume_wide(const BackwardArguments& a, std::ui
         auto* exchanged =
             reinterpret_cast<uint4*>(memory + Tile::kDS + again(stage) * Tile::kScoreBytes) + thread_again() % 128;
         if constexpr (kFirst) {
-          weigh<Tile>(s, memory, *reinterpret_cast<const Step*>(memory + Tile::kSteps + kStepBytes * stage), stage,
-                      task.key_tile * kKeys + row);
+          weigh<Tile, true>(s, memory, *reinterpret_cast<const Step*>(memory + Tile::kSteps + kStepBytes * stage),
+                            stage, task.key_tile * kKeys + row);
 #pragma unroll
           for (int x = 0; x < kRows / 4; ++x) weights[x] = pack2<Element>(s[2 * x], s[2 * x + 1]);
           barrier_wait(base + Tile::kSeen + 8 * stage, parities >> 1 ^ 1);
