@@ -1,12 +1,12 @@
-"""Times two builds of rootdk's CUDA library against each other, interleaved: what a change to the kernels costs.
+"""Times builds of rootdk's CUDA library against each other, interleaved: what a change to the kernels costs.
 
-Prints the time of the second over that of the first, round by round: median and quartiles.
-usage: compare.py OLD-LIBRARY NEW-LIBRARY [ROW-PATTERN]
+Prints each one's time over that of the first, round by round: median and quartiles.
+usage: compare.py OLD-LIBRARY NEW-LIBRARY... [--rows PATTERN]
 """
 
+import argparse
 import fnmatch
 import statistics
-import sys
 
 import run
 import torch
@@ -41,19 +41,22 @@ def rows():
 
 
 def main():
-    old, new = (run.Rootdk(path) for path in sys.argv[1:3])
-    pattern = sys.argv[3] if len(sys.argv) > 3 else "*"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("libraries", nargs="+")
+    parser.add_argument("--rows", default="*", help="names, with wildcards, separated by |")
+    arguments = parser.parse_args()
+    libraries = {path: run.Rootdk(path) for path in arguments.libraries}
+    first, *others = libraries
     torch.manual_seed(1)
     for name, make, shape, options in rows():
-        if not fnmatch.fnmatch(name, pattern):
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.rows.split("|")):
             continue
         of = make(*shape, **options)
-        times = run.timed({"old": of(old), "new": of(new)}, repeats=101, warm=0.3)
-        low, median, high = statistics.quantiles([b / a for a, b in zip(times["old"], times["new"])], n=4)
-        print(
-            f"{name:46s} new over old {median:.3f} ({low:.3f} – {high:.3f}), {statistics.median(times['new']):.4f} ms",
-            flush=True,
-        )
+        times = run.timed({path: of(library) for path, library in libraries.items()}, repeats=101, warm=0.3)
+        print(f"{name}: {statistics.median(times[first]):.4f} ms")
+        for path in others:
+            low, median, high = statistics.quantiles([b / a for a, b in zip(times[first], times[path])], n=4)
+            print(f"    {path:40s} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
 
 
 if __name__ == "__main__":

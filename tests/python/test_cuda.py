@@ -21,7 +21,8 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import rootdk
-from rootdk import StatsOptions, _cuda, _slow, _transformers
+from rootdk import StatsOptions, _cuda, _slow
+from rootdk._watch import transformers as _transformers
 from rootdk._description import Description
 
 assert _cuda.missing() == "", _cuda.missing()
