@@ -7,19 +7,22 @@
 
 namespace rootdk::base {
 
-inline constexpr std::size_t kAlignment = 64;
+inline constexpr std::size_t kAlignment = 64;  ///< of a workspace, at least
+/// What is taken lies at multiples of this from the base: a GPU's bulk copies touch a line of 128 bytes more each where
+/// they begin in the middle of one, and its allocators align to this.
+inline constexpr std::size_t kGrain = 256;
 
 class Arena {
  public:
   Arena() = default;  ///< measures only
   explicit Arena(std::byte* base) : base_(base) {}
 
-  /// `count` objects, aligned to 64 bytes; null while measuring.
+  /// `count` objects, aligned as the base is, to 256 bytes at most; null while measuring.
   template <class T>
   T* take(std::int64_t count) {
     T* here = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += (bytes + kGrain - 1) / kGrain * kGrain;
     return here;
   }
 

@@ -107,6 +107,13 @@ class Stats:
     def over_batch(self) -> Stats:
         return self._new("rootdk_stats_over_batch")
 
+    def with_causes(self, dim: int, per_head: Any) -> Stats:
+        """For looking at only: what is merged from it has other causes."""
+        out = self.over_batch()
+        for name, column in zip(("sigma_q", "sigma_k", "key_mean_norm", "scale"), np.asarray(per_head).T):
+            out._table[name] = column
+        return out
+
 
 def take_stats(handle: int) -> Stats:
     return Stats(handle)

@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import rootdk
 from rootdk import StatsOptions, _cuda, _slow
+from rootdk._watch import look
 from rootdk._watch import transformers as _transformers
 from rootdk._description import Description
 
@@ -1042,7 +1043,7 @@ def test_watch_waits_for_nothing_while_the_model_runs():
             waited = busy.query()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        fast = bool(w._fast) and all(w._fast.values())
+        fast = bool(look._fast) and all(look._fast.values())
         assert not waited or not fast
         assert w.step == 1 and {r["step"] for r in w.to_dicts()} == {0, 1}
 

@@ -492,3 +492,17 @@ def test_on_a_gpu_the_fused_call_is_untouched_if_one_wants(way, causal):
         for name, values in exact_statistics(layer, visible).items():
             for head, value in enumerate(values):
                 assert rows[f"layers.{number}", head][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (name, head)
+
+
+def test_a_look_that_fails_is_named(monkeypatch):
+    from rootdk._watch import look
+
+    def fails(*args, **more):
+        raise RuntimeError("no room")
+
+    model, x = torch.nn.Sequential(Attention(), Attention()), torch.randn(2, 20, 32)
+    want = model(x)
+    monkeypatch.setattr(look, "sampled", fails)
+    with pytest.warns(match="no room"), rootdk.watch(model, beside=True) as w:
+        assert torch.equal(model(x), want)
+    assert set(w.unseen) == {"0", "1"} and "looking at it failed (RuntimeError: no room)" in w.unseen["0"]

@@ -273,10 +273,9 @@ def _stats_of_written(call: Call, found: Written) -> Stats:
 
 def _failed(call: Call, what: str, error: Exception) -> None:
     """Looking must not break what it looks at."""
+    said = str(error).splitlines()[0] if str(error) else ""
     for spot in call.spots:
-        spot.watch.missed(
-            what, f"looking at it failed ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-        )
+        spot.watch.failed(spot, f"{what}: looking at it failed ({type(error).__name__}: {said})")
 
 
 @torch.no_grad()

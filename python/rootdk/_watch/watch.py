@@ -278,6 +278,11 @@ class Watch:
         if miss is not None:
             miss(what, why)
 
+    def failed(self, spot: Spot, why: str) -> None:
+        """Nothing is known of a call that was to be looked at."""
+        if spot.label is not None:
+            self._unseen[self._called[spot.label] or "(root)"] = why
+
     def miss_here(self) -> Optional[Callable[[str, str], None]]:
         """What names something in this place, now or later. Either counts as noticed."""
         if not self._wanted() or in_backward():

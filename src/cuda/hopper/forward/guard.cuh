@@ -32,12 +32,15 @@ __device__ __forceinline__ AgainList& again_list() {
   return *reinterpret_cast<AgainList*>(memory + Tile::kBytes - 16);
 }
 
-/// One thread of a warp whose rows are written, and that of the producer that waits for those of `tiles` tiles.
+/// The first lane of a warp whose rows are written. What another thread is to see beyond that suspect() orders itself:
+/// to wait for all stores of a tile takes time.
 template <class Tile>
 __device__ __forceinline__ void say_written() {
-  asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(&again_list<Tile>().written))
+  asm volatile("red.relaxed.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(&again_list<Tile>().written))
                : "memory");
 }
+
+/// The producer, in the end: so many tiles are written.
 template <class Tile>
 __device__ __forceinline__ void wait_written(int tiles) {
   for (unsigned written = 0; written != 4u * Tile::kGroups * tiles;)
@@ -47,10 +50,11 @@ __device__ __forceinline__ void wait_written(int tiles) {
                  : "memory");
 }
 
-/// The tile goes onto that list; a.again says what comes after each.
+/// The tile goes onto that list; a.again says what comes after each. The first lane's work.
 template <class Tile>
 __device__ __forceinline__ void suspect(const HopperArguments& a, Work& work) {
   if (atomicExch(&work.suspect, 1) == 0) a.again[work.index] = atomicExch(&again_list<Tile>().first, work.index);
+  __threadfence_block();
 }
 
 /// The tile after `before`: the next of its run, or the first of another; in the end those that are suspect, a run at a

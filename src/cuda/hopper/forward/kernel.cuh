@@ -70,9 +70,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       consume<Tile, T, kFull, kKind>(a, shared, work, group, round, ring);
       ring += work.last_block - work.first_block;
-      if (!a.again) continue;
-      __syncwarp();
-      if (thread_again() % 32 == 0) say_written<Tile>();
+      if (a.again && thread_again() % 32 == 0) say_written<Tile>();
     }
   }
 }
