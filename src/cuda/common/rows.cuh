@@ -51,49 +51,18 @@ __device__ inline void write_row(const View& t, std::int64_t b, std::int64_t h, 
   if (t.data) write(t, at(t, b, h, i), value);
 }
 
-template <class Int>
-struct QueryRowOf {
-  Int begin, end;  ///< the run of keys that structural masks leave
-  Int position, origin;
-};
-using QueryRow = QueryRowOf<std::int64_t>;
+/// The run of keys that structural masks leave a row.
+using QueryRow = base::KeyRange;
 
-/// In int32 where lengths and offsets are at most 2²⁸, so that sums of three stay below 2³⁰.
 template <class Int>
-__device__ inline QueryRowOf<Int> visible_keys_as(const ProblemView& p, std::int64_t b, Int i) {
-  Int q_begin = 0, q_end = static_cast<Int>(p.len_q), k_begin = 0, k_end = static_cast<Int>(p.len_kv);
-  if (p.q_starts) {
-    Int low = 0, high = static_cast<Int>(p.documents) + 1;  // the first start beyond i
-    while (low < high) {
-      const Int middle = (low + high) / 2;
-      if (static_cast<Int>(p.q_starts[middle]) <= i) low = middle + 1;
-      else high = middle;
-    }
-    if (low == 0 || low == static_cast<Int>(p.documents) + 1) return {};
-    q_begin = static_cast<Int>(p.q_starts[low - 1]), q_end = static_cast<Int>(p.q_starts[low]);
-    k_begin = static_cast<Int>(p.kv_starts[low - 1]), k_end = static_cast<Int>(p.kv_starts[low]);
-  }
-  if (q_begin == q_end) return {};
-  Int offset = (k_end - k_begin) - (q_end - q_begin);
-  if (p.diagonal == Diagonal::Kind::kTopLeft) offset = 0;
-  else if (p.diagonal == Diagonal::Kind::kAt) offset = static_cast<Int>(p.diagonal_offset);
-  else if (p.diagonal == Diagonal::Kind::kLastKey) offset = static_cast<Int>(p.key_lengths[b] - p.len_q);
-
-  QueryRowOf<Int> row;
-  row.begin = row.origin = k_begin;
-  row.end = k_end;
-  row.position = k_begin + (i - q_begin) + offset;
-  if (p.key_lengths) row.end = min(row.end, static_cast<Int>(p.key_lengths[b]));
-  if (p.causal) row.end = min(row.end, row.position + 1);
-  constexpr std::int64_t kReach = sizeof(Int) == 4 ? std::int64_t{1} << 30 : kFar;
-  row.begin = max(row.begin, row.position - static_cast<Int>(min(p.left, kReach)));
-  row.end = min(row.end, row.position + static_cast<Int>(min(p.right, kReach)) + 1);
-  if (row.begin >= row.end) row.begin = row.end = 0;
-  return row;
+__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, Int i) {
+  return base::visible_keys(p, b, static_cast<std::int64_t>(i));
 }
 
-__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, std::int64_t i) {
-  return visible_keys_as<std::int64_t>(p, b, i);
+/// The same for kernels that take no padding (base::has_padding), and need not ask for it.
+template <class Int>
+__device__ inline base::KeyRangeOf<Int> unpadded_keys(const ProblemView& p, std::int64_t b, Int i) {
+  return base::visible_keys<base::MaskParts::kUnpadded>(p, b, i);
 }
 
 __device__ inline double log_keys(const QueryRow& row) {

@@ -198,13 +198,13 @@ __global__ void __launch_bounds__(kTileThreads)
       if (!f.records) continue;
       const std::int64_t index = (b * p.heads_q + h) * p.len_q + i;
       const bool is_finite = finite[r] && (isfinite(total.lse) || total.lse == -kInfinityF);
-      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, static_cast<std::int32_t>(state[n].visible),
-                          is_finite};
+      const std::int32_t visible = base::is_query(p, b, i) ? static_cast<std::int32_t>(state[n].visible) : -1;
+      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, visible, is_finite};
       if constexpr (kFull) {
         const bool sampled = is_sampled(p, i);
         base::FullRecord record = {};
         if (sampled) f.full[index] = record = full_record(full[n], state[n].max, p.sink, h);
-        write_full_rows(f, b, h, i, sampled, static_cast<std::int32_t>(state[n].visible), record);
+        write_full_rows(f, b, h, i, sampled, visible, record);
       }
     }
   }
