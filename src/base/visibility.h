@@ -178,9 +178,9 @@ ROOTDK_ON_BOTH inline Seen seen_of(std::int64_t queries, SpanOf<std::int64_t> ke
   const SpanOf<std::int64_t> looking{larger(std::int64_t{0}, keys.begin - offset - reach.right),
                                      smaller(queries, keys.end + reach.left - offset)};
   if (keys.begin >= keys.end || looking.begin >= looking.end) return {{0, 0}, {0, 0}};
-  return {looking,
-          {larger(keys.begin, looking.begin + offset - reach.left),
-           smaller(keys.end, looking.end + offset + reach.right)}};
+  return {
+      looking,
+      {larger(keys.begin, looking.begin + offset - reach.left), smaller(keys.end, looking.end + offset + reach.right)}};
 }
 
 /// Of a batch item, as far as structural masks go, which have no documents.

@@ -61,9 +61,7 @@ std::int64_t parts(const Problem& problem, const Shape& s) {
 }
 
 /// Masks may hide a key from some rows of a tile that others see.
-bool hides_within(const Mask& mask) {
-  return !base::rows_alike(mask) || mask.allowed.present() || mask.bias.present();
-}
+bool hides_within(const Mask& mask) { return !base::rows_alike(mask) || mask.allowed.present() || mask.bias.present(); }
 
 /// Tiles of a launch, at most.
 std::int64_t most_tiles(const Problem& problem, const Shape& s) {
@@ -208,9 +206,8 @@ RowRule rule_of(const Mask& mask, const Shape& s) {
   base::MaskView view = base::view_of(mask, s);
   if (view.diagonal == Diagonal::Kind::kLastKey) view.diagonal = Diagonal::Kind::kBottomRight;
   const base::ReachOf<int> reach = base::reach_of<int>(view);
-  return {base::rows_alike(mask),
-          base::diagonal_offset(view, 0, static_cast<int>(s.len_q), static_cast<int>(s.len_kv)), reach.left,
-          reach.right};
+  return {base::rows_alike(mask), base::diagonal_offset(view, 0, static_cast<int>(s.len_q), static_cast<int>(s.len_kv)),
+          reach.left, reach.right};
 }
 
 void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayout layout, const HopperGrid& grid,
