@@ -6,15 +6,10 @@
 #include <cstdint>
 #include <span>
 
+#include "base/on_both.h"
 #include "base/row_record.h"
 
 namespace rootdk::base {
-
-#ifdef __CUDACC__
-#define ROOTDK_ON_BOTH __host__ __device__
-#else
-#define ROOTDK_ON_BOTH
-#endif
 
 /// What the rows of a block of queries come to, where nobody looks at each of them: maxima over finite rows that see a
 /// key (−inf without), sums over the rows that are counted, and numbers of rows.
@@ -35,6 +30,7 @@ struct BlockRecord {
   }
 
   ROOTDK_ON_BOTH void add(const RowRecord& row) {
+    if (row.visible < 0) return;  // padding
 #undef ROOTDK_COUNT_basic
 #define ROOTDK_COUNT_basic(name, when) name += when;
 #define ROOTDK_ROW_COUNT(level, name, when, doc) ROOTDK_COUNT_##level(name, when)

@@ -20,12 +20,22 @@ inline std::uint32_t keep_threshold(const Dropout& dropout) {
 /// What a kept probability is multiplied by.
 inline double keep_gain(const Dropout& dropout) { return 1.0 / (1.0 - static_cast<double>(dropout.p)); }
 
+ROOTDK_ON_BOTH inline PhiloxKey philox_key(std::uint64_t seed) {
+  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
+/// The random word of a pair.
+ROOTDK_ON_BOTH inline std::uint32_t dropout_word(const PhiloxKey& seed, std::int64_t batch, std::int64_t head,
+                                                 std::int64_t query, std::int64_t key) {
+  std::uint32_t x[4] = {static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(query),
+                        static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(batch)};
+  philox(seed, x);
+  const int word = static_cast<int>(key % 4);
+  return word == 0 ? x[0] : word == 1 ? x[1] : word == 2 ? x[2] : x[3];  // registers have no index
+}
+
 inline bool keeps(const Dropout& dropout, std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) {
-  const auto words =
-      philox4x32({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(query),
-                  static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(batch)},
-                 static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32));
-  return words[static_cast<std::size_t>(key % 4)] < keep_threshold(dropout);
+  return dropout_word(philox_key(dropout.seed), batch, head, query, key) < keep_threshold(dropout);
 }
 
 }  // namespace rootdk::base

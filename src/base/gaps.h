@@ -1,11 +1,11 @@
 // Which bin of a GapHistogram a distance falls into: the upper bits of the number itself.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 #include "base/bits.h"
+#include "base/on_both.h"
 #include "rootdk/stats.h"
 
 namespace rootdk::base {
@@ -15,9 +15,13 @@ inline constexpr int kGapShift =
 inline constexpr std::int32_t kFirstGapBits = (127 + GapHistogram::kLowest) * GapHistogram::kPerOctave;
 
 /// Negative distances (a score rounded in another order) count as 0.
-inline std::int32_t gap_bin(float gap) {
-  const std::int32_t bits = base::bit_cast<std::int32_t>(gap) >> kGapShift;
-  return std::clamp(bits - kFirstGapBits, 0, GapHistogram::kBins - 1);
+ROOTDK_ON_BOTH inline std::int32_t gap_bin(float gap) {
+#ifdef __CUDA_ARCH__
+  const std::int32_t bits = __float_as_int(gap);
+#else
+  const auto bits = base::bit_cast<std::int32_t>(gap);
+#endif
+  return smaller(larger((bits >> kGapShift) - kFirstGapBits, 0), GapHistogram::kBins - 1);
 }
 
 }  // namespace rootdk::base

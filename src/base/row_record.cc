@@ -195,12 +195,13 @@ HeadStats reduce_blocks(std::span<const BlockRecord> blocks, std::span<const Row
   for (std::int64_t i = 0, end = 0; i < len_q; i = end, ++block) {
     end = block_end(options, i, len_q);
     if (full.empty() || !is_sampled(options, i)) {
-      whole.observe(options.first_query + i, blocks[block]);
+      if (blocks[block].row_count > 0) whole.observe(options.first_query + i, blocks[block]);  // else all are padding
       continue;
     }
     for (std::int64_t row = i; row < end; ++row)
-      whole.observe(options.first_query + row, rows[static_cast<std::size_t>(row)],
-                    &full[static_cast<std::size_t>(row)]);
+      if (rows[static_cast<std::size_t>(row)].visible >= 0)
+        whole.observe(options.first_query + row, rows[static_cast<std::size_t>(row)],
+                      &full[static_cast<std::size_t>(row)]);
   }
   return whole.finish(!full.empty());
 }

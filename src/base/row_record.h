@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/on_both.h"
 #include "rootdk/stats.h"
 
 namespace rootdk::base {
@@ -29,8 +30,9 @@ struct FullRecord {
 #include "rootdk/statistics.def"
 };
 
-/// Whether full statistics look at query i of the problem.
-inline bool is_sampled(const StatsOptions& options, std::int64_t i) {
+/// Whether full statistics look at query i of the problem. Options: StatsOptions, or whatever has its fields.
+template <class Options>
+ROOTDK_ON_BOTH inline bool is_sampled(const Options& options, std::int64_t i) {
   return (options.first_query + i) / kSampleBlock % options.sample == options.sample_offset;
 }
 

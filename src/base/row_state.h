@@ -3,10 +3,11 @@
 // distributed without being written again.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+
+#include "base/on_both.h"
 
 namespace rootdk::base {
 
@@ -20,28 +21,28 @@ struct RowState {
   std::int64_t visible = 0;  ///< keys seen
 
   /// By how much sums relative to this row's maximum shrink when the maximum becomes `new_max`: e^{m − new_max}.
-  T rescale_to(T new_max) const { return max == kNothing ? T(0) : std::exp(max - new_max); }
+  ROOTDK_ON_BOTH T rescale_to(T new_max) const { return max == kNothing ? T(0) : std::exp(max - new_max); }
 
-  void observe(T raw, T score) {
-    const T new_max = std::max(max, score);
+  ROOTDK_ON_BOTH void observe(T raw, T score) {
+    const T new_max = larger(max, score);
     if (score != kNothing) sum = sum * rescale_to(new_max) + std::exp(score - new_max);  // NaN makes the sum NaN
     max = new_max;
-    raw_max = std::max(raw_max, raw);
+    raw_max = larger(raw_max, raw);
     ++visible;
   }
 
   /// Natural log of Σ e^s; −inf for a row that has seen nothing.
-  T lse() const { return sum > 0 || std::isnan(sum) ? max + std::log(sum) : kNothing; }
+  ROOTDK_ON_BOTH T lse() const { return sum > 0 || std::isnan(sum) ? max + std::log(sum) : kNothing; }
 
   /// Largest probability: e^{s_max − lse} = 1/L, less what a sink takes. (Through lse it would lose every digit of
   /// large scores.)
-  T p_max(T share_of_keys = 1) const { return sum == 0 ? T(0) : share_of_keys / sum; }
+  ROOTDK_ON_BOTH T p_max(T share_of_keys = 1) const { return sum == 0 ? T(0) : share_of_keys / sum; }
 
-  friend RowState merge(const RowState& a, const RowState& b) {
+  ROOTDK_ON_BOTH friend RowState merge(const RowState& a, const RowState& b) {
     RowState out;
-    out.max = std::max(a.max, b.max);
+    out.max = larger(a.max, b.max);
     out.sum = a.sum * a.rescale_to(out.max) + b.sum * b.rescale_to(out.max);
-    out.raw_max = std::max(a.raw_max, b.raw_max);
+    out.raw_max = larger(a.raw_max, b.raw_max);
     out.visible = a.visible + b.visible;
     return out;
   }
@@ -56,10 +57,11 @@ struct SinkResult {
 };
 
 template <class T>
-SinkResult<T> with_sink(T lse, T z) {
+ROOTDK_ON_BOTH SinkResult<T> with_sink(T lse, T z) {
   if (lse == RowState<T>::kNothing) return {z, T(0)};
-  const T high = std::max(lse, z);
-  const T total = high + std::log1p(std::exp(std::min(lse, z) - high));
+  if (std::isnan(lse)) return {lse, lse};
+  const T high = larger(lse, z);
+  const T total = high + std::log1p(std::exp(smaller(lse, z) - high));
   return {total, std::exp(lse - total)};
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/length_rules.h"
 #include "base/refuse.h"
 
 namespace rootdk {
@@ -13,11 +14,6 @@ namespace rootdk {
 using base::refuse;
 
 namespace {
-
-constexpr double kEntropyInvariantKeys = 512;  // the length at which that rule multiplies by 1
-constexpr double kLlama4Step = 8192, kLlama4Strength = 0.1;
-
-double log_n(const ScaleRow& row) { return std::log(static_cast<double>(std::max<std::int64_t>(row.keys, 1))); }
 
 double yarn_factor(double extension) {
   const double m = 0.1 * std::log(extension) + 1;
@@ -78,17 +74,9 @@ double Scale::factor(std::int64_t head, std::int64_t dim_qk) const {
 }
 
 double Scale::length_factor(std::int64_t head, const ScaleRow& row) const {
-  switch (length) {
-    case Length::kNone: return 1;
-    case Length::kLogN:
-      return one_of(head_gains, log_n_gain, head) * log_n(row) + one_of(head_offsets, log_n_offset, head);
-    case Length::kEntropyInvariant: return log_n(row) / std::log(kEntropyInvariantKeys);
-    case Length::kLlama4: {
-      const auto place = static_cast<double>(std::max<std::int64_t>(row.position, 0) + 1);
-      return 1 + kLlama4Strength * std::log(1 + std::floor(place / kLlama4Step));
-    }
-  }
-  return 1;
+  return base::length_factor(
+      length, row, [&] { return one_of(head_gains, log_n_gain, head); },
+      [&] { return one_of(head_offsets, log_n_offset, head); });
 }
 
 Scale::Slopes Scale::slopes(std::int64_t head, std::int64_t dim_qk, const ScaleRow& row) const {
@@ -96,7 +84,7 @@ Scale::Slopes Scale::slopes(std::int64_t head, std::int64_t dim_qk, const ScaleR
   out.rule = (yarn == 1 ? 1 : yarn_factor(yarn)) * length_factor(head, row);
   if (length != Length::kLogN) return out;
   out.log_n_offset = factor(head, dim_qk);
-  out.log_n_gain = out.log_n_offset * log_n(row);
+  out.log_n_gain = out.log_n_offset * base::log_keys(row);
   return out;
 }
 

@@ -187,12 +187,6 @@ void check_mask(const Mask& mask, const Shape& s, Device device) {
   check_per_item("key_starts", mask.key_starts, s, s.len_kv, "len_kv");
   check_per_item("key_lengths", mask.key_lengths, s, s.len_kv, "len_kv");
   check_per_item("query_lengths", mask.query_lengths, s, s.len_q, "len_q");
-  if (device == Device::kCuda &&
-      !(mask.key_starts.empty() && mask.query_lengths.empty() && !(mask.documents && mask.documents->items != 0)))
-    refuse("{}: no GPU kernel takes them yet; give a boolean mask instead", !mask.key_starts.empty() ? "key_starts"
-                                                                            : !mask.query_lengths.empty()
-                                                                                ? "query_lengths"
-                                                                                : "documents per item");
   if (mask.diagonal.kind == Diagonal::Kind::kLastKey && s.batch > 0 && (mask.key_lengths.empty() || mask.documents))
     refuse("diagonal: last_key measures from key_lengths, so it needs them, and no documents");
   if (mask.documents) {

@@ -1,102 +1,235 @@
 // The structural masks (causal, window, key starts and lengths, query lengths, documents) leave each query one run of
-// consecutive keys. This is where that run is worked out, once, for every kernel.
+// consecutive keys. This is where that run is worked out, once, for every kernel: on the host and in kernels of a GPU.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <limits>
 
 #include "base/constants.h"
+#include "base/on_both.h"
 #include "rootdk/problem.h"
 
 namespace rootdk::base {
 
-struct KeyRange {
-  std::int64_t begin = 0;     ///< first key that may be seen
-  std::int64_t end = 0;       ///< one past the last; begin == end means none
-  std::int64_t position = 0;  ///< where the query stands among the keys: ALiBi measures from here
-  std::int64_t origin = 0;    ///< first key of the query's document or item: positions count from there
-
-  bool empty() const { return begin >= end; }
-  ScaleRow scale_row() const { return {end - begin, position - origin}; }
+/// A mask's structural parts and the lengths they are about as plain data. Arrays lie where whoever asks can read them,
+/// and are null where they are absent.
+struct MaskView {
+  std::int64_t len_q = 0, len_kv = 0;
+  bool causal = false;
+  Diagonal::Kind diagonal = Diagonal::Kind::kBottomRight;
+  bool documents_by_item = false;  ///< items have starts of their own, one after another
+  std::int64_t diagonal_offset = 0;
+  std::int64_t left = kFar, right = kFar;  ///< the window, no wider than that
+  const std::int64_t *key_starts = nullptr, *key_lengths = nullptr, *query_lengths = nullptr;  ///< [batch]
+  const std::int64_t *q_starts = nullptr, *kv_starts = nullptr;  ///< [documents + 1], or of each item
+  std::int64_t documents = 0;
 };
 
-/// False for rows that are padding: statistics leave them out.
-inline bool is_query(const Mask& mask, std::int64_t batch, std::int64_t query) {
-  return mask.query_lengths.empty() || query < mask.query_lengths[static_cast<std::size_t>(batch)];
-}
+MaskView view_of(const Mask& mask, const Shape& shape);
+
+/// In int32 where lengths and offsets are at most 2²⁸, so that sums of three stay below 2³⁰.
+template <class Int>
+struct KeyRangeOf {
+  Int begin;     ///< first key that may be seen
+  Int end;       ///< one past the last; begin == end means none
+  Int position;  ///< where the query stands among the keys: ALiBi measures from here
+  Int origin;    ///< first key of the query's document or item: positions count from there
+
+  ROOTDK_ON_BOTH bool empty() const { return begin >= end; }
+  ROOTDK_ON_BOTH ScaleRow scale_row() const { return {end - begin, position - origin}; }
+};
+using KeyRange = KeyRangeOf<std::int64_t>;
+
+/// Which parts of a mask there may be. A kernel that does not take padding need not ask for it.
+enum class MaskParts : std::uint8_t {
+  kAll,
+  kUnpadded,  ///< no key starts, query lengths or documents by item
+};
 
 /// Of the queries or keys of a document.
-struct Span {
-  std::int64_t begin, end;
+template <class Int>
+struct SpanOf {
+  Int begin, end;
 };
 
-struct Document {
-  Span queries, keys;
-};
+template <class Int>
+struct DocumentOf {
+  SpanOf<Int> queries, keys;
 
-/// The document that owns a query, or empty spans; the whole of both axes where there are none.
-inline Document document_of(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
-  if (!mask.documents) return {{0, shape.len_q}, {0, shape.len_kv}};
-  std::span<const std::int64_t> q = mask.documents->q_starts, kv = mask.documents->kv_starts;
-  if (mask.documents->items > 0) {
-    const std::size_t count = q.size() / static_cast<std::size_t>(mask.documents->items),
-                      first = static_cast<std::size_t>(batch) * count;
-    q = q.subspan(first, count), kv = kv.subspan(first, count);
-  }
-  const auto after = std::upper_bound(q.begin(), q.end(), query);  // skips empty documents
-  if (after == q.begin() || after == q.end()) return {{0, 0}, {0, 0}};
-  const auto d = static_cast<std::size_t>(after - q.begin()) - 1;
-  return {{q[d], q[d + 1]}, {kv[d], kv[d + 1]}};
-}
+  ROOTDK_ON_BOTH bool owns_nothing() const { return queries.begin == queries.end; }
+};
+using Document = DocumentOf<std::int64_t>;
 
 /// Of an array with one entry per batch item, or none.
-inline std::int64_t entry(std::span<const std::int64_t> per_item, std::int64_t batch, std::int64_t otherwise) {
-  return per_item.empty() ? otherwise : per_item[static_cast<std::size_t>(batch)];
+ROOTDK_ON_BOTH inline std::int64_t entry(const std::int64_t* per_item, std::int64_t batch, std::int64_t otherwise) {
+  return per_item ? per_item[batch] : otherwise;
 }
 
-inline std::int64_t position_in(const Document& document, const Mask& mask, const Shape& shape, std::int64_t batch,
-                                std::int64_t query) {
-  std::int64_t offset = (document.keys.end - document.keys.begin) - (document.queries.end - document.queries.begin);
-  switch (mask.diagonal.kind) {
-    case Diagonal::Kind::kBottomRight: break;
-    case Diagonal::Kind::kTopLeft: offset = 0; break;
-    case Diagonal::Kind::kAt: offset = mask.diagonal.offset; break;
-    case Diagonal::Kind::kLastKey:
-      offset = entry(mask.key_lengths, batch, shape.len_kv) - entry(mask.query_lengths, batch, shape.len_q);
-      break;
+/// False for rows that are padding: statistics leave them out.
+ROOTDK_ON_BOTH inline bool is_query(const MaskView& mask, std::int64_t batch, std::int64_t query) {
+  return query < entry(mask.query_lengths, batch, mask.len_q);
+}
+
+/// Finds the document that owns a query; false if none does.
+template <MaskParts kParts = MaskParts::kAll, class Int>
+ROOTDK_ON_BOTH inline bool find_document(const MaskView& mask, std::int64_t batch, Int query,
+                                         DocumentOf<Int>& document) {
+  const std::int64_t *q = mask.q_starts, *kv = mask.kv_starts;
+  if (kParts == MaskParts::kAll && mask.documents_by_item) {
+    const std::int64_t first = batch * (mask.documents + 1);
+    q += first, kv += first;
   }
+  Int low = 0, high = static_cast<Int>(mask.documents) + 1;  // the first start beyond the query: skips empty documents
+  while (low < high) {
+    const Int middle = (low + high) / 2;
+    if (static_cast<Int>(q[middle]) <= query) low = middle + 1;
+    else high = middle;
+  }
+  if (low == 0 || low == static_cast<Int>(mask.documents) + 1) return false;
+  document = {{static_cast<Int>(q[low - 1]), static_cast<Int>(q[low])},
+              {static_cast<Int>(kv[low - 1]), static_cast<Int>(kv[low])}};
+  return true;
+}
+
+/// Both axes: what owns a query where there are no documents.
+template <class Int>
+ROOTDK_ON_BOTH inline DocumentOf<Int> whole(const MaskView& mask) {
+  return {{0, static_cast<Int>(mask.len_q)}, {0, static_cast<Int>(mask.len_kv)}};
+}
+
+/// What is added to a query's place in its document to give its place among the document's keys, `queries` and `keys`
+/// of them.
+template <MaskParts kParts = MaskParts::kAll, class Int>
+ROOTDK_ON_BOTH inline Int diagonal_offset(const MaskView& mask, std::int64_t batch, Int queries, Int keys) {
+  Int offset = keys - queries;
+  if (mask.diagonal == Diagonal::Kind::kTopLeft) offset = 0;
+  else if (mask.diagonal == Diagonal::Kind::kAt) offset = static_cast<Int>(mask.diagonal_offset);
+  else if (mask.diagonal == Diagonal::Kind::kLastKey)
+    offset = static_cast<Int>(kParts == MaskParts::kUnpadded ? mask.key_lengths[batch] - mask.len_q
+                                                             : entry(mask.key_lengths, batch, mask.len_kv) -
+                                                                   entry(mask.query_lengths, batch, mask.len_q));
+  return offset;
+}
+
+/// How far a query looks from where it stands.
+template <class Int>
+struct ReachOf {
+  Int left, right;
+};
+
+template <class Int>
+ROOTDK_ON_BOTH inline ReachOf<Int> reach_of(const MaskView& mask) {
+  constexpr std::int64_t kMost = sizeof(Int) == 4 ? std::int64_t{1} << 30 : kFar;
+  return {static_cast<Int>(smaller(mask.left, kMost)), mask.causal ? 0 : static_cast<Int>(smaller(mask.right, kMost))};
+}
+
+template <class Int>
+ROOTDK_ON_BOTH inline Int position_in(const DocumentOf<Int>& document, Int offset, Int query) {
   return document.keys.begin + (query - document.queries.begin) + offset;
 }
 
-inline bool owns_nothing(const Document& document) { return document.queries.begin == document.queries.end; }
+/// The keys that structural masks leave a query.
+template <MaskParts kParts = MaskParts::kAll, class Int>
+ROOTDK_ON_BOTH inline KeyRangeOf<Int> visible_keys(const MaskView& mask, std::int64_t batch, Int query) {
+  DocumentOf<Int> document = whole<Int>(mask);
+  if (mask.q_starts && !find_document<kParts>(mask, batch, query, document)) return {};
+  if (document.owns_nothing()) return {};
+  if (kParts == MaskParts::kAll && !is_query(mask, batch, query)) return {};
+  const Int offset = diagonal_offset<kParts>(mask, batch, document.queries.end - document.queries.begin,
+                                             document.keys.end - document.keys.begin);
 
-/// Where the query stands among the keys; 0 if it belongs to no document.
-inline std::int64_t position_of(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
-  const Document document = document_of(mask, shape, batch, query);
-  return owns_nothing(document) ? 0 : position_in(document, mask, shape, batch, query);
-}
-
-inline KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
-  const Document document = document_of(mask, shape, batch, query);
-  if (owns_nothing(document) || !is_query(mask, batch, query)) return {};
-
-  KeyRange range;
-  range.position = position_in(document, mask, shape, batch, query);
-  range.begin = range.origin = std::max(document.keys.begin, entry(mask.key_starts, batch, 0));
-  range.end = std::min(document.keys.end, entry(mask.key_lengths, batch, shape.len_kv));
-  if (mask.causal) range.end = std::min(range.end, range.position + 1);
-  if (mask.window) {
-    range.begin = std::max(range.begin, range.position - std::min(mask.window->left, kFar));
-    range.end = std::min(range.end, range.position + std::min(mask.window->right, kFar) + 1);
-  }
+  KeyRangeOf<Int> range;
+  range.begin = range.origin = document.keys.begin;
+  range.end = document.keys.end;
+  range.position = position_in(document, offset, query);
+  if (kParts == MaskParts::kAll && mask.key_starts)
+    range.begin = range.origin = larger(range.begin, static_cast<Int>(mask.key_starts[batch]));
+  if (mask.key_lengths) range.end = smaller(range.end, static_cast<Int>(mask.key_lengths[batch]));
+  if (mask.causal) range.end = smaller(range.end, range.position + 1);
+  constexpr std::int64_t kReach = sizeof(Int) == 4 ? std::int64_t{1} << 30 : kFar;
+  range.begin = larger(range.begin, range.position - static_cast<Int>(smaller(mask.left, kReach)));
+  range.end = smaller(range.end, range.position + static_cast<Int>(smaller(mask.right, kReach)) + 1);
   if (range.begin >= range.end) range.begin = range.end = 0;
   return range;
 }
 
+/// One past the last key that any query of an item may see: behind it, memory may hold anything.
+template <MaskParts kParts = MaskParts::kAll, class Int = std::int64_t>
+ROOTDK_ON_BOTH inline Int end_of_keys(const MaskView& mask, std::int64_t batch) {
+  Int end = static_cast<Int>(mask.len_kv);
+  if (mask.key_lengths) end = smaller(end, static_cast<Int>(mask.key_lengths[batch]));
+  if (mask.kv_starts) {
+    const std::int64_t before = kParts == MaskParts::kAll && mask.documents_by_item ? batch * (mask.documents + 1) : 0;
+    end = smaller(end, static_cast<Int>(mask.kv_starts[before + mask.documents]));
+  }
+  return end;
+}
+
+/// Queries that see a key, and keys that a query sees.
+struct Seen {
+  SpanOf<std::int64_t> queries, keys;
+};
+
+/// Of `queries` queries from 0 on, where query i sees what of `keys` lies from `reach.left` before to `reach.right`
+/// after i + offset. Both are runs.
+ROOTDK_ON_BOTH inline Seen seen_of(std::int64_t queries, SpanOf<std::int64_t> keys, std::int64_t offset,
+                                   ReachOf<std::int64_t> reach) {
+  const SpanOf<std::int64_t> looking{larger(std::int64_t{0}, keys.begin - offset - reach.right),
+                                     smaller(queries, keys.end + reach.left - offset)};
+  if (keys.begin >= keys.end || looking.begin >= looking.end) return {{0, 0}, {0, 0}};
+  return {
+      looking,
+      {larger(keys.begin, looking.begin + offset - reach.left), smaller(keys.end, looking.end + offset + reach.right)}};
+}
+
+/// Of a batch item, as far as structural masks go, which have no documents.
+ROOTDK_ON_BOTH inline Seen seen_of(const MaskView& mask, std::int64_t batch) {
+  return seen_of(entry(mask.query_lengths, batch, mask.len_q),
+                 {entry(mask.key_starts, batch, 0), entry(mask.key_lengths, batch, mask.len_kv)},
+                 diagonal_offset(mask, batch, mask.len_q, mask.len_kv), reach_of<std::int64_t>(mask));
+}
+
+// The same of a mask as users give it -------------------------------------------------------------------------------
+
+inline KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
+  return visible_keys(view_of(mask, shape), batch, query);
+}
+
+inline bool is_query(const Mask& mask, std::int64_t batch, std::int64_t query) {
+  return mask.query_lengths.empty() || query < mask.query_lengths[static_cast<std::size_t>(batch)];
+}
+
+/// The document that owns a query, or one of nothing; the whole of both axes where there are none.
+inline Document document_of(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
+  const MaskView view = view_of(mask, shape);
+  Document document = whole<std::int64_t>(view);
+  if (view.q_starts && !find_document(view, batch, query, document)) return {};
+  return document;
+}
+
+inline std::int64_t position_in(const Document& document, const Mask& mask, const Shape& shape, std::int64_t batch,
+                                std::int64_t query) {
+  const std::int64_t offset =
+      diagonal_offset(view_of(mask, shape), batch, document.queries.end - document.queries.begin,
+                      document.keys.end - document.keys.begin);
+  return position_in(document, offset, query);
+}
+
+/// Where the query stands among the keys; 0 if it belongs to no document.
+inline std::int64_t position_of(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
+  const Document document = document_of(mask, shape, batch, query);
+  return document.owns_nothing() ? 0 : position_in(document, mask, shape, batch, query);
+}
+
 /// True if every query sees every key, as far as structural masks go.
 bool sees_everything(const Mask& mask);
+
+/// True if all queries of an item see the same keys, as far as structural masks go.
+bool rows_alike(const Mask& mask);
+
+/// True if key starts, query lengths or documents by item are there: what MaskParts::kUnpadded leaves out.
+bool has_padding(const Mask& mask);
 
 /// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and
 /// biases: 1, and 0 for the others. `seen` is [len_kv].

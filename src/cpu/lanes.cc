@@ -18,7 +18,7 @@ void Lanes::fill(const Plan& plan, const RowGroup& group, std::int64_t first_row
   // What is the same for every row is looked up once: short sequences spend their time here.
   const bool scale_by_row = problem.scale.by_row();
   const bool all_the_same = base::sees_everything(problem.mask) && problem.mask.alibi_slopes.empty() && !scale_by_row;
-  const base::KeyRange everything{0, s.len_kv, 0};
+  const base::KeyRange everything{0, s.len_kv, 0, 0};
   std::int64_t scaled_head = -1;
   double head_scale = 0;
   for (int lane = 0; lane < width; ++lane) {

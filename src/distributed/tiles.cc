@@ -45,7 +45,7 @@ std::vector<Tile> tiles_of(const Mask& mask, const Shape& shape, const Pieces& q
     for (const Piece& piece : queries)
       for (std::int64_t i = piece.begin; i < piece.end;) {
         const base::Document document = base::document_of(mask, shape, b, i);
-        if (base::owns_nothing(document)) break;  // nor do those behind it
+        if (document.owns_nothing()) break;  // nor do those behind it
         const Piece rows = overlap(piece, {i, document.queries.end});
         for (const Piece& run : keys) {
           Tile tile{items, rows, overlap(run, {document.keys.begin, document.keys.end})};

@@ -30,6 +30,7 @@ constexpr Remedy kRemedies[] = {
      "ask for stats=\"basic\" where there are gradients, or use heads of at most 128 dims"},
     {"takes full statistics of scores", "ask for stats=\"basic\", or leave out what is more than a scale: soft-cap, "
                                         "bias, boolean mask, ALiBi, dropout, scale by length"},
+    {"key starts", "pad on the right, which key_lengths says, or pack the batch end to end, with documents"},
     {"pages", "gather the pages into k and v"},
     {"boolean masks", "say it with causal, window, key_lengths or documents where the mask is one of those"},
     {"biases", "say what only hides keys with causal, window, key_lengths or documents; what adds to scores has no "

@@ -19,10 +19,11 @@ Head random_head(std::mt19937& random, std::size_t len_q) {
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> share(0.01, 1);
   std::uniform_int_distribution<int> die(0, 9);
+  const std::size_t queries = die(random) < 5 ? len_q : random() % (len_q + 1);  // from there on they are padding
   Head head;
   for (std::size_t i = 0; i < len_q; ++i) {
-    const int keys = die(random) == 0 ? die(random) % 3 : 100;
-    const double largest = keys == 0 ? -HUGE_VAL : normal(random);
+    const int keys = i >= queries ? -1 : die(random) == 0 ? die(random) % 3 : 100;
+    const double largest = keys <= 0 ? -HUGE_VAL : normal(random);
     head.rows.push_back({largest, largest, share(random), normal(random), keys, die(random) > 0});
     const RowMoments moments{normal(random), share(random), normal(random), die(random)};
     head.full.push_back({moments, moments, share(random), share(random), share(random), 0});

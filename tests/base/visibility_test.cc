@@ -156,6 +156,80 @@ TEST(Visibility, TheRunOfKeysIsWhatTheDefinitionsSay) {
   EXPECT_GT(homeless, 0);
 }
 
+TEST(Visibility, WithoutDocumentsQueriesThatSeeAndKeysThatAreSeenAreRuns) {
+  std::int64_t some = 0, none = 0;
+  for (std::uint64_t seed = 0; seed < 5000 && !HasFailure(); ++seed) {
+    Rng rng(seed);
+    Drawn d;
+    draw(rng, d);
+    if (d.mask.documents) continue;
+    for (std::int64_t b = 0; b < d.shape.batch; ++b) {
+      const base::Seen seen = base::seen_of(base::view_of(d.mask, d.shape), b);
+      std::vector<bool> looks(static_cast<std::size_t>(d.shape.len_q)), shown(static_cast<std::size_t>(d.shape.len_kv));
+      for (std::int64_t i = 0; i < d.shape.len_q; ++i)
+        for (std::int64_t j = 0; j < d.shape.len_kv; ++j)
+          if (sees(d.mask, stand_of(d.mask, d.shape, b, i), b, j))
+            looks[static_cast<std::size_t>(i)] = shown[static_cast<std::size_t>(j)] = true;
+      for (std::size_t i = 0; i < looks.size(); ++i)
+        EXPECT_EQ(seen.queries.begin <= static_cast<std::int64_t>(i) && static_cast<std::int64_t>(i) < seen.queries.end,
+                  looks[i])
+            << "seed " << seed << ", item " << b << ", query " << i;
+      for (std::size_t j = 0; j < shown.size(); ++j)
+        EXPECT_EQ(seen.keys.begin <= static_cast<std::int64_t>(j) && static_cast<std::int64_t>(j) < seen.keys.end,
+                  shown[j])
+            << "seed " << seed << ", item " << b << ", key " << j;
+      ++(seen.keys.begin < seen.keys.end ? some : none);
+    }
+  }
+  EXPECT_GT(some, 0);
+  EXPECT_GT(none, 0);
+}
+
+TEST(Visibility, NothingLiesBehindTheEndOfKeysAndInt32SaysTheSame) {
+  for (std::uint64_t seed = 0; seed < 5000 && !HasFailure(); ++seed) {
+    Rng rng(seed);
+    Drawn d;
+    draw(rng, d);
+    const base::MaskView view = base::view_of(d.mask, d.shape);
+    const bool near = std::abs(d.mask.diagonal.offset) <= std::int64_t{1} << 28;
+    for (std::int64_t b = 0; b < d.shape.batch; ++b) {
+      const std::int64_t end = base::end_of_keys(view, b);
+      for (std::int64_t i = 0; i < d.shape.len_q; ++i) {
+        const base::KeyRange range = base::visible_keys(view, b, i);
+        EXPECT_LE(range.end, end) << "seed " << seed << ", item " << b << ", query " << i;
+        if (near) {
+          const base::KeyRangeOf<int> narrow = base::visible_keys(view, b, static_cast<int>(i));
+          EXPECT_TRUE(narrow.begin == range.begin && narrow.end == range.end && narrow.position == range.position &&
+                      narrow.origin == range.origin)
+              << "seed " << seed << ", item " << b << ", query " << i;
+        }
+        if (base::has_padding(d.mask)) continue;
+        const base::KeyRange same = base::visible_keys<base::MaskParts::kUnpadded>(view, b, i);
+        EXPECT_TRUE(same.begin == range.begin && same.end == range.end && same.position == range.position)
+            << "seed " << seed << ", item " << b << ", query " << i;
+      }
+    }
+  }
+}
+
+TEST(Visibility, RowsAreAlikeWhereAllQueriesSeeTheSame) {
+  bool claimed = false, denied = false;
+  for (std::uint64_t seed = 0; seed < 5000; ++seed) {
+    Rng rng(seed);
+    Drawn d;
+    draw(rng, d);
+    (base::rows_alike(d.mask) ? claimed : denied) = true;
+    if (!base::rows_alike(d.mask)) continue;
+    for (std::int64_t b = 0; b < d.shape.batch; ++b)
+      for (std::int64_t i = 0; i < d.shape.len_q; ++i)
+        for (std::int64_t j = 0; j < d.shape.len_kv; ++j)
+          EXPECT_EQ(sees(d.mask, stand_of(d.mask, d.shape, b, i), b, j),
+                    sees(d.mask, stand_of(d.mask, d.shape, b, 0), b, j))
+              << "seed " << seed;
+  }
+  EXPECT_TRUE(claimed && denied);
+}
+
 TEST(Visibility, SeesEverythingIsNeverClaimedWrongly) {
   bool claimed = false, denied = false;
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {

@@ -45,9 +45,8 @@ Result on_device(const Case& c, const DeviceOptions& options = {}) {
   return run_on_device(c, options);
 }
 
-/// A host function cannot run on a GPU, and its kernels take no padding; everything else can.
-std::unique_ptr<Case> device_case(std::uint64_t seed, CaseLimits limits = {}) {
-  limits.padding = false;
+/// A host function cannot run on a GPU; everything else can.
+std::unique_ptr<Case> device_case(std::uint64_t seed, const CaseLimits& limits = {}) {
   auto c = random_case(seed, limits);
   c->problem.transform = {};
   return c;
@@ -85,8 +84,8 @@ class Hidden {
 /// A problem without masks or anything else.
 void clear(Case& c) {
   c.problem = {};
-  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_lengths.clear(),
-      c.q_starts.clear(), c.kv_starts.clear();
+  c.scale.clear(), c.gains.clear(), c.offsets.clear(), c.slopes.clear(), c.sink.clear(), c.key_starts.clear(),
+      c.key_lengths.clear(), c.query_lengths.clear(), c.q_starts.clear(), c.kv_starts.clear();
   c.table.clear(), c.allowed = {}, c.bias = {}, c.d_lse = {};
 }
 
@@ -281,6 +280,8 @@ void make_masked(Case& c, std::uint64_t seed, Fast kind) {
             }
     }
   }
+  Rng padded(seed ^ 0xFADED);
+  if (dense && padded.chance(0.4)) draw_padding(padded, c, 0.5);  // likewise
   if (rng.chance(0.2))
     for (std::int64_t h = 0; h < s.heads_q; ++h) c.sink.push_back(static_cast<float>(rng.normal()));
   if (rng.chance(0.2)) {

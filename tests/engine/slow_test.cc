@@ -39,7 +39,7 @@ TEST(Slow, EveryReasonHasAnInstruction) {
   std::string last;
   for (const char* why :
        {"is for compute capability 9.0, which A100 has not", "takes f16 and bf16, not f32", "takes dims up to 256",
-        "does not take pages",
+        "does not take pages", "does not take key starts, query lengths or documents per item yet",
         "takes full statistics of scores that are scaled (by more than zero, alike in all rows of a head) and no more",
         "takes lengths and offsets up to 2^28", "takes fewer rows", "takes dims up to 256 backwards, multiples of 8",
         "does not take full statistics of dims above 128 backwards", "does not take boolean masks backwards",

@@ -111,6 +111,21 @@ def cases():
     yield "window", Case({}, {"window": (20, 5)}, visible=(j >= i - 20) & (j <= i + 5))
     yield "key lengths", Case({}, {"key_lengths": [130, 57]}, visible=j < lengths)
     yield "documents", Case({}, {"documents": [0, 50, 130]}, visible=(i < 50) == (j < 50))
+    cuts = torch.tensor([50, 20], device="cuda")[:, None, None, None]
+    yield (
+        "documents per item",
+        Case({}, {"documents": [[0, 50, 130], [0, 20, 130]]}, visible=(i < cuts) == (j < cuts)),
+    )
+    starts = torch.tensor([0, 17], device="cuda")[:, None, None, None]
+    queries = torch.tensor([90, 130], device="cuda")[:, None, None, None]
+    yield (
+        "padding",
+        Case(
+            {},
+            {"key_starts": [0, 17], "query_lengths": [90, 130], "causal": True},
+            visible=(j >= starts) & (i < queries) & (j <= i),
+        ),
+    )
     yield "boolean mask", Case({}, {"mask": random}, visible=random)
     yield "bias", Case({}, {"bias": bias}, bias=bias)
     yield (
@@ -258,6 +273,19 @@ def test_statistics_are_those_of_the_scores():
     near(stats.raw_max, s.amax((-1, -2)), "basic raw_max")
     _, stats = rootdk.attention(q, k, v, stats=StatsOptions("full", key_mass=True))
     near(stats.key_mass.cpu(), torch.softmax(s, -1).sum(2), "key_mass")
+
+
+def test_padding_is_no_part_of_the_statistics():
+    q, k, v = qkv(dtype=torch.float32)
+    one = [x[:1, :, :90] for x in (q, k, v)]
+    for sample in (1, 2):  # rows one by one, and by the block
+        options = StatsOptions("full", sample=sample)
+        _, stats = rootdk.attention(q, k, v, stats=options, query_lengths=[90, 130], key_lengths=[90, 130])
+        _, want = rootdk.attention(*one, stats=options)
+        assert (stats.row_count[0] == 90).all() and (stats.row_count[1] == 130).all()
+        for name in ("rows_masked", "rows_sampled", "raw_max", "mean_p_max", "mean_lse", "entropy", "sigma_q", "sigma_k"):
+            ours, exact = np.asarray(getattr(stats, name))[0], np.asarray(getattr(want, name))[0]
+            assert np.allclose(ours, exact, rtol=1e-5), f"{name}: {ours} is not {exact}"
 
 
 def test_statistics_wait_until_they_are_read():

@@ -166,17 +166,15 @@ void Case::link() {
   if (problem.transform.present()) problem.transform = ScoreTransform::of(bend);
 }
 
-namespace {
-
-void draw_padding(Rng& rng, Case& c) {
+void draw_padding(Rng& rng, Case& c, double share) {
   const Shape& s = c.shape;
   const auto per_item = [&](std::int64_t most) {
     std::vector<std::int64_t> values;
     for (std::int64_t b = 0; b < s.batch; ++b) values.push_back(rng.integer(0, most));
     return values;
   };
-  if (rng.chance(0.15)) c.key_starts = per_item(s.len_kv);
-  if (rng.chance(0.15)) c.query_lengths = per_item(s.len_q);
+  if (rng.chance(share)) c.key_starts = per_item(s.len_kv);
+  if (rng.chance(share)) c.query_lengths = per_item(s.len_q);
   if (!c.problem.mask.documents || rng.chance(0.5)) return;
   c.problem.mask.documents->items = s.batch;
   const std::size_t documents = c.q_starts.size() - 1;
@@ -188,8 +186,6 @@ void draw_padding(Rng& rng, Case& c) {
     }
 }
 
-}  // namespace
-
 std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) {
   Rng rng(seed);
   auto c = std::make_unique<Case>();
@@ -198,7 +194,7 @@ std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits) 
   draw_scale(rng, *c);
   draw_mask(rng, *c);
   Rng padded(seed ^ 0xFADED);
-  if (limits.padding) draw_padding(padded, *c);
+  if (limits.padding) draw_padding(padded, *c, 0.15);
   Rng more(seed ^ 0x5CA1E);
   draw_scale_parts(more, *c);
   if (rng.chance(0.15)) c->problem.soft_cap = static_cast<float>(0.5 + 30 * rng.uniform());

@@ -8,6 +8,7 @@
 
 #include "rootdk/attention.h"
 #include "support/buffer.h"
+#include "support/rng.h"
 
 namespace rootdk::test {
 
@@ -59,6 +60,10 @@ struct CaseLimits {
   bool paged = true;
   bool padding = true;  ///< key_starts, query_lengths, documents per item
 };
+
+/// Key starts and query lengths with a likelihood of `share` each, and of documents half of the time such as differ by
+/// item. To be linked afterwards.
+void draw_padding(Rng& rng, Case& c, double share);
 
 std::unique_ptr<Case> random_case(std::uint64_t seed, const CaseLimits& limits = {});
 

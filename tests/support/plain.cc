@@ -1,7 +1,8 @@
-// The naive kernel (cpu/naive.h) with arithmetic that rounds S and P as they would be stored.
+// The naive kernels (src/cpu/reference) with arithmetic that rounds S and P as they would be stored.
 #include "support/plain.h"
 
-#include "cpu/reference/naive.h"
+#include "cpu/reference/naive_backward.h"
+#include "cpu/reference/naive_forward.h"
 
 namespace rootdk::test {
 
@@ -20,7 +21,7 @@ struct PlainArithmetic {
 
 }  // namespace
 
-void plain_forward(const base::ForwardCall& call) { cpu::Naive<PlainArithmetic>::forward(call); }
-void plain_backward(const base::BackwardCall& call) { cpu::Naive<PlainArithmetic>::backward(call); }
+void plain_forward(const base::ForwardCall& call) { cpu::NaiveForward<PlainArithmetic>::run(call); }
+void plain_backward(const base::BackwardCall& call) { cpu::NaiveBackward<PlainArithmetic>::run(call); }
 
 }  // namespace rootdk::test

@@ -44,7 +44,7 @@ HWY_INLINE void write_row_value(const Tensor& t, const Lanes& lanes, int r, floa
 HWY_INLINE base::FullRecord full_record(const Problem& problem, const Passes& passes, const Lanes& lanes,
                                         const TileState& state, int r) {
   const base::RowMoments score = state.score.row(r);
-  const auto sink = problem.sink.empty() ? std::nullopt : std::optional<double>(problem.sink[lanes.head[r]]);
+  const float* sink = problem.sink.empty() ? nullptr : &problem.sink[lanes.head[r]];
   return base::full_record(passes.raw_differs() ? state.raw.row(r) : score, score, state.sums(r), sink);
 }
 

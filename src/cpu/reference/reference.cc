@@ -1,11 +1,12 @@
-// The naive kernel (naive.h) in double.
+// The naive kernels (naive_forward.h, naive_backward.h) in double.
 #include "cpu/reference/reference.h"
 
-#include "cpu/reference/naive.h"
+#include "cpu/reference/naive_backward.h"
+#include "cpu/reference/naive_forward.h"
 
 namespace rootdk::cpu {
 
-void reference_forward(const base::ForwardCall& call) { Naive<DoubleArithmetic>::forward(call); }
-void reference_backward(const base::BackwardCall& call) { Naive<DoubleArithmetic>::backward(call); }
+void reference_forward(const base::ForwardCall& call) { NaiveForward<DoubleArithmetic>::run(call); }
+void reference_backward(const base::BackwardCall& call) { NaiveBackward<DoubleArithmetic>::run(call); }
 
 }  // namespace rootdk::cpu

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/constants.h"
 #include "base/dropout.h"
 #include "cuda/common/launch.h"
 
@@ -36,8 +35,9 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   Staged out;
   ProblemView& p = out.view;
   Arrays& arrays = out.arrays;
+  static_cast<base::MaskView&>(p) = base::view_of(mask, s);
   p.batch = s.batch, p.heads_q = s.heads_q, p.heads_kv = s.heads_kv, p.group = std::max<std::int64_t>(1, s.group());
-  p.len_q = s.len_q, p.len_kv = s.len_kv, p.dim_qk = s.dim_qk, p.dim_v = s.dim_v;
+  p.dim_qk = s.dim_qk, p.dim_v = s.dim_v;
 
   std::vector<double> factors;
   for (std::int64_t h = 0; h < s.heads_q; ++h) factors.push_back(problem.scale.factor(h, s.dim_qk));
@@ -56,16 +56,13 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   p.length = problem.scale.length;
   p.cap = problem.soft_cap.value_or(0);
 
-  p.causal = mask.causal;
-  p.diagonal = mask.diagonal.kind, p.diagonal_offset = mask.diagonal.offset;
-  const Window window = mask.window.value_or(Window{});
-  p.left = std::min(window.left, base::kFar), p.right = std::min(window.right, base::kFar);
+  const auto key_starts = arrays.add(mask.key_starts.data(), mask.key_starts.size());
   const auto key_lengths = arrays.add(mask.key_lengths.data(), mask.key_lengths.size());
+  const auto query_lengths = arrays.add(mask.query_lengths.data(), mask.query_lengths.size());
   Arrays::Slot<std::int64_t> q_starts, kv_starts;
   if (mask.documents) {
     q_starts = arrays.add(mask.documents->q_starts.data(), mask.documents->q_starts.size());
     kv_starts = arrays.add(mask.documents->kv_starts.data(), mask.documents->kv_starts.size());
-    p.documents = static_cast<std::int64_t>(mask.documents->q_starts.size()) - 1;
   }
   const auto slopes = arrays.add(mask.alibi_slopes.data(), mask.alibi_slopes.size());
   const auto sink = arrays.add(problem.sink.data(), problem.sink.size());
@@ -91,7 +88,8 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   out.base = arena.take<std::byte>(static_cast<std::int64_t>(arrays.bytes().size()));
   p.factor = Arrays::at(out.base, factor);
   p.log_n_gain = Arrays::at(out.base, gain), p.log_n_offset = Arrays::at(out.base, offset);
-  p.key_lengths = Arrays::at(out.base, key_lengths);
+  p.key_starts = Arrays::at(out.base, key_starts), p.key_lengths = Arrays::at(out.base, key_lengths);
+  p.query_lengths = Arrays::at(out.base, query_lengths);
   p.q_starts = Arrays::at(out.base, q_starts), p.kv_starts = Arrays::at(out.base, kv_starts);
   p.slopes = Arrays::at(out.base, slopes), p.sink = Arrays::at(out.base, sink);
   p.pages = Arrays::at(out.base, pages);

@@ -1,5 +1,5 @@
 // What a kernel must know of a query row and of a score: which keys it sees, its scale, and the way of a score from q·k
-// to softmax. The same rules as base/visibility.cc, base/scale.cc and base/dropout.h; the tests hold them together.
+// to softmax. Rules that the CPU has, too, are base's.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,11 +8,15 @@
 #include <cstdint>
 
 #include "base/constants.h"
+#include "base/dropout.h"
+#include "base/length_rules.h"
+#include "base/row_state.h"
 #include "cuda/common/view.h"
 
 namespace rootdk::cuda {
 
-using base::kFar, base::kLn2, base::kLog2E;
+using base::is_sampled, base::kLn2, base::kLog2E, base::philox, base::PhiloxKey, base::with_sink;
+using SinkShare = base::SinkResult<float>;
 
 inline constexpr float kInfinityF = __builtin_huge_valf(), kNanF = __builtin_nanf("");
 
@@ -51,53 +55,18 @@ __device__ inline void write_row(const View& t, std::int64_t b, std::int64_t h, 
   if (t.data) write(t, at(t, b, h, i), value);
 }
 
-template <class Int>
-struct QueryRowOf {
-  Int begin, end;  ///< the run of keys that structural masks leave
-  Int position, origin;
-};
-using QueryRow = QueryRowOf<std::int64_t>;
+/// The run of keys that structural masks leave a row.
+using QueryRow = base::KeyRange;
 
-/// In int32 where lengths and offsets are at most 2²⁸, so that sums of three stay below 2³⁰.
 template <class Int>
-__device__ inline QueryRowOf<Int> visible_keys_as(const ProblemView& p, std::int64_t b, Int i) {
-  Int q_begin = 0, q_end = static_cast<Int>(p.len_q), k_begin = 0, k_end = static_cast<Int>(p.len_kv);
-  if (p.q_starts) {
-    Int low = 0, high = static_cast<Int>(p.documents) + 1;  // the first start beyond i
-    while (low < high) {
-      const Int middle = (low + high) / 2;
-      if (static_cast<Int>(p.q_starts[middle]) <= i) low = middle + 1;
-      else high = middle;
-    }
-    if (low == 0 || low == static_cast<Int>(p.documents) + 1) return {};
-    q_begin = static_cast<Int>(p.q_starts[low - 1]), q_end = static_cast<Int>(p.q_starts[low]);
-    k_begin = static_cast<Int>(p.kv_starts[low - 1]), k_end = static_cast<Int>(p.kv_starts[low]);
-  }
-  if (q_begin == q_end) return {};
-  Int offset = (k_end - k_begin) - (q_end - q_begin);
-  if (p.diagonal == Diagonal::Kind::kTopLeft) offset = 0;
-  else if (p.diagonal == Diagonal::Kind::kAt) offset = static_cast<Int>(p.diagonal_offset);
-  else if (p.diagonal == Diagonal::Kind::kLastKey) offset = static_cast<Int>(p.key_lengths[b] - p.len_q);
-
-  QueryRowOf<Int> row;
-  row.begin = row.origin = k_begin;
-  row.end = k_end;
-  row.position = k_begin + (i - q_begin) + offset;
-  if (p.key_lengths) row.end = min(row.end, static_cast<Int>(p.key_lengths[b]));
-  if (p.causal) row.end = min(row.end, row.position + 1);
-  constexpr std::int64_t kReach = sizeof(Int) == 4 ? std::int64_t{1} << 30 : kFar;
-  row.begin = max(row.begin, row.position - static_cast<Int>(min(p.left, kReach)));
-  row.end = min(row.end, row.position + static_cast<Int>(min(p.right, kReach)) + 1);
-  if (row.begin >= row.end) row.begin = row.end = 0;
-  return row;
+__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, Int i) {
+  return base::visible_keys(p, b, static_cast<std::int64_t>(i));
 }
 
-__device__ inline QueryRow visible_keys(const ProblemView& p, std::int64_t b, std::int64_t i) {
-  return visible_keys_as<std::int64_t>(p, b, i);
-}
-
-__device__ inline double log_keys(const QueryRow& row) {
-  return log(static_cast<double>(max(row.end - row.begin, std::int64_t{1})));
+/// The same for kernels that take no padding (base::has_padding), and need not ask for it.
+template <class Int>
+__device__ inline base::KeyRangeOf<Int> unpadded_keys(const ProblemView& p, std::int64_t b, Int i) {
+  return base::visible_keys<base::MaskParts::kUnpadded>(p, b, i);
 }
 
 __device__ inline double factor_of(const ProblemView& p, std::int64_t h) {
@@ -106,24 +75,12 @@ __device__ inline double factor_of(const ProblemView& p, std::int64_t h) {
 
 /// The length rule's part of c.
 __device__ inline double length_factor(const ProblemView& p, std::int64_t h, const QueryRow& row) {
-  switch (p.length) {
-    case Scale::Length::kNone: return 1;
-    case Scale::Length::kLogN: return p.log_n_gain[h] * log_keys(row) + p.log_n_offset[h];
-    case Scale::Length::kEntropyInvariant: return log_keys(row) / log(512.0);
-    case Scale::Length::kLlama4: {
-      const auto place = static_cast<double>(max(row.position - row.origin, std::int64_t{0}) + 1);
-      return 1 + 0.1 * log(1 + floor(place / 8192));
-    }
-  }
-  return 1;
+  return base::length_factor(
+      p.length, row, [&] { return p.log_n_gain[h]; }, [&] { return p.log_n_offset[h]; });
 }
 
 __device__ inline double scale_of(const ProblemView& p, std::int64_t h, const QueryRow& row) {
   return factor_of(p, h) * length_factor(p, h, row);
-}
-
-__device__ inline bool is_sampled(const ProblemView& p, std::int64_t i) {
-  return (p.first_query + i) / kSampleBlock % p.sample == p.sample_offset;
 }
 
 /// Offset of key j's first element.
@@ -157,40 +114,17 @@ __device__ inline Score score_of(const ProblemView& p, std::int64_t b, std::int6
   return s;
 }
 
-/// The seed as Philox takes it.
-struct PhiloxKey {
-  std::uint32_t low, high;
-};
-
 /// To be asked once, not for every score: the seed may lie in memory.
 __device__ inline PhiloxKey philox_key(const ProblemView& p) {
   if (!p.dropout || !p.seed) return {p.seed_low, p.seed_high};
-  const std::uint64_t seed = *p.seed;
-  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-}
-
-/// Philox4x32-10 (Salmon et al. 2011) of base/philox.h, word by word: the counter becomes four numbers.
-__device__ inline void philox(const PhiloxKey& key, std::uint32_t (&x)[4]) {
-  std::uint32_t k0 = key.low, k1 = key.high;
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t low0 = 0xD2511F53u * x[0], high0 = __umulhi(0xD2511F53u, x[0]);
-    const std::uint32_t low1 = 0xCD9E8D57u * x[2], high1 = __umulhi(0xCD9E8D57u, x[2]);
-    x[0] = high1 ^ x[1] ^ k0, x[1] = low1, x[2] = high0 ^ x[3] ^ k1, x[3] = low0;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
+  return base::philox_key(*p.seed);
 }
 
 /// What dropout multiplies a probability by.
 __device__ inline float keep_factor(const ProblemView& p, const PhiloxKey& key, std::int64_t b, std::int64_t h,
                                     std::int64_t i, std::int64_t j) {
   if (!p.dropout) return 1;
-  std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
-                        static_cast<std::uint32_t>(b)};
-  philox(key, x);
-  const int word = static_cast<int>(j % 4);
-  const std::uint32_t bits = word == 0 ? x[0] : word == 1 ? x[1] : word == 2 ? x[2] : x[3];
-  return bits < p.keep_threshold ? p.keep_gain : 0.0f;
+  return base::dropout_word(key, b, h, i, j) < p.keep_threshold ? p.keep_gain : 0.0f;
 }
 
 template <class T>
@@ -211,18 +145,6 @@ __device__ inline float warp_min(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, step));
   return x;
-}
-
-/// A sink takes its share: base::with_sink.
-struct SinkShare {
-  float lse, share;
-};
-
-__device__ inline SinkShare with_sink(float lse, float z) {
-  if (lse == -kInfinityF) return {z, 0};
-  if (isnan(lse)) return {lse, lse};
-  const float high = fmaxf(lse, z), total = high + log1pf(expf(fminf(lse, z) - high));
-  return {total, expf(lse - total)};
 }
 
 /// The table's formulas of rows, as base::kFullRowTensors has them.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/row_record.h"
+#include "base/visibility.h"
 #include "rootdk/attention.h"
 
 namespace rootdk::cuda {
@@ -22,8 +23,8 @@ struct View {
 };
 
 /// Scale, masks and transforms. Arrays lie in the workspace, where the call put them; null means absent.
-struct ProblemView {
-  std::int64_t batch = 0, heads_q = 0, heads_kv = 0, group = 1, len_q = 0, len_kv = 0, dim_qk = 0, dim_v = 0;
+struct ProblemView : base::MaskView {
+  std::int64_t batch = 0, heads_q = 0, heads_kv = 0, group = 1, dim_qk = 0, dim_v = 0;
 
   const double* factor = nullptr;  ///< [heads_q] rule × YaRN; null where all heads have `factor_of_all`
   double factor_of_all = 1;
@@ -32,13 +33,6 @@ struct ProblemView {
   Scale::Length length = Scale::Length::kNone;
   float cap = 0;  ///< 0: off
 
-  bool causal = false;
-  Diagonal::Kind diagonal = Diagonal::Kind::kBottomRight;
-  std::int64_t diagonal_offset = 0;
-  std::int64_t left = 0, right = 0;  ///< the window; far away without one
-  const std::int64_t* key_lengths = nullptr;
-  const std::int64_t *q_starts = nullptr, *kv_starts = nullptr;
-  std::int64_t documents = 0;
   View allowed, bias;
   const float *slopes = nullptr, *sink = nullptr;
 

@@ -11,6 +11,13 @@
 
 namespace rootdk::cuda {
 
+/// Whether places of keys can be worked out in int32: see base::KeyRangeOf.
+inline bool fits_int32(const Mask& mask, const Shape& shape) {
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 28;
+  return shape.len_q <= kFarthest && shape.len_kv <= kFarthest && mask.diagonal.offset <= kFarthest &&
+         mask.diagonal.offset >= -kFarthest;
+}
+
 /// Why the kernel cannot take a problem; empty if it can.
 std::string hopper_misfit(const Problem& problem, const Shape& shape, const Gpu& card);
 

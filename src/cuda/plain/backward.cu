@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) heads_kernel(const __grid_con
     const QueryRow row = visible_keys(p, b, i);
     rule += p.yarn * length_factor(p, h, row) * sums.d_c;
     if (p.length == Scale::Length::kLogN)
-      gain += factor_of(p, h) * log_keys(row) * sums.d_c, offset += factor_of(p, h) * sums.d_c;
+      gain += factor_of(p, h) * base::log_keys(row) * sums.d_c, offset += factor_of(p, h) * sums.d_c;
     sink += sums.d_sink, d_scores += sums.d_scores, d_q += sums.d_q;
     d_log_scale += static_cast<double>(static_cast<float>(scale_of(p, h, row))) * sums.d_c;
   }

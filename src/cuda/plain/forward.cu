@@ -1,5 +1,6 @@
 // Forward for every problem, on every card since sm_80: online softmax (Milakov and Gimelshein 2018) over tiles of
 // keys. Right before fast.
+#include "base/softmax_sums.h"
 #include "cuda/common/launch.h"
 #include "cuda/plain/plain.h"
 #include "cuda/plain/tile.cuh"
@@ -41,55 +42,25 @@ struct Moments {
   }
 };
 
-/// What full statistics gather of a row: base::SoftmaxSums and the moments, in double.
+/// What full statistics gather of a row.
 struct FullState {
-  double sum = 0, t = 0, sum2 = 0, sum3 = 0;
+  base::SoftmaxSums sums;
   Moments raw, score;
 };
 
-struct RowState {
-  float max = -kInfinityF, sum = 0, raw_max = -kInfinityF;
-  std::int64_t visible = 0;
-
-  __device__ float lse() const { return sum > 0 || isnan(sum) ? max + logf(sum) : -kInfinityF; }
-};
-
-__device__ void observe_full(FullState& full, const Score& s, unsigned seen, float old_max, float new_max,
-                             std::int64_t before, std::int64_t first_key) {
+__device__ void observe_full(FullState& full, const Score& s, unsigned seen, float max, std::int64_t before,
+                             std::int64_t first_key) {
   const bool mine = seen >> (threadIdx.x % 32) & 1;
   full.raw.observe(s.raw, seen, before, first_key);
   full.score.observe(s.score, seen, before, first_key);
-  if (old_max != new_max && old_max != -kInfinityF) {
-    const double delta = static_cast<double>(old_max) - static_cast<double>(new_max), a = exp(delta);
-    full.t = a * (full.t + delta * full.sum);
-    full.sum *= a, full.sum2 *= a * a, full.sum3 *= a * a * a;
-  }
+  base::SoftmaxSums& sums = full.sums;
+  if (const auto new_max = static_cast<double>(max); sums.max != new_max) sums = sums.moved_to(new_max);
   const bool counts = mine && s.score != -kInfinityF;
-  const double gap = counts ? static_cast<double>(s.score) - static_cast<double>(new_max) : 0,
-               e = counts ? exp(gap) : 0;
-  full.sum += warp_sum(e);
-  full.t += warp_sum(e * gap);
-  full.sum2 += warp_sum(e * e);
-  full.sum3 += warp_sum(e * e * e);
-}
-
-__device__ base::FullRecord full_record(FullState full, float max, const float* sink, std::int64_t h) {
-  double sink_mass = 0;
-  if (sink) {
-    const double z = sink[h], high = fmax(static_cast<double>(max), z);
-    const double delta = static_cast<double>(max) - high, a = full.sum > 0 ? exp(delta) : 0, e = exp(z - high);
-    full.t = (full.sum > 0 ? a * (full.t + delta * full.sum) : 0) + e * (z - high);
-    full.sum = a * full.sum + e, full.sum2 = a * a * full.sum2 + e * e, full.sum3 = a * a * a * full.sum3 + e * e * e;
-    sink_mass = e / full.sum;
-  }
-  base::FullRecord out;
-  out.raw = full.raw.record(), out.score = full.score.record();
-  const double sum = full.sum;
-  out.entropy = sum > 0 ? log(sum) - full.t / sum : 0;
-  out.sum_p2 = sum > 0 ? full.sum2 / (sum * sum) : 0;
-  out.sum_p3 = sum > 0 ? full.sum3 / (sum * sum * sum) : 0;
-  out.sink_mass = sink_mass;
-  return out;
+  const double gap = counts ? static_cast<double>(s.score) - sums.max : 0, e = counts ? exp(gap) : 0;
+  sums.sum += warp_sum(e);
+  sums.t += warp_sum(e * gap);
+  sums.sum2 += warp_sum(e * e);
+  sums.sum3 += warp_sum(e * e * e);
 }
 
 template <class T, bool kFull>
@@ -109,7 +80,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const std::int64_t b = task / tiles / p.heads_q, h = task / tiles % p.heads_q, first_row = task % tiles * kTileRows;
     find_rows(p, b, h, first_row, tile);
     if (threadIdx.x < kTileRows) finite[threadIdx.x] = 1;
-    RowState state[kRowsPerWarp];
+    base::RowState<float> state[kRowsPerWarp];
     FullState full[kFull ? kRowsPerWarp : 1];
     for (std::int64_t first_dim = 0; first_dim < p.dim_v; first_dim += dims) {
       const int width = static_cast<int>(min(static_cast<std::int64_t>(dims), p.dim_v - first_dim));
@@ -133,14 +104,14 @@ __global__ void __launch_bounds__(kTileThreads)
           const unsigned seen = __ballot_sync(~0u, s.visible);
           float e = 0, shrink = 1;
           if (seen != 0) {
-            const float old_max = state[n].max, new_max = fmaxf(old_max, warp_max(s.visible ? s.score : -kInfinityF));
-            shrink = old_max == -kInfinityF ? 0 : expf(old_max - new_max);
+            const float new_max = fmaxf(state[n].max, warp_max(s.visible ? s.score : -kInfinityF));
+            shrink = state[n].rescale_to(new_max);
             if (s.visible && s.score != -kInfinityF) e = expf(s.score - new_max);
             state[n].sum = state[n].sum * shrink + warp_sum(e);
             state[n].max = new_max;
             state[n].raw_max = fmaxf(state[n].raw_max, warp_max(s.visible ? s.raw : -kInfinityF));
             if constexpr (kFull)
-              if (is_sampled(p, i)) observe_full(full[n], s, seen, old_max, new_max, state[n].visible, first_key);
+              if (is_sampled(p, i)) observe_full(full[n], s, seen, new_max, state[n].visible, first_key);
             state[n].visible += __popc(seen);
           }
           weights[r][lane] = e == 0 ? 0 : e * keep_factor(p, key, b, h, i, j);
@@ -198,13 +169,15 @@ __global__ void __launch_bounds__(kTileThreads)
       if (!f.records) continue;
       const std::int64_t index = (b * p.heads_q + h) * p.len_q + i;
       const bool is_finite = finite[r] && (isfinite(total.lse) || total.lse == -kInfinityF);
-      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, static_cast<std::int32_t>(state[n].visible),
-                          is_finite};
+      const std::int32_t visible = base::is_query(p, b, i) ? static_cast<std::int32_t>(state[n].visible) : -1;
+      f.records[index] = {state[n].raw_max, state[n].max, p_max, total.lse, visible, is_finite};
       if constexpr (kFull) {
         const bool sampled = is_sampled(p, i);
         base::FullRecord record = {};
-        if (sampled) f.full[index] = record = full_record(full[n], state[n].max, p.sink, h);
-        write_full_rows(f, b, h, i, sampled, static_cast<std::int32_t>(state[n].visible), record);
+        if (sampled)
+          f.full[index] = record = base::full_record(full[n].raw.record(), full[n].score.record(), full[n].sums,
+                                                     p.sink ? p.sink + h : nullptr);
+        write_full_rows(f, b, h, i, sampled, visible, record);
       }
     }
   }

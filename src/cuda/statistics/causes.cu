@@ -26,26 +26,6 @@ struct alignas(sizeof(T) * kCount) Elements {
   T x[kCount];
 };
 
-/// A run of rows.
-struct Run {
-  std::int64_t begin, end;
-};
-
-/// Where no document, boolean mask or bias says otherwise: the queries of a batch item that see a key, and the keys
-/// that are seen. Query i stands at i + offset and sees from `left` before to `right` after that.
-__device__ inline Run seen_run(const ProblemView& p, std::int64_t b, bool keys) {
-  const std::int64_t length = p.key_lengths ? p.key_lengths[b] : p.len_kv;
-  const std::int64_t left = min(p.left, kFar), right = p.causal ? 0 : min(p.right, kFar);
-  std::int64_t offset = p.len_kv - p.len_q;
-  if (p.diagonal == Diagonal::Kind::kTopLeft) offset = 0;
-  else if (p.diagonal == Diagonal::Kind::kAt) offset = p.diagonal_offset;
-  else if (p.diagonal == Diagonal::Kind::kLastKey) offset = length - p.len_q;
-  const Run queries{max(std::int64_t{0}, -offset - right), length > 0 ? min(p.len_q, length + left - offset) : 0};
-  if (queries.begin >= queries.end) return {0, 0};
-  if (!keys) return queries;
-  return {max(std::int64_t{0}, queries.begin + offset - left), min(length, queries.end + offset + right)};
-}
-
 /// The rows of one head of Q or K.
 template <class T>
 struct HeadRows {
@@ -66,8 +46,12 @@ struct HeadRows {
         first(reinterpret_cast<const T*>(t.data) + (paged ? 0 : at(t, b, h, 0))),
         seen(keys && memory.seen ? memory.seen + head * p.len_kv : nullptr),
         records(!keys && memory.seen ? f.records + head * p.len_q : nullptr) {
-    const Run run = memory.seen ? Run{0, keys ? p.len_kv : p.len_q} : seen_run(p, b, keys);
-    begin = run.begin, length = run.end - run.begin;
+    begin = 0, length = keys ? p.len_kv : p.len_q;
+    if (!memory.seen) {  // no document, boolean mask or bias
+      const base::Seen runs = base::seen_of(p, b);
+      const base::SpanOf<std::int64_t> run = keys ? runs.keys : runs.queries;
+      begin = run.begin, length = run.end - run.begin;
+    }
     if (!paged) first += begin * t.strides[2];
   }
 

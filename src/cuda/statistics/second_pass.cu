@@ -1,5 +1,6 @@
 // What needs a row's final maximum and lse: how far keys lie below the maximum, and each key's probability summed over
 // the queries. Key-major, from the records that any forward kernel leaves.
+#include "base/gaps.h"
 #include "cuda/common/launch.h"
 #include "cuda/plain/plain.h"
 #include "cuda/plain/tile.cuh"
@@ -9,12 +10,6 @@ namespace rootdk::cuda {
 namespace {
 
 constexpr int kWarps = kTileThreads / 32;
-
-/// base::gap_bin.
-__device__ int gap_bin(float gap) {
-  const int bits = __float_as_int(gap) >> 19;
-  return min(max(bits - (127 + GapHistogram::kLowest) * GapHistogram::kPerOctave, 0), GapHistogram::kBins - 1);
-}
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
@@ -44,7 +39,8 @@ __global__ void __launch_bounds__(kTileThreads)
         const base::RowRecord& record = f.records[(b * p.heads_q + h) * p.len_q + i];
         const Score s = score_of(p, b, h, i, j, row, tile.c[r], dots[n]);
         if (!s.visible || s.score == -kInfinityF || !record.finite) continue;
-        if (f.gaps) atomicAdd(&bins[gap_bin(static_cast<float>(record.score_max - static_cast<double>(s.score)))], 1);
+        if (f.gaps)
+          atomicAdd(&bins[base::gap_bin(static_cast<float>(record.score_max - static_cast<double>(s.score)))], 1);
         mass += exp(static_cast<double>(s.score) - record.lse);
       }
     }

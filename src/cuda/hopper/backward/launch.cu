@@ -91,12 +91,12 @@ __global__ void __launch_bounds__(32 * kWarps, kDim == 256 ? 2 : 3)
   __syncthreads();
   int2 keys = {0, 0};
   if (row < left && (h == 0 || a.trouble)) {
-    const QueryRowOf<int> run = visible_keys_as<int>(p, b, first + row);
+    const base::KeyRangeOf<int> run = unpadded_keys(p, b, first + row);
     keys = {run.begin, run.end};
   }
   if (row < kRows) {
     const std::int64_t place = std::int64_t{blockIdx.x} * kRows + row;
-    float delta = sums[row] - d_lse, origin = lse == -kInfinityF ? lse : -lse * 1.4426950408889634f;
+    float delta = sums[row] - d_lse, origin = lse == -kInfinityF ? lse : -lse * kLog2E;
     if (row < left && a.trouble) {
       if (keys.x >= keys.y) {  // it sees nothing, but for a sink: O is zero, whatever dO is
         delta = lse == -kInfinityF ? 0 : -d_lse, origin = -kInfinityF;
@@ -244,21 +244,16 @@ void run(BackwardArguments& a, DType dtype, int multiprocessors, cudaStream_t st
 
 namespace {
 
-/// Of the masks that this takes, none is there.
-bool sees_all(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty(); }
-
-/// Whether an item may have keys that none of its rows sees.
+/// Whether an item may have keys that none of its rows sees. Known without the arrays: from the last key of an item,
+/// offsets are at most as from the corner.
 bool leaves_unseen(const Mask& mask, const Shape& s) {
   if (mask.documents) return true;
   if (!mask.causal && !mask.window) return false;
-  // Rows see [i + offset − left, i + offset + right]; from the last key, offsets are at most as from the corner.
-  const Window window = mask.window.value_or(Window{});
-  const std::int64_t right = mask.causal ? std::min<std::int64_t>(0, window.right) : window.right,
-                     corner = s.len_kv - s.len_q;
-  const std::int64_t offset = mask.diagonal.kind == Diagonal::Kind::kTopLeft ? 0
-                              : mask.diagonal.kind == Diagonal::Kind::kAt    ? mask.diagonal.offset
-                                                                             : corner;
-  return window.left < offset || right < corner - offset;
+  base::MaskView view = base::view_of(mask, s);
+  if (view.diagonal == Diagonal::Kind::kLastKey) view.diagonal = Diagonal::Kind::kBottomRight;
+  const base::Seen seen = base::seen_of(s.len_q, {0, s.len_kv}, base::diagonal_offset(view, 0, s.len_q, s.len_kv),
+                                        base::reach_of<std::int64_t>(view));
+  return seen.keys.begin > 0 || seen.keys.end < s.len_kv;
 }
 
 }  // namespace
@@ -272,6 +267,7 @@ std::string hopper_backward_misfit(const Problem& problem, const Shape& s, const
   if (std::max(s.dim_qk, s.dim_v) > 128 && problem.stats == StatsLevel::kFull)
     return "does not take full statistics of dims above 128 backwards";
   const Mask& mask = problem.mask;
+  if (base::has_padding(mask)) return "does not take key starts, query lengths or documents per item yet";
   const std::pair<bool, const char*> unknown[] = {
       {mask.allowed.present(), "boolean masks"},    {mask.bias.present(), "biases"},
       {!mask.alibi_slopes.empty(), "ALiBi"},        {problem.soft_cap.has_value(), "a soft-cap"},
@@ -281,9 +277,8 @@ std::string hopper_backward_misfit(const Problem& problem, const Shape& s, const
     if (there) return std::string("does not take ") + what + " backwards";
   for (std::int64_t h = 0; h < s.heads_q; ++h)
     if (!(problem.scale.factor(h, s.dim_qk) >= 0x1p-100)) return "takes positive scales only";
-  constexpr std::int64_t kFarthest = std::int64_t{1} << 28, kMostTiles = std::int64_t{1} << 24;
-  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest)
-    return "takes lengths and offsets up to 2^28";
+  constexpr std::int64_t kMostTiles = std::int64_t{1} << 24;
+  if (!fits_int32(mask, s)) return "takes lengths and offsets up to 2^28";
   if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q))
     return "takes fewer rows";
   return {};
@@ -305,7 +300,7 @@ HopperBackwardMemory hopper_backward_memory(const Plan& plan, base::Arena& arena
   memory.tiles = arena.take<RowTile>(s.batch * tiles);
   memory.turns = arena.take<int>(heads * tiles);
   memory.next_task = arena.take<int>(1);
-  if (!sees_all(plan.problem.mask)) memory.trouble = arena.take<int>(1);
+  if (!base::sees_everything(plan.problem.mask)) memory.trouble = arena.take<int>(1);
   memory.heads = arena.take<HeadScale>(s.heads_q);
   memory.d_q = arena.take<float>(heads * tiles * rows * dim);
   if (plan.problem.stats == StatsLevel::kFull)
@@ -334,7 +329,7 @@ void hopper_backward(const BackwardView& view, const base::BackwardCall& call, c
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
   a.first_keys_first = dim == 256;
   a.turns_alternate = dim != 256 && mask.causal && !mask.window && !mask.documents;
-  if (sees_all(mask) && a.key_tiles > 1 && dim != 256)
+  if (base::sees_everything(mask) && a.key_tiles > 1 && dim != 256)
     a.ring = static_cast<int>(divide_up(a.key_tiles, divide_up(a.key_tiles, multiprocessors)));
   // An even number of sets, each as near as can be to one task for every multiprocessor.
   const std::int64_t pairs = std::max<std::int64_t>(1, (a.tasks + multiprocessors) / (2 * multiprocessors));

@@ -19,10 +19,7 @@ static_assert(sizeof(Cleaning) == 16);
 
 /// Keys that an item has: what lies behind them may be anything.
 __device__ __forceinline__ int keys_of(const ProblemView& p, int batch) {
-  int keys = static_cast<int>(p.len_kv);
-  if (p.key_lengths) keys = min(keys, static_cast<int>(p.key_lengths[batch]));
-  if (p.kv_starts) keys = min(keys, static_cast<int>(p.kv_starts[p.documents]));
-  return keys;
+  return base::end_of_keys<base::MaskParts::kUnpadded, int>(p, batch);
 }
 
 /// Trouble that is known when a launch of main starts, or a later kernel does.

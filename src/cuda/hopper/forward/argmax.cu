@@ -39,7 +39,7 @@ __device__ void find_key(const ForwardView& f, int block_keys, std::int64_t head
   __syncthreads();
   if (threadIdx.x == 0) best = 0;
   __syncthreads();
-  const QueryRow run = visible_keys(p, b, i);
+  const QueryRow run = unpadded_keys(p, b, std::int64_t{i});
   const int start = record.raw.argmax, begin = max(start, static_cast<int>(run.begin)),
             end = static_cast<int>(min(run.end, static_cast<std::int64_t>(start) + block_keys));
   if (start < 0) return;

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
   const PartRow& row = all.row;
   const float sum = row.sum, max = row.max, raw_max = row.raw_max;
-  const QueryRow run = visible_keys(p, b, i);
+  const QueryRow run = unpadded_keys(p, b, i);
   const int visible = p.allowed.data || p.bias.data ? row.visible : static_cast<int>(run.end - run.begin);
 
   const bool as_it_was = p.cap == 0 && !p.bias.data && !p.slopes;

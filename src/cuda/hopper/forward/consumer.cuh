@@ -43,7 +43,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       const KeyRun run = visible_run(a, work, place.i);
       begin[r] = run.begin, end[r] = run.end;
       if constexpr (kKind == ScoreKind::kRich) {
-        const QueryRow keys = visible_keys(p, work.batch, place.i);
+        const QueryRow keys = unpadded_keys(p, work.batch, std::int64_t{place.i});
         rich.h[r] = place.h, rich.i[r] = place.i, rich.position[r] = static_cast<int>(keys.position);
         rich.c[r] = static_cast<float>(scale_of(p, place.h, keys));
         if (p.slopes) rich.slope[r] = p.slopes[place.h];

@@ -61,18 +61,13 @@ std::int64_t parts(const Problem& problem, const Shape& s) {
 }
 
 /// Masks may hide a key from some rows of a tile that others see.
-bool hides_within(const Mask& mask) {
-  return mask.causal || mask.window || mask.documents || mask.allowed.present() || mask.bias.present();
-}
+bool hides_within(const Mask& mask) { return !base::rows_alike(mask) || mask.allowed.present() || mask.bias.present(); }
 
 /// Tiles of a launch, at most.
 std::int64_t most_tiles(const Problem& problem, const Shape& s) {
   if (packs(problem, s)) return s.batch * s.heads_kv * divide_up(splits(problem, s), kGroupSplits) * kGroupSplits;
   return s.batch * s.heads_q * (divide_up(s.len_q, 64) + kMostGroups);
 }
-
-/// All rows of an item see the same keys.
-bool alike(const Mask& mask) { return !mask.causal && !mask.window && !mask.documents; }
 
 /// Of rows that full statistics do not look at.
 HopperLayout plain_layout(const Problem& problem, const Shape& s) {
@@ -94,7 +89,7 @@ HopperLayout layout_of(const Problem& problem, const Shape& s) {
 __global__ void find_runs(const __grid_constant__ ProblemView p, int2* runs) {
   for (std::int64_t x = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < p.batch * p.len_q;
        x += std::int64_t{gridDim.x} * blockDim.x) {
-    const QueryRow row = visible_keys(p, x / p.len_q, x % p.len_q);
+    const QueryRow row = unpadded_keys(p, x / p.len_q, x % p.len_q);
     runs[x] = {static_cast<int>(row.begin), static_cast<int>(row.end)};
   }
 }
@@ -106,10 +101,7 @@ bool wants_keys(const ForwardView& view, const StatsOptions& options) {
 }
 
 /// Tiles differ in how long they take.
-bool uneven(const Problem& problem) {
-  const Mask& mask = problem.mask;
-  return mask.causal || mask.window || !mask.key_lengths.empty() || mask.documents;
-}
+bool uneven(const Problem& problem) { return !base::sees_everything(problem.mask); }
 
 /// Many heads of few tiles: a block that takes all tiles of a head has as much to do as any other.
 bool takes_whole_heads(const Problem& problem, const Shape& s, std::int64_t row_tiles) {
@@ -133,13 +125,12 @@ std::string hopper_misfit(const Problem& problem, const Shape& s, const Gpu& car
     return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
   if (std::max(s.dim_qk, s.dim_v) > 256) return "takes dims up to 256";
   const Mask& mask = problem.mask;
+  if (base::has_padding(mask)) return "does not take key starts, query lengths or documents per item yet";
   if (problem.paged) return "does not take pages";
   if (problem.stats == StatsLevel::kFull && kind_of(problem, s) != ScoreKind::kScaled)
     return "takes full statistics of scores that are scaled (by more than zero, alike in all rows of a head) and no "
            "more";
-  constexpr std::int64_t kFarthest = std::int64_t{1} << 28;
-  if (std::max(s.len_q, s.len_kv) > kFarthest || mask.diagonal.offset > kFarthest || mask.diagonal.offset < -kFarthest)
-    return "takes lengths and offsets up to 2^28";
+  if (!fits_int32(mask, s)) return "takes lengths and offsets up to 2^28";
   if (divide_up(std::max(s.len_q, s.len_kv), 64) > kMostTiles / std::max<std::int64_t>(1, s.batch * s.heads_q))
     return "takes fewer rows";
   return {};
@@ -210,17 +201,13 @@ void divide_last_tiles(HopperArguments& a, int blocks, int groups) {
   a.tiles = a.whole_tiles + last * groups;
 }
 
+/// An offset from the last key of an item is the scheduler's to find.
 RowRule rule_of(const Mask& mask, const Shape& s) {
-  constexpr std::int64_t kReach = std::int64_t{1} << 29;
-  RowRule rule;
-  rule.alike = alike(mask);
-  const Window window = mask.window.value_or(Window{});
-  rule.left = static_cast<int>(std::min(window.left, kReach)),
-  rule.right = static_cast<int>(std::min(window.right, kReach));
-  if (mask.causal) rule.right = std::min(rule.right, 0);
-  if (mask.diagonal.kind == Diagonal::Kind::kBottomRight) rule.offset = static_cast<int>(s.len_kv - s.len_q);
-  else if (mask.diagonal.kind == Diagonal::Kind::kAt) rule.offset = static_cast<int>(mask.diagonal.offset);
-  return rule;
+  base::MaskView view = base::view_of(mask, s);
+  if (view.diagonal == Diagonal::Kind::kLastKey) view.diagonal = Diagonal::Kind::kBottomRight;
+  const base::ReachOf<int> reach = base::reach_of<int>(view);
+  return {base::rows_alike(mask), base::diagonal_offset(view, 0, static_cast<int>(s.len_q), static_cast<int>(s.len_kv)),
+          reach.left, reach.right};
 }
 
 void launch(const HopperArguments& a, const Shape& s, ScoreKind kind, HopperLayout layout, const HopperGrid& grid,

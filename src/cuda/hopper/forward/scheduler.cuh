@@ -151,6 +151,7 @@ __device__ __forceinline__ void place_work(const HopperArguments& a, int index, 
     work.head_index = head, work.o_at = at(a.f.o, work.batch, work.head, 0),
     work.lse_at = at(a.f.lse, work.batch, work.head, 0);
   }
+  // base::end_of_keys and base::diagonal_offset, by one read of the length
   work.keys = static_cast<int>(p.len_kv), work.offset = a.rule.offset;
   if (p.key_lengths) {
     const int length = static_cast<int>(p.key_lengths[work.batch]);
