@@ -1,4 +1,4 @@
-// As much of CUDA's language and runtime as the plain kernels and their tests use, on the host.
+// As much of CUDA's language and runtime as the kernels of every card and their tests use, on the host.
 #pragma once
 
 #include <cmath>
@@ -14,12 +14,19 @@
 #define __host__
 #define __shared__ static thread_local
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
 struct alignas(8) int2 {
   int x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -34,6 +41,7 @@ struct alignas(16) double2 {
 // Threads and lanes --------------------------------------------------------------------------------------------------
 inline void __syncthreads() { rootdk::test::fibers::meet_block(true); }
 inline int __syncthreads_and(int vote) { return rootdk::test::fibers::meet_block(vote != 0); }
+inline int __syncthreads_or(int vote) { return !rootdk::test::fibers::meet_block(vote == 0); }
 template <class T>
 T __shfl_xor_sync(unsigned, T mine, int distance) {
   return rootdk::test::fibers::of_lane(mine, threadIdx.x % 32 ^ static_cast<unsigned>(distance));
@@ -48,6 +56,27 @@ inline unsigned __ballot_sync(unsigned, int vote) {
     bits |= static_cast<unsigned>(theirs) << lane;
   }
   return bits;
+}
+inline int __any_sync(unsigned lanes, int vote) { return __ballot_sync(lanes, vote) != 0; }
+inline int __all_sync(unsigned lanes, int vote) { return __ballot_sync(lanes, vote) == ~0u; }
+inline void __syncwarp() { __ballot_sync(~0u, 0); }
+template <class T>
+T __shfl_sync(unsigned, T mine, int lane) {
+  return rootdk::test::fibers::of_lane(mine, static_cast<unsigned>(lane) % 32);
+}
+inline int __reduce_max_sync(unsigned lanes, int mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    const int theirs = __shfl_xor_sync(lanes, mine, step);
+    mine = theirs > mine ? theirs : mine;
+  }
+  return mine;
+}
+inline int __reduce_min_sync(unsigned lanes, int mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    const int theirs = __shfl_xor_sync(lanes, mine, step);
+    mine = theirs < mine ? theirs : mine;
+  }
+  return mine;
 }
 template <class T>
 T atomicAdd(T* to, T what) {
@@ -71,6 +100,11 @@ inline int __float_as_int(float x) {
   int bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
 }
 inline double __longlong_as_double(long long bits) {
   double x;
