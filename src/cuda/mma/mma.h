@@ -23,4 +23,22 @@ MmaMemory mma_memory(const Plan& plan, base::Arena& arena);
 
 void mma_forward(const ForwardView& view, const base::ForwardCall& call, const MmaMemory& memory, cudaStream_t stream);
 
+/// The same of backward.
+std::string mma_backward_misfit(const Problem& problem, const Shape& shape);
+
+namespace mma {
+struct RowTile;
+}
+struct MmaBackwardMemory {  ///< see mma::Arguments
+  float* numbers = nullptr;
+  int* places = nullptr;
+  mma::RowTile* tiles = nullptr;
+  int *turns = nullptr, *next_task = nullptr, *trouble = nullptr;
+  float *reference = nullptr, *d_q = nullptr;
+};
+MmaBackwardMemory mma_backward_memory(const Plan& plan, base::Arena& arena);
+
+void mma_backward(const BackwardView& view, const base::BackwardCall& call, const MmaBackwardMemory& memory,
+                  cudaStream_t stream);
+
 }  // namespace rootdk::cuda

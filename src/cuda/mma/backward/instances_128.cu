@@ -1,0 +1,10 @@
+// The mma backward of dims up to 128.
+#include "cuda/mma/backward/finish.cuh"
+
+namespace rootdk::cuda::mma {
+
+void launch_backward_128(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream) {
+  launch_dim<128>(a, dtype, rich, large, stream);
+}
+
+}  // namespace rootdk::cuda::mma
