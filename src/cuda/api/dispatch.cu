@@ -1,4 +1,5 @@
 // From a checked call to kernels.
+#include <algorithm>
 #include <atomic>
 
 #include "base/arena.h"
@@ -7,6 +8,7 @@
 #include "cuda/api/workspace.h"
 #include "cuda/common/launch.h"
 #include "cuda/hopper/hopper.h"
+#include "cuda/mma/mma.h"
 #include "cuda/plain/plain.h"
 #include "cuda/statistics/causes.h"
 #include "cuda/statistics/row_blocks.h"
@@ -97,7 +99,9 @@ std::string refusal(const Problem& problem, const Shape& shape) {
 Choice choose(const Problem& problem, const Shape& shape, Pass pass, const Gpu& card) {
   std::string why =
       pass == Pass::kForward ? hopper_misfit(problem, shape, card) : hopper_backward_misfit(problem, shape, card);
-  return {why.empty() ? "hopper" : "plain", why};
+  if (why.empty()) return {"hopper", why};
+  if (pass == Pass::kBackward && mma_backward_misfit(problem, shape).empty()) return {"mma", why};
+  return {"plain", why};
 }
 
 std::size_t forward_bytes(const Plan& plan) {
@@ -110,8 +114,18 @@ std::size_t forward_bytes(const Plan& plan) {
 std::size_t backward_bytes(const Plan& plan) {
   base::Arena arena;
   BackwardMemory(plan, 1, arena);
-  if (plan.kernel == "hopper") hopper_backward_memory(plan, arena);
-  return arena.used();
+  std::size_t most = arena.used();
+  // What was planned for hopper may come with strides that it cannot read, and goes to mma then.
+  if (plan.kernel == "hopper") {
+    base::Arena of_hopper = arena;
+    hopper_backward_memory(plan, of_hopper);
+    most = std::max(most, of_hopper.used());
+  }
+  if (plan.kernel != "plain") {
+    mma_backward_memory(plan, arena);
+    most = std::max(most, arena.used());
+  }
+  return most;
 }
 
 void forward(const base::ForwardCall& call, void* stream) {
@@ -147,6 +161,7 @@ void backward(const base::BackwardCall& call, void* stream) {
   const auto to = static_cast<cudaStream_t>(stream);
   const bool fast = call.plan.kernel == "hopper" && hopper_backward_takes(in);
   if (fast) hopper_backward(f, call, hopper_backward_memory(call.plan, arena), to);
+  else if (call.plan.kernel != "plain") mma_backward(f, call, mma_backward_memory(call.plan, arena), to);
   else plain_backward(f, call.plan.shape.dtype, to);
 }
 

@@ -147,6 +147,7 @@ __device__ __forceinline__ void rich_gradients(const Arguments& a, float (&s)[kM
     for (int half = 0; half < 2; ++half) {
       const int r = row + 16 * m + 8 * half, begin = rows.begin(r) - at.first_key, end = rows.end(r) - at.first_key;
       const float origin = rows.origin(r), delta = rows.delta(r), c = rows.scale(r);
+      const float inner = p.cap != 0 ? 1 / p.cap : 0;
       float bias[kN][2], squares = 0, d_c = 0;
       if (p.bias.data) read_bias_row<kN>(a, at.b, at.h, places[half], at.first_key + column, bias);
 #pragma unroll
@@ -158,7 +159,7 @@ __device__ __forceinline__ void rich_gradients(const Arguments& a, float (&s)[kM
           float score = c * dot, bend = 1;
           bool visible = (!at.masked || (key >= begin && key < end)) && !(bits.hidden >> (4 * j + x) & 1);
           if (p.cap != 0) {
-            const float t = capped(score / p.cap);
+            const float t = capped(score * inner);
             score = p.cap * t, bend = 1 - t * t;
           }
           if (p.slopes)
