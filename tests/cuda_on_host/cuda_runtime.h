@@ -166,8 +166,11 @@ inline const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) { return *of = {"the host", 8, 0, 4}, cudaSuccess; }
-/// Odd problems find a card with little shared memory.
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 232448, cudaSuccess; }
+/// ROOTDK_HOST_SHARED_MEMORY: of a card with less, whose shapes are others.
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  const char* asked = std::getenv("ROOTDK_HOST_SHARED_MEMORY");
+  return *value = asked ? std::atoi(asked) : 232448, cudaSuccess;
+}
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
   return (*to = std::aligned_alloc(256, (bytes + 256) / 256 * 256)) ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -58,11 +58,13 @@ struct Arguments {
 };
 
 void launch_prepare(const Arguments& a, DType dtype, cudaStream_t stream);
-/// Main and finish, of dims padded to this. `rich`: scores are not just scaled by a number that is the same in all rows
-/// of a head, or RowSums are wanted. `large`: see shapes.cuh.
-void launch_backward_64(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream);
-void launch_backward_128(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream);
-void launch_backward_256(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream);
+/// What an instance is for: scores that are scaled by a number that is the same in all rows of a head, without RowSums;
+/// any; any, where there is little shared memory.
+enum class Kind { kScaled, kRich, kSmall };
+/// Main and finish, of dims padded to this.
+void launch_backward_64(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);
+void launch_backward_128(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);
+void launch_backward_256(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);
 void launch_bias_gradient(const Arguments& a, DType dtype, int dim, cudaStream_t stream);
 
 }  // namespace rootdk::cuda::mma

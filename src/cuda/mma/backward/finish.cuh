@@ -37,14 +37,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_finish_kernel(const __grid
   to_sums.d_q = square_of<Grid, Tile::kRows>(parts, row);
 }
 
-template <class Tile, class T>
-void launch_tile(const Arguments& a, bool rich, cudaStream_t stream) {
+template <class Tile, class T, bool kRich>
+void launch_tile(const Arguments& a, cudaStream_t stream) {
   const ProblemView& p = a.f.p;
-  if (p.batch * p.heads_kv * a.key_tiles > 0) {
-    if constexpr (Tile::kOnlyRich) launch_main<Tile, T, true>(a, stream);
-    else if (rich) launch_main<Tile, T, true>(a, stream);
-    else launch_main<Tile, T, false>(a, stream);
-  }
+  if (p.batch * p.heads_kv * a.key_tiles > 0) launch_main<Tile, T, kRich>(a, stream);
   const bool sums = a.sums || a.f.d_sink;
   const auto tiles = static_cast<unsigned>(p.batch * p.heads_q * a.row_tiles);
   if (tiles > 0 && (a.f.d_q.data || sums))
@@ -52,14 +48,14 @@ void launch_tile(const Arguments& a, bool rich, cudaStream_t stream) {
 }
 
 template <int kDim>
-void launch_dim(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream) {
-  if (dtype == DType::kBF16) {
-    if (large) launch_tile<TileFor<kDim, true>, __nv_bfloat16>(a, rich, stream);
-    else launch_tile<TileFor<kDim, false>, __nv_bfloat16>(a, rich, stream);
-  } else {
-    if (large) launch_tile<TileFor<kDim, true>, __half>(a, rich, stream);
-    else launch_tile<TileFor<kDim, false>, __half>(a, rich, stream);
-  }
+void launch_dim(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream) {
+  const auto go = [&]<class T>(T) {
+    if (kind == Kind::kScaled) launch_tile<typename TileFor<kDim, Kind::kScaled>::Type, T, false>(a, stream);
+    else if (kind == Kind::kRich) launch_tile<typename TileFor<kDim, Kind::kRich>::Type, T, true>(a, stream);
+    else launch_tile<typename TileFor<kDim, Kind::kSmall>::Type, T, true>(a, stream);
+  };
+  if (dtype == DType::kBF16) go(__nv_bfloat16{});
+  else go(__half{});
 }
 
 }  // namespace rootdk::cuda::mma

@@ -3,8 +3,8 @@
 
 namespace rootdk::cuda::mma {
 
-void launch_backward_64(const Arguments& a, DType dtype, bool rich, bool large, cudaStream_t stream) {
-  launch_dim<64>(a, dtype, rich, large, stream);
+void launch_backward_64(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream) {
+  launch_dim<64>(a, dtype, kind, stream);
 }
 
 }  // namespace rootdk::cuda::mma

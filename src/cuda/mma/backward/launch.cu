@@ -19,11 +19,16 @@ struct TileSize {
   int rows, keys, bytes;
 };
 
-TileSize tile_size(int dim, bool large) {
+template <int kDim>
+TileSize tile_size_of(Kind kind) {
   const auto of = []<class Tile>(Tile) { return TileSize{Tile::kRows, Tile::kKeys, Tile::kBytes}; };
-  if (dim == 64) return large ? of(TileFor<64, true>{}) : of(TileFor<64, false>{});
-  if (dim == 128) return large ? of(TileFor<128, true>{}) : of(TileFor<128, false>{});
-  return large ? of(TileFor<256, true>{}) : of(TileFor<256, false>{});
+  if (kind == Kind::kScaled) return of(typename TileFor<kDim, Kind::kScaled>::Type{});
+  if (kind == Kind::kRich) return of(typename TileFor<kDim, Kind::kRich>::Type{});
+  return of(typename TileFor<kDim, Kind::kSmall>::Type{});
+}
+
+TileSize tile_size(int dim, Kind kind) {
+  return dim == 64 ? tile_size_of<64>(kind) : dim == 128 ? tile_size_of<128>(kind) : tile_size_of<256>(kind);
 }
 
 /// Every query sees every key.
@@ -64,13 +69,13 @@ std::string mma_backward_misfit(const Problem& problem, const Shape& s) {
   return {};
 }
 
-// The card is not known where a plan is made, so there is room for either size of tiles.
+// The card is not known where a plan is made, so there is room for any size of tiles.
 MmaBackwardMemory mma_backward_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
   const int dim = backward_dim(s.dim_qk, s.dim_v);
   std::int64_t rows = 0, tiles = 0;
-  for (const bool large : {false, true}) {
-    const std::int64_t of_tile = tile_size(dim, large).rows, count = divide_up(s.len_q, of_tile);
+  for (const Kind kind : {Kind::kScaled, Kind::kRich, Kind::kSmall}) {
+    const std::int64_t of_tile = tile_size(dim, kind).rows, count = divide_up(s.len_q, of_tile);
     rows = std::max(rows, count * of_tile), tiles = std::max(tiles, count);
   }
   const std::int64_t heads = s.batch * s.heads_q;
@@ -90,8 +95,6 @@ void mma_backward(const BackwardView& view, const base::BackwardCall& call, cons
   const Problem& problem = call.plan.problem;
   const Shape& s = call.plan.shape;
   const int dim = backward_dim(s.dim_qk, s.dim_v);
-  const bool large = tile_size(dim, true).bytes <= most_shared_memory();
-  const TileSize tile = tile_size(dim, large);
   Arguments a;
   a.f = view;
   a.numbers = memory.numbers, a.places = memory.places, a.tiles = memory.tiles, a.turns = memory.turns;
@@ -104,14 +107,17 @@ void mma_backward(const BackwardView& view, const base::BackwardCall& call, cons
   a.o_width = copy_width(view.o), a.d_o_width = copy_width(view.d_o);
   a.bias_pairs = static_cast<unsigned char>(pairs_of(view.p.bias));
   a.allowed_pairs = static_cast<unsigned char>(pairs_of(view.p.allowed));
+  const bool rich = is_rich(problem) || a.sums;
+  Kind kind = rich ? Kind::kRich : Kind::kScaled;
+  if (tile_size(dim, kind).bytes > most_shared_memory()) kind = Kind::kSmall;
+  const TileSize tile = tile_size(dim, kind);
   a.rows = tile.rows, a.keys = tile.keys;
   a.row_tiles = static_cast<int>(divide_up(s.len_q, tile.rows));
   a.key_tiles = static_cast<int>(divide_up(s.len_kv, tile.keys));
   launch_prepare(a, s.dtype, stream);
-  const bool rich = is_rich(problem) || a.sums;
-  if (dim == 64) launch_backward_64(a, s.dtype, rich, large, stream);
-  else if (dim == 128) launch_backward_128(a, s.dtype, rich, large, stream);
-  else launch_backward_256(a, s.dtype, rich, large, stream);
+  if (dim == 64) launch_backward_64(a, s.dtype, kind, stream);
+  else if (dim == 128) launch_backward_128(a, s.dtype, kind, stream);
+  else launch_backward_256(a, s.dtype, kind, stream);
   if (view.d_bias.data) launch_bias_gradient(a, s.dtype, dim, stream);
   if (a.sums || view.d_sink) plain_head_sums(view, stream);
 }

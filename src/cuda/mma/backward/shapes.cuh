@@ -41,34 +41,41 @@ struct Tile {
   static_assert(kBytes <= 232448 && kKeyBytes % 1024 == 0 && kRowBytes % 1024 == 0 && kScoreBytes % 1024 == 0);
 };
 
-/// The small ones have one instance, which takes every problem.
-template <int kDim, bool kLarge>
+template <int kDim, Kind kKind>
 struct TileFor;
 template <>
-struct TileFor<64, true> : Tile<64, 128, 128, 256, 2, 4, 4, 4> {
-  static constexpr bool kOnlyRich = false;
+struct TileFor<64, Kind::kScaled> {
+  using Type = Tile<64, 128, 128, 256, 2, 4, 4, 4>;
 };
 template <>
-struct TileFor<64, false> : Tile<64, 64, 64, 256, 2, 4, 2, 2> {
-  static constexpr bool kOnlyRich = true;
+struct TileFor<64, Kind::kRich> {  // more rows would not leave it registers
+  using Type = Tile<64, 64, 128, 256, 2, 2, 4, 2>;
 };
 template <>
-struct TileFor<128, true> : Tile<128, 64, 128, 256, 2, 2, 4, 2> {
-  static constexpr bool kOnlyRich = false;
+struct TileFor<64, Kind::kSmall> {
+  using Type = Tile<64, 64, 64, 256, 2, 4, 2, 2>;
 };
 template <>
-struct TileFor<128, false> : Tile<128, 32, 64, 256, 2, 2, 2, 2> {
-  static constexpr bool kOnlyRich = true;
+struct TileFor<128, Kind::kScaled> {
+  using Type = Tile<128, 64, 128, 256, 2, 2, 4, 2>;
 };
 template <>
-struct TileFor<256, true> : Tile<256, 64, 64, 256, 2, 4, 2, 2> {
-  static constexpr bool kOnlyRich = false;
+struct TileFor<128, Kind::kRich> : TileFor<128, Kind::kScaled> {};
+template <>
+struct TileFor<128, Kind::kSmall> {
+  using Type = Tile<128, 32, 64, 256, 2, 2, 2, 2>;
 };
 template <>
-struct TileFor<256, false> : Tile<256, 32, 32, 128, 1, 2, 1, 1> {
-  static constexpr bool kOnlyRich = true;
+struct TileFor<256, Kind::kScaled> {
+  using Type = Tile<256, 64, 64, 256, 2, 4, 2, 2>;
 };
-static_assert(TileFor<64, false>::kBytes <= 101376 && TileFor<128, false>::kBytes <= 101376 &&
-              TileFor<256, false>::kBytes <= 101376);
+template <>
+struct TileFor<256, Kind::kRich> : TileFor<256, Kind::kScaled> {};
+template <>
+struct TileFor<256, Kind::kSmall> {
+  using Type = Tile<256, 32, 32, 128, 1, 2, 1, 1>;
+};
+static_assert(TileFor<64, Kind::kSmall>::Type::kBytes <= 101376 && TileFor<128, Kind::kSmall>::Type::kBytes <= 101376 &&
+              TileFor<256, Kind::kSmall>::Type::kBytes <= 101376);
 
 }  // namespace rootdk::cuda::mma
