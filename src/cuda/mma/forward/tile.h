@@ -45,7 +45,7 @@ consteval TileShape shape_of() {
   if (kKind == Kind::kFew)
     return {.dim = kDim, .row_warps = 1, .key_warps = 4, .keys = 64, .stages = kDim > 128 ? 1 : 2};
   if (kKind == Kind::kScaled)
-    return kDim == 64    ? TileShape{.dim = 64, .row_tiles = 2, .keys = 128}
+    return kDim == 64    ? TileShape{.dim = 64, .row_tiles = 2, .keys = 64}
            : kDim == 128 ? TileShape{.dim = 128, .row_tiles = 2, .keys = 64}
                          : TileShape{.dim = 256, .keys = 64, .stages = 1};
   return {.dim = kDim, .keys = kDim > 128 ? 32 : 64};
