@@ -119,6 +119,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
   rows.begin(), rich.begin();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) full[r].begin();
+  if constexpr (kFull) Parked<Tile>::store(full);
   const bool observed = kFull && any_sampled<Tile>(p, memory.work);
   float o[kM][Tile::kDim / 8][4];
 #pragma unroll
@@ -176,6 +177,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
         clean_values<T, Tile>(v_tile, memory.guard);
     }
     if (!takes_part) continue;
+    if constexpr (kFull) Parked<Tile>::load(full);
     const bool at_end = first_key < memory.all_begin[warp] || end_key > memory.all_end[warp];
     if constexpr (kKind != Kind::kScaled) transform(a, s, memory, rich, full, pairs, at_end, observed, first_key);
     else if (at_end) hide(s, memory, first_key);
@@ -189,6 +191,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
     } else {
       moved = softmax_step(s, rows, memory.scale2, shrink);
     }
+    if constexpr (kFull) Parked<Tile>::store(full);
     if (moved) multiply_all(shrink);
     if constexpr (kKind != Kind::kScaled) {
       if (p.dropout) {
@@ -201,6 +204,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
   }
 
   float shrink[kRows];
+  if constexpr (kFull) Parked<Tile>::load(full);
   end_rows(rows, memory.scale2, shrink);
   multiply_all(shrink);
   if constexpr (Tile::kKeyWarps > 1) return merge_warps<T, Tile>(a, o, rows, rich);
