@@ -152,7 +152,7 @@ Plan plan_for_gpu(Plan plan, const Gpu& card) {
   plan.device = Device::kCuda;
   plan.kernel = choice.kernel;
   plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);
-  if (!choice.why_not_faster.empty()) plan.passed_over.push_back("hopper: " + choice.why_not_faster);
+  plan.passed_over = choice.passed_over;
   plan.workspace_bytes =
       engine::records_bytes(plan) +
       (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
@@ -205,7 +205,9 @@ std::string Plan::explain() const {
   if (device == Device::kCuda) {
     text +=
         fmt::format("kernel: {} on {}{}\n", kernel, isa,
-                    kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the plain kernel"
+                    kernel == "hopper" ? fmt::format("; tensors whose strides the copy engine cannot take go to {}",
+                                                     pass == Pass::kForward ? "mma" : "the plain kernel")
+                    : kernel == "mma"  ? ""
                                        : " (no tensor cores; slow)");
   } else if (kernel == "reference") {
     text += fmt::format("kernel: reference (double, a row at a time; slow), up to {} threads\n", threads);

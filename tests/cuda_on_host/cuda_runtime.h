@@ -105,6 +105,7 @@ template <class T>
 constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }

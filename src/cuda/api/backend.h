@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/call.h"
 
@@ -15,9 +16,11 @@ struct BlockRecord;
 
 namespace rootdk::cuda {
 
-/// Which kernel takes a problem on a card: "hopper", or "plain" and why not a faster one.
+/// Which kernel takes a problem on a card: "hopper", "mma" or "plain", and why none that comes before it, by name:
+/// "hopper: takes …".
 struct Choice {
-  std::string kernel, why_not_faster;
+  std::string kernel;
+  std::vector<std::string> passed_over;
 };
 
 /// From device to host: `height` runs of `width` bytes, each `pitch` bytes after the last, in both places.

@@ -67,7 +67,7 @@ struct HiddenBlock {
   __device__ __forceinline__ bool hides(int m, int j, int x) const { return bits[m] >> (4 * j + x) & 1; }
 };
 
-/// of(row) is the element offset of a row's key 0. Keys from len_kv on are not read and get `otherwise`.
+/// of[r] is the element offset of row r at key 0. Keys from len_kv on are not read.
 template <int kM, int kN, class Element, class Convert, class Put>
 __device__ __forceinline__ void read_pairs(const View& t, Pairs pairs, const std::int64_t (&of)[2 * kM], int first_key,
                                            int len_kv, const Convert& convert, const Put& put) {
@@ -77,20 +77,26 @@ __device__ __forceinline__ void read_pairs(const View& t, Pairs pairs, const std
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Element* row = reinterpret_cast<const Element*>(t.data) + of[2 * m + half];
+      struct alignas(2 * sizeof(Element)) Pair {
+        Element first, second;
+      };
+      if (pairs == Pairs::kTogether && first_key + 8 * kN <= len_kv) {
 #pragma unroll
-      for (int j = 0; j < kN; ++j) {
-        const int key = column + 8 * j;
-        struct alignas(2 * sizeof(Element)) Pair {
-          Element first, second;
-        } pair{};
-        if (pairs == Pairs::kTogether && key + 1 < len_kv) {
-          pair = *reinterpret_cast<const Pair*>(row + key);
-        } else {
-          if (key < len_kv) pair.first = row[key * t.strides[3]];
-          if (key + 1 < len_kv) pair.second = row[(key + 1) * t.strides[3]];
+        for (int j = 0; j < kN; ++j) {
+          const Pair pair = *reinterpret_cast<const Pair*>(row + column + 8 * j);
+          put(m, j, 2 * half, convert(pair.first)), put(m, j, 2 * half + 1, convert(pair.second));
         }
-        put(m, j, 2 * half, convert(pair.first)), put(m, j, 2 * half + 1, convert(pair.second));
+        continue;
       }
+#pragma unroll
+      for (int j = 0; j < kN; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int key = column + 8 * j + e;
+          Element x{};
+          if (key < len_kv) x = row[key * t.strides[3]];
+          put(m, j, 2 * half + e, convert(x));
+        }
     }
 }
 

@@ -8,13 +8,6 @@
 
 namespace rootdk::cuda::mma {
 
-/// What V holds in a pass over a tile: see forward_kernel.
-enum class Guard {
-  kNone,  ///< itself
-  kZero,  ///< zeros in place of what is not finite
-  kMark,  ///< ones there, and zeros elsewhere: an output that is not zero becomes NaN
-};
-
 /// Whether full statistics look at any row of a tile.
 template <class Tile>
 __device__ __forceinline__ bool any_sampled(const ProblemView& p, const Work& work) {
@@ -46,89 +39,89 @@ struct EndedRow {
   }
 };
 
-/// The visible keys of a row: of its run, or those that were counted.
-template <int kRows>
-__device__ __forceinline__ int visible_of(const Arguments& a, const ThreadRows<kRows>& rows, int r, int counted) {
-  return a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent ? counted : rows.end[r] - rows.begin[r];
+/// The visible keys of a row in the tile: of its run, or those that were counted.
+template <class Tile, Kind kKind>
+__device__ __forceinline__ int visible_of(const Arguments& a, const RowsMemory<Tile, kKind>& rows, int row,
+                                          int counted) {
+  return a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent ? counted : rows.end[row] - rows.begin[row];
 }
 
-/// Eight columns of a row, as four pairs.
+/// Eight columns of a row, as four pairs; of marks only those that are not zero.
 template <class T>
-__device__ __forceinline__ void store_eight(const Arguments& a, char* row, int column,
-                                            const std::uint32_t (&pairs)[4]) {
+__device__ __forceinline__ void store_eight(const Arguments& a, char* row, int column, const std::uint32_t (&pairs)[4],
+                                            bool marks) {
   const int left = static_cast<int>(a.f.p.dim_v) - column;
-  const std::int64_t step = 2 * a.f.o.strides[3];
-  if (a.width_o == 16 && left >= 8) {
+  if (a.width_o == 16 && left >= 8 && !marks) {
     *reinterpret_cast<uint4*>(row + 2 * column) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     return;
   }
+  const std::int64_t step = 2 * a.f.o.strides[3];
 #pragma unroll
-  for (int e = 0; e < 8; ++e)
-    if (e < left)
-      *reinterpret_cast<std::uint16_t*>(row + (column + e) * step) =
-          static_cast<std::uint16_t>(pairs[e / 2] >> 16 * (e % 2));
+  for (int e = 0; e < 8; ++e) {
+    const auto bits = static_cast<std::uint16_t>(pairs[e / 2] >> 16 * (e % 2));
+    if (e < left && !(marks && bits == 0)) *reinterpret_cast<std::uint16_t*>(row + (column + e) * step) = bits;
+  }
 }
 
 /// A tile whose warps have rows of their own. Returns whether what the thread has of the output is finite.
 template <class T, class Tile, Kind kKind>
-__device__ __forceinline__ bool write_rows(
-    const Arguments& a, const Work& work, const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
-    const RowsSoFar<Tile::kThreadRows>& rows, const RichRows<Tile::kThreadRows>& rich,
-    const FullRow (&full)[Tile::kThreadRows], const ThreadRows<Tile::kThreadRows>& place,
-    const float (&shrink)[Tile::kThreadRows], float scale2, bool transformed, Guard guard) {
+__device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
+                                           const RowsSoFar<Tile::kThreadRows>& rows,
+                                           const RichRows<Tile::kThreadRows>& rich,
+                                           const FullRow (&full)[Tile::kThreadRows],
+                                           const float (&shrink)[Tile::kThreadRows]) {
   const ForwardView& f = a.f;
   const ProblemView& p = f.p;
+  const auto& memory = rows_memory<Tile, kKind>();
+  const Work& work = memory.work;
+  const Guard guard = memory.guard;
   const int t = thread_now() % 4;
+  const bool transformed = is_transformed(p);
   bool all_whole = true;
 #pragma unroll
   for (int r = 0; r < Tile::kThreadRows; ++r) {
+    const int tile_row = row_of_thread<Tile>(r);
+    const Place place = place_of_row<Tile, false>(p, work, tile_row);
     EndedRow row{rows.max[r], rows.sum[r], rows.max[r], 0};
     if constexpr (kKind == Kind::kScaled) {
       const float c = static_cast<float>(factor_of(p, work.h));
       row.max = row.raw_max = rows.max[r] == -kInfinityF ? rows.max[r] : rows.max[r] * c;
-      row.visible = place.end[r] - place.begin[r];
+      row.visible = memory.end[tile_row] - memory.begin[tile_row];
     } else {
       if (transformed) row.raw_max = quad_max(rich.raw_max[r]);
-      row.visible = visible_of(a, place, r, quad_sum(rich.visible[r]));
+      row.visible = visible_of(a, memory, tile_row, quad_sum(rich.visible[r]));
     }
-    row.take_sink(p, place.h[r]);
-    char* out = f.o.data + 2 * at(f.o, work.b, place.h[r], place.i[r]);
+    row.take_sink(p, place.h);
+    char* out = f.o.data + 2 * at(f.o, work.b, place.h, place.i);
     float nothing = 0;  // stays 0 unless something is not finite
 #pragma unroll
     for (int d = 0; d < Tile::kDim / 8; d += 4) {
       std::uint32_t pairs[4];
-      bool marked = false;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const float low = o[r / 2][d + n][r % 2 * 2] * row.gain, high = o[r / 2][d + n][r % 2 * 2 + 1] * row.gain;
-        nothing = fmaf(low, 0.0f, fmaf(high, 0.0f, nothing));
-        pairs[n] = pack2<T>(low, high);
-        marked = marked || low != 0 || high != 0;
-      }
-      if (guard == Guard::kMark) [[unlikely]] {
-        if (marked) nothing = kNanF;
+        float pair[2];
 #pragma unroll
-        for (int x = 0; x < 8; ++x) {
-          const int column = 8 * (d + x / 2) + 2 * t + x % 2;
-          if (place.real[r] && o[r / 2][d + x / 2][r % 2 * 2 + x % 2] != 0 && column < p.dim_v)
-            *reinterpret_cast<T*>(out + 2 * column * f.o.strides[3]) = narrow<T>(kNanF);
+        for (int e = 0; e < 2; ++e) {
+          pair[e] = o[r / 2][d + n][r % 2 * 2 + e] * row.gain;
+          if (guard == Guard::kMark) pair[e] = pair[e] != 0 ? kNanF : 0;
         }
-        continue;
+        nothing = fmaf(pair[0], 0.0f, fmaf(pair[1], 0.0f, nothing));
+        pairs[n] = pack2<T>(pair[0], pair[1]);
       }
       quad_transpose(pairs);  // from four pairs of columns of a row to eight columns side by side
-      if (place.real[r]) store_eight<T>(a, out, 8 * (d + t), pairs);
+      if (place.real) store_eight<T>(a, out, 8 * (d + t), pairs, guard == Guard::kMark);
     }
     const bool whole = quad_max(nothing == 0 ? 0.0f : 1.0f) == 0;
-    all_whole = all_whole && (whole || !place.real[r]);
+    all_whole = all_whole && (whole || !place.real);
     base::FullRecord record = {};
-    const bool sampled = kKind == Kind::kFull && is_sampled(p, place.i[r]);
+    const bool sampled = kKind == Kind::kFull && is_sampled(p, place.i);
     if constexpr (kKind == Kind::kFull)
-      record = end_full(rows, r, full[r], scale2, shrink[r], transformed, p.sink ? p.sink + place.h[r] : nullptr);
-    if (t != 0 || !place.real[r]) continue;
-    row.write(f, work.b, place.h[r], place.i[r], whole);
+      record = end_full(rows, r, full[r], memory.scale2, shrink[r], transformed, p.sink ? p.sink + place.h : nullptr);
+    if (t != 0 || !place.real) continue;
+    row.write(f, work.b, place.h, place.i, whole);
     if constexpr (kKind == Kind::kFull) {
-      if (sampled && f.full) f.full[(work.b * p.heads_q + place.h[r]) * p.len_q + place.i[r]] = record;
-      if (a.full_rows) write_full_rows(f, work.b, place.h[r], place.i[r], sampled, row.visible, record);
+      if (sampled && f.full) f.full[(work.b * p.heads_q + place.h) * p.len_q + place.i] = record;
+      if (a.full_rows) write_full_rows(f, work.b, place.h, place.i, sampled, row.visible, record);
     }
   }
   return all_whole;
@@ -137,15 +130,16 @@ __device__ __forceinline__ bool write_rows(
 /// A tile whose warps have keys of their own: what they found is merged in order, and written, or left as part of a row
 /// whose keys are split.
 template <class T, class Tile>
-__device__ __forceinline__ bool merge_warps(const Arguments& a, const Work& work,
-                                            const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
+__device__ __forceinline__ bool merge_warps(const Arguments& a, const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
                                             const RowsSoFar<Tile::kThreadRows>& rows,
-                                            const RichRows<Tile::kThreadRows>& rich,
-                                            const ThreadRows<Tile::kThreadRows>& place, Guard guard) {
+                                            const RichRows<Tile::kThreadRows>& rich) {
   static_assert(Tile::kRowTiles == 1 && Tile::kRowWarps == 1);
   constexpr int kWarps = Tile::kKeyWarps, kPerRow = Tile::kThreads / Tile::kRows, kDim = Tile::kDim;
   const ForwardView& f = a.f;
   const ProblemView& p = f.p;
+  const auto& memory = rows_memory<Tile, Kind::kFew>();
+  const Work& work = memory.work;
+  const Guard guard = memory.guard;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   auto* parts = reinterpret_cast<float4*>(shared_memory());               // [kWarps][kRows]
   auto* values = reinterpret_cast<float*>(parts + kWarps * Tile::kRows);  // [kWarps][kRows][kMergePitch]
@@ -178,8 +172,7 @@ __device__ __forceinline__ bool merge_warps(const Arguments& a, const Work& work
   }
   EndedRow row{all.max, all.sum, all.raw_max, 0};
   if (a.splits == 1) {
-    const QueryRowOf<int> keys = visible_keys_as<int>(p, work.b, row_place.i);
-    row.visible = a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent ? all.visible : keys.end - keys.begin;
+    row.visible = visible_of(a, memory, own, all.visible);
     row.take_sink(p, row_place.h);
   }
   const std::int64_t row_index = (work.b * p.heads_q + row_place.h) * p.len_q + row_place.i,

@@ -38,6 +38,9 @@ __device__ __forceinline__ void clean_values(SharedAddress v, Guard guard) {
   __syncthreads();
 }
 
+/// The warp's number, said so that the compiler knows that its lanes agree on it.
+__device__ __forceinline__ int warp_now() { return __shfl_sync(~0u, thread_now() / 32, 0); }
+
 /// s = Q·Kᵀ of a warp's rows and keys.
 template <class T, class Tile, int kN>
 __device__ __forceinline__ void multiply_keys(float (&s)[Tile::kRowTiles][kN][4], const ARows<Tile::kDim>& q,
@@ -91,36 +94,33 @@ __device__ __forceinline__ void multiply_values(float (&o)[Tile::kRowTiles][Tile
 
 /// One tile: its rows through all blocks of keys that they see. Returns whether the thread's results are finite.
 template <class T, class Tile, Kind kKind>
-__device__ __forceinline__ bool run_tile(const Arguments& a, const Work& work, const KeyRange& range,
-                                         const ThreadRows<Tile::kThreadRows>& thread_rows, Guard guard) {
+__device__ __forceinline__ bool run_tile(const Arguments& a) {
   constexpr int kM = Tile::kRowTiles, kN = Tile::kWarpKeys / 8, kKeys = Tile::kKeys, kRows = Tile::kThreadRows;
   constexpr bool kFull = kKind == Kind::kFull;
   const ProblemView& p = a.f.p;
+  const auto& memory = rows_memory<Tile, kKind>();
   const SharedAddress q_tile = address_of(shared_memory()), k_tiles = q_tile + Tile::kQueryBytes,
                       v_tiles = k_tiles + Tile::kStages * Tile::kBlockBytes;
-  const int warp = static_cast<int>(threadIdx.x) / 32, first_row = warp / Tile::kKeyWarps * 16 * kM,
-            warp_key = warp % Tile::kKeyWarps * Tile::kWarpKeys;
-  const int first_block = range.begin / kKeys, last_block = range.begin < range.end ? (range.end - 1) / kKeys + 1 : 0;
-  const HeadRows k_rows(p, a.f.k, work.b, work.kv_head), v_rows(p, a.f.v, work.b, work.kv_head);
+  const auto load = [&](const View& from, std::int64_t dim, int width, SharedAddress to, int block) {
+    load_keys<Tile::kDim, kKeys, Tile::kThreads>(to, HeadRows(p, from, memory.work.b, memory.work.kv_head),
+                                                 static_cast<int>(dim), width, block * kKeys, memory.block_begin,
+                                                 memory.block_end);
+  };
   const auto load_k = [&](int block, int stage) {
-    load_keys<Tile::kDim, kKeys, Tile::kThreads>(k_tiles + stage * Tile::kBlockBytes, k_rows,
-                                                 static_cast<int>(p.dim_qk), a.width_k, block * kKeys, range.begin,
-                                                 range.end);
+    load(a.f.k, p.dim_qk, a.width_k, k_tiles + stage * Tile::kBlockBytes, block);
   };
   const auto load_v = [&](int block, int stage) {
-    load_keys<Tile::kDim, kKeys, Tile::kThreads>(v_tiles + stage * Tile::kBlockBytes, v_rows, static_cast<int>(p.dim_v),
-                                                 a.width_v, block * kKeys, range.begin, range.end);
+    load(a.f.v, p.dim_v, a.width_v, v_tiles + stage * Tile::kBlockBytes, block);
   };
 
-  float scale2 = kLog2E;
-  if constexpr (kKind == Kind::kScaled) scale2 *= static_cast<float>(factor_of(p, work.h));
   RowsSoFar<kRows> rows;
   RichRows<kRows> rich;
   FullRow full[kRows];
   rows.begin(), rich.begin();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) full[r].begin();
-  const bool observed = kFull && any_sampled<Tile>(p, work), transformed = is_transformed(p);
+  if constexpr (kFull) Parked<Tile>::store(full);
+  const bool observed = kFull && any_sampled<Tile>(p, memory.work);
   float o[kM][Tile::kDim / 8][4];
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -128,102 +128,103 @@ __device__ __forceinline__ bool run_tile(const Arguments& a, const Work& work, c
     for (int d = 0; d < Tile::kDim / 8; ++d)
 #pragma unroll
       for (int x = 0; x < 4; ++x) o[m][d][x] = 0;
+  const auto multiply_all = [&](const float(&factor)[kRows]) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int d = 0; d < Tile::kDim / 8; ++d)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) o[m][d][x] *= factor[2 * m + x / 2];
+  };
 
-  if (first_block < last_block) {
-    load_queries<Tile, kKind == Kind::kFew>(a, work, q_tile);
-    load_k(first_block, 0);
-    if constexpr (Tile::kStages == 2) load_v(first_block, 0);
+  const auto stage_of = [](int block) { return Tile::kStages == 2 ? block % 2 : 0; };
+  int block = memory.block_begin / kKeys;
+  if (memory.block_begin < memory.block_end) {
+    load_queries<Tile, kKind == Kind::kFew>(a, memory.work, q_tile);
+    load_k(block, stage_of(block));
+    if constexpr (Tile::kStages == 2) load_v(block, stage_of(block));
     copies_commit();
   }
 #pragma unroll 1
-  for (int block = first_block; block < last_block; ++block) {
-    const int stage = Tile::kStages == 2 ? (block - first_block) % 2 : 0;
-    const SharedAddress v_tile = v_tiles + stage * Tile::kBlockBytes;
+  for (; block * kKeys < memory.block_end; ++block) {
+    const SharedAddress k_tile = k_tiles + stage_of(block) * Tile::kBlockBytes,
+                        v_tile = v_tiles + stage_of(block) * Tile::kBlockBytes;
+    const bool more = (block + 1) * kKeys < memory.block_end;
     copies_wait<0>();
     __syncthreads();  // the block is there, and all are done with the one before it
     if constexpr (Tile::kStages == 2) {
-      if (block + 1 < last_block) load_k(block + 1, stage ^ 1), load_v(block + 1, stage ^ 1), copies_commit();
-      if (guard != Guard::kNone) [[unlikely]]
-        clean_values<T, Tile>(v_tile, guard);
+      if (more) load_k(block + 1, stage_of(block + 1)), load_v(block + 1, stage_of(block + 1)), copies_commit();
+      if (memory.guard != Guard::kNone) [[unlikely]]
+        clean_values<T, Tile>(v_tile, memory.guard);
     } else {
       load_v(block, 0), copies_commit();
     }
-    const int first_key = block * kKeys + warp_key;
-    const bool takes_part = first_key < range.warp_end && first_key + Tile::kWarpKeys > range.warp_begin;
-    const bool at_end = first_key < range.all_begin || first_key + Tile::kWarpKeys > range.all_end ||
-                        first_key < work.split_begin || first_key + Tile::kWarpKeys > work.split_end;
+    const int warp = warp_now(), warp_key = warp % Tile::kKeyWarps * Tile::kWarpKeys,
+              first_key = block * kKeys + warp_key, end_key = first_key + Tile::kWarpKeys;
+    const bool takes_part = first_key < memory.some_end[warp] && end_key > memory.some_begin[warp];
     float s[kM][kN][4];
     PairsBlock<kM, kN> pairs;
     if (takes_part) {
-      if constexpr (kKind != Kind::kScaled) pairs.read(a, work.b, thread_rows, first_key);
-      multiply_keys<T, Tile>(s, ARows<Tile::kDim>(q_tile), BRows<Tile::kDim>(k_tiles + stage * Tile::kBlockBytes),
-                             first_row, warp_key);
+      if constexpr (kKind != Kind::kScaled) pairs.read(a, memory.work.b, memory, first_key);
+      multiply_keys<T, Tile>(s, ARows<Tile::kDim>(q_tile), BRows<Tile::kDim>(k_tile), warp / Tile::kKeyWarps * 16 * kM,
+                             warp_key);
     }
     if constexpr (Tile::kStages == 1) {
       copies_wait<0>();
       __syncthreads();  // V is there, and all are done with K
-      if (block + 1 < last_block) load_k(block + 1, 0), copies_commit();
-      if (guard != Guard::kNone) [[unlikely]]
-        clean_values<T, Tile>(v_tile, guard);
+      if (more) load_k(block + 1, 0), copies_commit();
+      if (memory.guard != Guard::kNone) [[unlikely]]
+        clean_values<T, Tile>(v_tile, memory.guard);
     }
     if (!takes_part) continue;
-    if constexpr (kKind == Kind::kScaled) {
-      if (at_end) hide(s, thread_rows.begin, thread_rows.end, first_key);
-    } else {
-      transform<kFull>(a, s, thread_rows, rich, full, pairs, at_end, observed, first_key);
-    }
+    if constexpr (kFull) Parked<Tile>::load(full);
+    const bool at_end = first_key < memory.all_begin[warp] || end_key > memory.all_end[warp];
+    if constexpr (kKind != Kind::kScaled) transform(a, s, memory, rich, full, pairs, at_end, observed, first_key);
+    else if (at_end) hide(s, memory, first_key);
     float shrink[kRows];
     bool moved;
     if (kFull && observed) {
       if constexpr (kFull) {
         const bool hidden = at_end || a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent;
-        moved = softmax_step_full(s, rows, full, scale2, hidden, first_key, shrink);
+        moved = softmax_step_full(s, rows, full, memory.scale2, hidden, first_key, shrink);
       }
     } else {
-      moved = softmax_step(s, rows, scale2, shrink);
+      moved = softmax_step(s, rows, memory.scale2, shrink);
     }
-    if (moved) {
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int d = 0; d < Tile::kDim / 8; ++d)
-#pragma unroll
-          for (int x = 0; x < 4; ++x) o[m][d][x] *= shrink[2 * m + x / 2];
+    if constexpr (kFull) Parked<Tile>::store(full);
+    if (moved) multiply_all(shrink);
+    if constexpr (kKind != Kind::kScaled) {
+      if (p.dropout) {
+        int h[kRows], i[kRows];
+        of_thread<Tile>(memory.h, h), of_thread<Tile>(memory.i, i);
+        drop(p, philox_key(p), memory.work.b, h, i, first_key, s);
+      }
     }
-    if constexpr (kKind != Kind::kScaled)
-      if (p.dropout) drop(p, philox_key(p), work.b, thread_rows.h, thread_rows.i, first_key, s);
     multiply_values<T, Tile>(o, s, BColumns<Tile::kDim>(v_tile), warp_key);
   }
 
   float shrink[kRows];
-  end_rows(rows, scale2, shrink);
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int d = 0; d < Tile::kDim / 8; ++d)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) o[m][d][x] *= shrink[2 * m + x / 2];
-  if constexpr (Tile::kKeyWarps > 1) {
-    return merge_warps<T, Tile>(a, work, o, rows, rich, thread_rows, guard);
-  } else {
-    return write_rows<T, Tile, kKind>(a, work, o, rows, rich, full, thread_rows, shrink, scale2, transformed, guard);
-  }
+  if constexpr (kFull) Parked<Tile>::load(full);
+  end_rows(rows, memory.scale2, shrink);
+  multiply_all(shrink);
+  if constexpr (Tile::kKeyWarps > 1) return merge_warps<T, Tile>(a, o, rows, rich);
+  else return write_rows<T, Tile, kKind>(a, o, rows, rich, full, shrink);
 }
 
 /// A tile whose results are not all finite is computed again, with zeros in place of values that are not finite: right
 /// for rows that do not see those. Then with marks there, to find the elements of rows that do.
 template <class T, class Tile, Kind kKind>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) forward_kernel(const __grid_constant__ Arguments a) {
-  const Work work = work_of_block<kKind == Kind::kFew>(a);
-  ThreadRows<Tile::kThreadRows> rows;
-  const KeyRange range = find_rows<Tile, kKind>(a, work, rows);
-  if (a.splits > 1 && range.begin >= range.end) return;  // combine_parts does not ask for it
-  Guard guard = Guard::kNone;
+  find_rows<Tile, kKind>(a);
+  auto& memory = rows_memory<Tile, kKind>();
+  if (a.splits > 1 && memory.block_begin >= memory.block_end) return;  // combine_parts does not ask for it
 #pragma unroll 1
   for (;;) {
-    const bool finite = run_tile<T, Tile, kKind>(a, work, range, rows, guard);
+    const bool finite = run_tile<T, Tile, kKind>(a);
+    const Guard guard = memory.guard;
     if (__syncthreads_and(finite || guard != Guard::kNone) && guard != Guard::kZero) return;
-    guard = guard == Guard::kNone ? Guard::kZero : Guard::kMark;
+    if (threadIdx.x == 0) memory.guard = guard == Guard::kNone ? Guard::kZero : Guard::kMark;
+    __syncthreads();
   }
 }
 

@@ -14,7 +14,7 @@ namespace rootdk::cuda::mma {
 /// What a thread has seen of a row's scores: their mean is center + mean, where mean holds what center cannot.
 struct Moments {
   float center, mean, m2, min, max;
-  int argmax;
+  int argmax;  ///< first key with the maximum
 
   __device__ __forceinline__ void begin() {
     center = mean = m2 = 0, min = kInfinityF, max = -kInfinityF, argmax = 0x7fffffff;
@@ -38,6 +38,30 @@ struct FullRow {
   Moments raw, score;   ///< raw: only where scores are not raw ones
 
   __device__ __forceinline__ void begin() { t = sum2 = sum3 = count = 0, raw.begin(), score.begin(); }
+};
+
+static_assert(sizeof(FullRow) == 64);
+
+/// Where rows wait between blocks, if registers are short.
+template <class Tile>
+struct Parked {
+  __device__ __forceinline__ static float* place() {
+    return reinterpret_cast<float*>(shared_memory() + Tile::kLoopBytes) - Tile::kParkedWords * Tile::kThreads +
+           thread_now();
+  }
+  __device__ __forceinline__ static void store(const FullRow (&full)[Tile::kThreadRows]) {
+    if constexpr (Tile::kParkedWords > 0) {
+#pragma unroll
+      for (int x = 0; x < Tile::kParkedWords; ++x)
+        place()[x * Tile::kThreads] = reinterpret_cast<const float*>(full)[x];
+    }
+  }
+  __device__ __forceinline__ static void load(FullRow (&full)[Tile::kThreadRows]) {
+    if constexpr (Tile::kParkedWords > 0) {
+#pragma unroll
+      for (int x = 0; x < Tile::kParkedWords; ++x) reinterpret_cast<float*>(full)[x] = place()[x * Tile::kThreads];
+    }
+  }
 };
 
 /// A block's scores of row r into its moments; `hidden`: some may be −∞.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/mma/forward/moments.cuh"
+#include "cuda/mma/forward/work.cuh"
 
 namespace rootdk::cuda::mma {
 
@@ -12,9 +13,13 @@ struct PairsBlock {
   BiasBlock<kM, kN> bias;
   HiddenBlock<kM, kN> hidden;
 
-  __device__ __forceinline__ void read(const Arguments& a, int b, const ThreadRows<2 * kM>& rows, int first_key) {
-    if (a.bias != Pairs::kAbsent) read_bias(a.f.p, a.bias, b, rows.h, rows.i, first_key, bias);
-    if (a.allowed != Pairs::kAbsent) read_allowed(a.f.p, a.allowed, b, rows.h, rows.i, first_key, hidden);
+  template <class Tile, Kind kKind>
+  __device__ __forceinline__ void read(const Arguments& a, int b, const RowsMemory<Tile, kKind>& rows, int first_key) {
+    if (a.bias == Pairs::kAbsent && a.allowed == Pairs::kAbsent) return;
+    int h[2 * kM], i[2 * kM];
+    of_thread<Tile>(rows.h, h), of_thread<Tile>(rows.i, i);
+    if (a.bias != Pairs::kAbsent) read_bias(a.f.p, a.bias, b, h, i, first_key, bias);
+    if (a.allowed != Pairs::kAbsent) read_allowed(a.f.p, a.allowed, b, h, i, first_key, hidden);
   }
 };
 
@@ -33,24 +38,40 @@ struct RichRows {
 /// Whether scores are something else than raw ones.
 __device__ __forceinline__ bool is_transformed(const ProblemView& p) { return p.cap != 0 || p.slopes || p.bias.data; }
 
+/// Keys outside the runs of the thread's rows.
+template <class Tile, Kind kKind, int kM, int kN>
+__device__ __forceinline__ void hide(float (&s)[kM][kN][4], const RowsMemory<Tile, kKind>& rows, int first_key) {
+  int begin[2 * kM], end[2 * kM];
+  of_thread<Tile>(rows.begin, begin), of_thread<Tile>(rows.end, end);
+  hide(s, begin, end, first_key);
+}
+
 /// From q·k to scores. With full statistics raw scores are observed on the way, where they are others.
-template <bool kFull, int kM, int kN>
-__device__ __forceinline__ void transform(const Arguments& a, float (&s)[kM][kN][4], const ThreadRows<2 * kM>& rows,
-                                          RichRows<2 * kM>& rich, FullRow (&full)[2 * kM],
-                                          const PairsBlock<kM, kN>& pairs, bool at_end, bool observed, int first_key) {
+template <class Tile, Kind kKind, int kM, int kN>
+__device__ __forceinline__ void transform(const Arguments& a, float (&s)[kM][kN][4],
+                                          const RowsMemory<Tile, kKind>& rows, RichRows<2 * kM>& rich,
+                                          FullRow (&full)[2 * kM], const PairsBlock<kM, kN>& pairs, bool at_end,
+                                          bool observed, int first_key) {
   const ProblemView& p = a.f.p;
-  each_score(s, first_key, [&](float& x, int r, int) { x *= rows.c[r]; });
-  if (at_end) hide(s, rows.begin, rows.end, first_key);
+  float c[2 * kM];
+  of_thread<Tile>(rows.c, c);
+  each_score(s, first_key, [&](float& x, int r, int) { x *= c[r]; });
+  if (at_end) hide(s, rows, first_key);
   if (a.allowed != Pairs::kAbsent) hide_pairs(s, pairs.hidden);
   if (a.bias != Pairs::kAbsent) hide_pairs(s, pairs.bias);
   const bool counts = a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent;
   if (counts) each_score(s, first_key, [&](float& x, int r, int) { rich.visible[r] += x != -kInfinityF; });
   if (!is_transformed(p)) return;
   find_maxima(s, rich.raw_max, rich.raw_max);
-  if constexpr (kFull)
+  if constexpr (kKind == Kind::kFull)
     if (observed) observe_raw(s, full, at_end || counts, first_key);
   if (p.cap != 0) cap_scores(s, p.cap);
-  if (p.slopes) add_slopes(s, rows.slope, rows.position, first_key);
+  if (p.slopes) {
+    float slope[2 * kM];
+    int position[2 * kM];
+    of_thread<Tile>(rows.slope, slope), of_thread<Tile>(rows.position, position);
+    add_slopes(s, slope, position, first_key);
+  }
   if (a.bias != Pairs::kAbsent) add_pairs(s, pairs.bias);
 }
 

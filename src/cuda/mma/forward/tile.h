@@ -17,12 +17,13 @@ enum class Kind {
 
 struct TileShape {
   int dim;
-  int row_tiles = 1;  ///< of 16 rows, in a warp: each operand of K and V that is loaded serves so many products
-  int row_warps = 4;  ///< warps with rows of their own
-  int key_warps = 1;  ///< warps that share rows and have keys of their own
-  int keys;           ///< of a block
-  int stages = 2;     ///< blocks of K and V in shared memory. With one, V arrives during Q·Kᵀ and K during P·V.
-  int blocks = 2;     ///< on a multiprocessor, for which there are registers
+  int row_tiles = 1;   ///< of 16 rows, in a warp: each operand of K and V that is loaded serves so many products
+  int row_warps = 4;   ///< warps with rows of their own
+  int key_warps = 1;   ///< warps that share rows and have keys of their own
+  int keys;            ///< of a block
+  int stages = 2;      ///< blocks of K and V in shared memory. With one, V arrives during Q·Kᵀ and K during P·V.
+  bool parks = false;  ///< what full statistics keep of a thread's rows waits in shared memory between blocks
+  int blocks = 2;      ///< on a multiprocessor, for which there are registers
 };
 
 template <TileShape kShape>
@@ -35,7 +36,8 @@ struct Tile {
   static constexpr int kQueryBytes = 2 * kRows * kDim, kBlockBytes = 2 * kKeys * kDim;
   static constexpr int kMergePitch = kDim + 8;  ///< floats between rows that warps leave for each other
   static constexpr int kMergeBytes = kKeyWarps > 1 ? kKeyWarps* kRows*(4 * kMergePitch + 16) : 0;
-  static constexpr int kLoopBytes = kQueryBytes + 2 * kStages * kBlockBytes,
+  static constexpr int kParkedWords = kShape.parks ? 16 * kThreadRows : 0;  ///< of a thread
+  static constexpr int kLoopBytes = kQueryBytes + 2 * kStages * kBlockBytes + 4 * kThreads * kParkedWords,
                        kBytes = kLoopBytes > kMergeBytes ? kLoopBytes : kMergeBytes;
   static_assert(kBytes <= 99 * 1024 && kDim % 64 == 0 && kWarpKeys % 16 == 0 && (kKeyWarps == 1 || kRowWarps == 1));
 };
@@ -45,10 +47,11 @@ consteval TileShape shape_of() {
   if (kKind == Kind::kFew)
     return {.dim = kDim, .row_warps = 1, .key_warps = 4, .keys = 64, .stages = kDim > 128 ? 1 : 2};
   if (kKind == Kind::kScaled)
-    return kDim == 64    ? TileShape{.dim = 64, .row_tiles = 2, .keys = 128}
+    return kDim == 64    ? TileShape{.dim = 64, .row_tiles = 2, .keys = 64}
            : kDim == 128 ? TileShape{.dim = 128, .row_tiles = 2, .keys = 64}
                          : TileShape{.dim = 256, .keys = 64, .stages = 1};
-  return {.dim = kDim, .keys = kDim > 128 ? 32 : 64};
+  if (kDim > 128) return {.dim = kDim, .keys = 32, .stages = 1, .parks = kKind == Kind::kFull};
+  return {.dim = kDim, .keys = 64};
 }
 
 /// Arguments of a launch.

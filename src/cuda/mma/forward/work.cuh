@@ -54,47 +54,89 @@ __device__ __forceinline__ Work work_of_block(const Arguments& a) {
   return work;
 }
 
-/// What a thread's rows are, and the keys that the warp's and the block's rows see.
-struct KeyRange {
-  int begin, end;            ///< of the block, empty where begin ≥ end
-  int warp_begin, warp_end;  ///< of the warp
-  int all_begin, all_end;    ///< keys that all rows of the warp see
+/// What V holds in a pass over a tile: see forward_kernel.
+enum class Guard {
+  kNone,  ///< itself
+  kZero,  ///< zeros in place of what is not finite
+  kMark,  ///< ones there, and zeros elsewhere: an output that is not zero becomes NaN
+};
+
+/// What is known of a tile and its rows, worked out once. In shared memory: registers are short.
+template <class Tile, Kind kKind>
+struct RowsMemory {
+  static constexpr int kRich = kKind == Kind::kScaled ? 1 : Tile::kRows;
+  int begin[Tile::kRows], end[Tile::kRows];  ///< runs of keys; padding rows are like the last real one
+  int position[kRich], h[kRich], i[kRich];   ///< of all kinds but kScaled
+  float c[kRich], slope[kRich];              ///< the same: scale and ALiBi's slope
+  Work work;
+  Guard guard;
+  float scale2;                  ///< of scores, once they are multiplied by c: a weight is 2^(score · scale2 − …)
+  int block_begin, block_end;    ///< keys that any row sees; none where begin ≥ end
+  int all_begin[4], all_end[4];  ///< keys that all rows of a warp see
+  int some_begin[4], some_end[4];  ///< keys that any row of a warp sees
 };
 
 template <class Tile, Kind kKind>
-__device__ __forceinline__ KeyRange find_rows(const Arguments& a, const Work& work,
-                                              ThreadRows<Tile::kThreadRows>& rows) {
-  constexpr bool kPacked = kKind == Kind::kFew;
+__device__ __forceinline__ RowsMemory<Tile, kKind>& rows_memory() {
+  __shared__ RowsMemory<Tile, kKind> memory;
+  static_assert(sizeof(memory) <= 2048 && Tile::kThreads == 128);
+  return memory;
+}
+
+/// A block's work. Synchronises.
+template <class Tile, Kind kKind>
+__device__ __forceinline__ void find_rows(const Arguments& a) {
   const ProblemView& p = a.f.p;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32,
-            first_row = warp / Tile::kKeyWarps * 16 * Tile::kRowTiles + thread % 32 / 4;
-  KeyRange range{0x7fffffff, 0, 0x7fffffff, 0, 0, 0x7fffffff};
-#pragma unroll
-  for (int r = 0; r < Tile::kThreadRows; ++r) {
-    const Place place = place_of_row<Tile, kPacked>(p, work, first_row + r / 2 * 16 + r % 2 * 8);
+  const Work work = work_of_block<kKind == Kind::kFew>(a);
+  auto& rows = rows_memory<Tile, kKind>();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  if (thread < Tile::kRows) {
+    const Place place = place_of_row<Tile, kKind == Kind::kFew>(p, work, thread);
     const QueryRowOf<int> keys = visible_keys_as<int>(p, work.b, place.i);
-    rows.h[r] = place.h, rows.i[r] = place.i, rows.real[r] = place.real;
-    rows.begin[r] = keys.begin, rows.end[r] = keys.end, rows.position[r] = keys.position;
-    rows.slope[r] = 0, rows.c[r] = 1;
+    rows.begin[thread] = keys.begin, rows.end[thread] = keys.end;
     if constexpr (kKind != Kind::kScaled) {
       const QueryRow wide{keys.begin, keys.end, keys.position, keys.origin};
-      rows.c[r] = static_cast<float>(scale_of(p, place.h, wide));
-      if (p.slopes) rows.slope[r] = p.slopes[place.h];
+      rows.position[thread] = keys.position, rows.h[thread] = place.h, rows.i[thread] = place.i;
+      rows.c[thread] = static_cast<float>(scale_of(p, place.h, wide));
+      rows.slope[thread] = p.slopes ? p.slopes[place.h] : 0;
     }
-    // Padding rows are like the last real one.
-    range.all_begin = max(range.all_begin, keys.begin), range.all_end = min(range.all_end, keys.end);
-    const int begin = max(keys.begin, work.split_begin), end = min(keys.end, work.split_end);
-    if (begin < end) range.warp_begin = min(range.warp_begin, begin), range.warp_end = max(range.warp_end, end);
   }
-  range.all_begin = __reduce_max_sync(~0u, range.all_begin), range.all_end = __reduce_min_sync(~0u, range.all_end);
-  range.warp_begin = __reduce_min_sync(~0u, range.warp_begin), range.warp_end = __reduce_max_sync(~0u, range.warp_end);
-  __shared__ int begins[Tile::kRowWarps * Tile::kKeyWarps], ends[Tile::kRowWarps * Tile::kKeyWarps];
-  if (thread % 32 == 0) begins[warp] = range.warp_begin, ends[warp] = range.warp_end;
   __syncthreads();
+  int all_begin = 0, all_end = 0x7fffffff, some_begin = 0x7fffffff, some_end = 0;
+  for (int n = lane; n < 16 * Tile::kRowTiles; n += 32) {
+    const int row = warp / Tile::kKeyWarps * 16 * Tile::kRowTiles + n, begin = max(rows.begin[row], work.split_begin),
+              end = min(rows.end[row], work.split_end);
+    all_begin = max(all_begin, begin), all_end = min(all_end, end);
+    if (begin < end) some_begin = min(some_begin, begin), some_end = max(some_end, end);
+  }
+  all_begin = __reduce_max_sync(~0u, all_begin), all_end = __reduce_min_sync(~0u, all_end);
+  some_begin = __reduce_min_sync(~0u, some_begin), some_end = __reduce_max_sync(~0u, some_end);
+  if (lane == 0) {
+    rows.all_begin[warp] = all_begin, rows.all_end[warp] = all_end;
+    rows.some_begin[warp] = some_begin, rows.some_end[warp] = some_end;
+  }
+  __syncthreads();
+  if (thread == 0) {
+    int begin = 0x7fffffff, end = 0;
+    for (int w = 0; w < 4; ++w) begin = min(begin, rows.some_begin[w]), end = max(end, rows.some_end[w]);
+    rows.block_begin = begin, rows.block_end = end, rows.work = work, rows.guard = Guard::kNone;
+    rows.scale2 = kKind == Kind::kScaled ? kLog2E * static_cast<float>(factor_of(p, work.h)) : kLog2E;
+  }
+  __syncthreads();
+}
+
+/// A thread's rows in the tile: 8 apart, in the order of scores.cuh.
+template <class Tile>
+__device__ __forceinline__ int row_of_thread(int r) {
+  const int thread = thread_now();
+  return thread / 32 / Tile::kKeyWarps * 16 * Tile::kRowTiles + thread % 32 / 4 + 8 * r;
+}
+
+/// Of a thread's rows.
+template <class Tile, class X, int kCount>
+__device__ __forceinline__ void of_thread(const X (&all)[kCount], X (&own)[Tile::kThreadRows]) {
 #pragma unroll
-  for (int w = 0; w < Tile::kRowWarps * Tile::kKeyWarps; ++w)
-    range.begin = min(range.begin, begins[w]), range.end = max(range.end, ends[w]);
-  return range;
+  for (int r = 0; r < Tile::kThreadRows; ++r) own[r] = all[row_of_thread<Tile>(r)];
 }
 
 }  // namespace rootdk::cuda::mma
