@@ -141,18 +141,10 @@ std::size_t forward_bytes(const Plan& plan) {
 std::size_t backward_bytes(const Plan& plan) {
   base::Arena arena;
   BackwardMemory(plan, 1, arena);
-  std::size_t most = arena.used();
-  // What was planned for hopper may come with strides that it cannot read, and goes to mma then.
-  if (plan.kernel == "hopper") {
-    base::Arena of_hopper = arena;
-    hopper_backward_memory(plan, of_hopper);
-    most = std::max(most, of_hopper.used());
-  }
-  if (plan.kernel != "plain") {
-    mma_backward_memory(plan, arena);
-    most = std::max(most, arena.used());
-  }
-  return most;
+  base::Arena hopper = arena, mma = arena;
+  if (plan.kernel == "hopper") hopper_backward_memory(plan, hopper);
+  if (plan.kernel != "plain") mma_backward_memory(plan, mma);
+  return std::max(hopper.used(), mma.used());
 }
 
 void forward(const base::ForwardCall& call, void* stream) {

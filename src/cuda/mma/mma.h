@@ -26,13 +26,13 @@ void mma_forward(const ForwardView& view, const base::ForwardCall& call, const M
 /// The same of backward.
 std::string mma_backward_misfit(const Problem& problem, const Shape& shape);
 
-namespace mma {
+namespace mma::back {
 struct RowTile;
 }
-struct MmaBackwardMemory {  ///< see mma::Arguments
+struct MmaBackwardMemory {  ///< see mma::back::Arguments
   float* numbers = nullptr;
   int* places = nullptr;
-  mma::RowTile* tiles = nullptr;
+  mma::back::RowTile* tiles = nullptr;
   int *turns = nullptr, *next_task = nullptr, *trouble = nullptr;
   float *reference = nullptr, *d_q = nullptr;
 };

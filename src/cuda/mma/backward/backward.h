@@ -17,7 +17,7 @@
 
 #include "cuda/common/view.h"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// Dims are padded with zeros to one of three.
 inline int backward_dim(std::int64_t dim_qk, std::int64_t dim_v) {
@@ -67,4 +67,4 @@ void launch_backward_128(const Arguments& a, DType dtype, Kind kind, cudaStream_
 void launch_backward_256(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);
 void launch_bias_gradient(const Arguments& a, DType dtype, int dim, cudaStream_t stream);
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

@@ -6,7 +6,7 @@
 #include "cuda/mma/backward/loads.cuh"
 #include "cuda/mma/backward/products.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 namespace {
 
@@ -145,4 +145,4 @@ void launch_bias_gradient(const Arguments& a, DType dtype, int dim, cudaStream_t
   else go(__half{});
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

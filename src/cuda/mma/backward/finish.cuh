@@ -5,7 +5,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/mma/backward/kernel.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// A block per tile of rows of a head. `sums`: RowSums are wanted, of which main has d_c and d_scores.
 template <class Tile, class T>
@@ -58,4 +58,4 @@ void launch_dim(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream)
   else go(__half{});
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

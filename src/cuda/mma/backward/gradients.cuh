@@ -5,7 +5,7 @@
 #include "cuda/mma/backward/shapes.cuh"
 #include "cuda/mma/scores.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// A step's tile of rows and keys, as its scores are made gradients.
 struct Pairing {
@@ -185,4 +185,4 @@ __device__ __forceinline__ void rich_gradients(const Arguments& a, float (&s)[kM
   }
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

@@ -18,7 +18,7 @@
 #include "cuda/mma/backward/products.cuh"
 #include "cuda/mma/backward/writes.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// What a block is about. In shared memory: read where it is needed, it takes no registers through the products.
 struct Task {
@@ -171,8 +171,9 @@ __device__ __forceinline__ void write_keys(const Arguments& a, unsigned char* me
   squares[p.batch * p.heads_kv * p.len_kv] = square_of<Grid, Tile::kKeys>(value_parts, key);
 }
 
+/// A block's work.
 template <class Tile, class T, bool kRich>
-__global__ void __launch_bounds__(Tile::kThreads, 1) mma_backward_kernel(const __grid_constant__ Arguments a) {
+__device__ __forceinline__ void go_through_rows(const Arguments& a) {
   using KeyGrid = typename Tile::KeySums;
   using QueryGrid = typename Tile::QuerySums;
   __shared__ Task task;
@@ -244,6 +245,22 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) mma_backward_kernel(const _
   write_keys<Tile, T>(a, memory, task, d_k, d_v);
 }
 
+/// Whether any card of the compute capability that is compiled for has room for a tile: else there is nothing to run.
+template <class Tile>
+inline constexpr bool kHasRoom =
+#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+    true;
+#elif __CUDA_ARCH__ == 800
+    Tile::kBytes <= 163 * 1024;
+#else
+    Tile::kBytes <= 99 * 1024;
+#endif
+
+template <class Tile, class T, bool kRich>
+__global__ void __launch_bounds__(Tile::kThreads, 1) mma_backward_kernel(const __grid_constant__ Arguments a) {
+  if constexpr (kHasRoom<Tile>) go_through_rows<Tile, T, kRich>(a);
+}
+
 template <class Tile, class T, bool kRich>
 void launch_main(const Arguments& a, cudaStream_t stream) {
   const auto tasks = static_cast<unsigned>(a.f.p.batch * a.f.p.heads_kv * a.key_tiles);
@@ -252,4 +269,4 @@ void launch_main(const Arguments& a, cudaStream_t stream) {
   launch_kernel("mma backward", kernel, tasks, Tile::kThreads, Tile::kBytes, stream, a);
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

@@ -12,7 +12,7 @@ namespace rootdk::cuda {
 
 namespace {
 
-using namespace mma;
+using namespace mma::back;
 
 /// Of a main kernel's tile.
 struct TileSize {
@@ -103,10 +103,10 @@ void mma_backward(const BackwardView& view, const base::BackwardCall& call, cons
   a.sums = view.d_scale || view.d_log_n_gain || view.d_log_n_offset || view.stats;
   if (view.d_q.data || view.stats) a.d_q = memory.d_q;
   a.dense = problem.mask.allowed.present() || problem.mask.bias.present();
-  a.q_width = copy_width(view.q), a.k_width = copy_width(view.k), a.v_width = copy_width(view.v);
-  a.o_width = copy_width(view.o), a.d_o_width = copy_width(view.d_o);
-  a.bias_pairs = static_cast<unsigned char>(pairs_of(view.p.bias));
-  a.allowed_pairs = static_cast<unsigned char>(pairs_of(view.p.allowed));
+  a.q_width = mma::copy_width(view.q), a.k_width = mma::copy_width(view.k), a.v_width = mma::copy_width(view.v);
+  a.o_width = mma::copy_width(view.o), a.d_o_width = mma::copy_width(view.d_o);
+  a.bias_pairs = static_cast<unsigned char>(mma::pairs_of(view.p.bias));
+  a.allowed_pairs = static_cast<unsigned char>(mma::pairs_of(view.p.allowed));
   const bool rich = is_rich(problem) || a.sums;
   Kind kind = rich ? Kind::kRich : Kind::kScaled;
   if (tile_size(dim, kind).bytes > most_shared_memory()) kind = Kind::kSmall;

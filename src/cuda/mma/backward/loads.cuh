@@ -5,7 +5,7 @@
 #include "cuda/mma/backward/shapes.cuh"
 #include "cuda/mma/loads.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// Keys that an item has: what lies behind them may be anything.
 __device__ __forceinline__ int keys_of(const ProblemView& p, std::int64_t batch) {
@@ -98,4 +98,4 @@ __device__ __forceinline__ void clean_step(const Arguments& a, SharedAddress q, 
   }
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

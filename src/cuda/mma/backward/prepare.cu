@@ -5,7 +5,7 @@
 #include "cuda/mma/backward/backward.h"
 #include "cuda/mma/backward/loads.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 namespace {
 
@@ -159,4 +159,4 @@ void launch_prepare(const Arguments& a, DType dtype, cudaStream_t stream) {
   else launch<__half>(a, stream);
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

@@ -3,7 +3,7 @@
 
 #include "cuda/mma/backward/shapes.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 template <int kM, int kN>
 __device__ __forceinline__ void clear(float (&c)[kM][kN][4]) {
@@ -89,4 +89,4 @@ __device__ __forceinline__ void store_scores(SharedAddress to, const float (&s)[
                      pack2<T>(s[m][j][2 * half], s[m][j][2 * half + 1]));
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

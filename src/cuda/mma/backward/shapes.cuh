@@ -6,7 +6,7 @@
 #include "cuda/mma/backward/backward.h"
 #include "cuda/mma/tile.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// Warps in a grid over a result of kHeight × kWidth, each with kM × kN tiles of 16 × 8.
 template <int kHeight, int kWidth, int kAcross, int kDown>
@@ -78,4 +78,4 @@ struct TileFor<256, Kind::kSmall> {
 static_assert(TileFor<64, Kind::kSmall>::Type::kBytes <= 101376 && TileFor<128, Kind::kSmall>::Type::kBytes <= 101376 &&
               TileFor<256, Kind::kSmall>::Type::kBytes <= 101376);
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back

@@ -5,7 +5,7 @@
 #include "cuda/common/rows.cuh"
 #include "cuda/mma/instructions.cuh"
 
-namespace rootdk::cuda::mma {
+namespace rootdk::cuda::mma::back {
 
 /// Where rows go, from `first` on; of a tensor that may be absent.
 template <class T>
@@ -75,4 +75,4 @@ __device__ __forceinline__ double square_of(const float* parts, int row) {
   return square;
 }
 
-}  // namespace rootdk::cuda::mma
+}  // namespace rootdk::cuda::mma::back
