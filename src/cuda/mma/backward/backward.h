@@ -58,8 +58,8 @@ struct Arguments {
 };
 
 void launch_prepare(const Arguments& a, DType dtype, cudaStream_t stream);
-/// What an instance is for: scores that are scaled by a number that is the same in all rows of a head, without RowSums;
-/// any; any, where there is little shared memory.
+/// What an instance is for: scores that are scaled by a number that is the same in all rows of a head, and no more; any;
+/// any, where there is little shared memory.
 enum class Kind { kScaled, kRich, kSmall };
 /// Main and finish, of dims padded to this.
 void launch_backward_64(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);

@@ -71,6 +71,41 @@ __device__ __forceinline__ void scaled_gradients(float (&s)[kM][kN][4], float (&
     }
 }
 
+/// The same, to the bit, where d_c and d_scores of the warp's keys are wanted: `sums`, by the row of the tile.
+template <int kRows, int kM, int kN>
+__device__ __forceinline__ void scaled_gradients_and_sums(float (&s)[kM][kN][4], float (&d_p)[kM][kN][4],
+                                                          const RowArrays<kRows>& rows, int row, int column,
+                                                          const int* sick, const Pairing& at, float2* sums) {
+  const int lane = thread_now() % 32;
+  row += lane / 4, column += lane % 4 * 2;
+  const float c = rows.scale(0), scale2 = c * kLog2E;
+  const float ratio = c == at.reference ? 1 : c / at.reference;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + 8 * half;
+      const float origin = rows.origin(r), delta = rows.delta(r);
+      float2 total = {0, 0};
+#pragma unroll
+      for (int j = 0; j < kN; ++j)
+#pragma unroll
+        for (int x = 2 * half; x < 2 * half + 2; ++x) {
+          const int key = column + 8 * j + x % 2;
+          const bool visible = !at.masked || (key + at.first_key >= rows.begin(r) && key + at.first_key < rows.end(r));
+          const float dot = s[m][j][x];
+          float weight = exp2_fast(fmaf(dot, scale2, origin));
+          if (at.guarded && sick[key]) weight = kNanF;
+          const float d_score = visible ? weight * (d_p[m][j][x] - delta) : 0;
+          if (visible) total.x = fmaf(d_score, dot, total.x);
+          total.y = fmaf(d_score, d_score, total.y);
+          s[m][j][x] = visible ? weight : 0, d_p[m][j][x] = d_score * ratio;
+        }
+      total = {quad_sum(total.x), quad_sum(total.y)};
+      if (lane % 4 == 0) sums[r] = total;
+    }
+}
+
 /// A bias's elements beside a row's scores. Keys from len_kv on are not read.
 template <int kN>
 __device__ __forceinline__ void read_bias_row(const Arguments& a, int b, int h, int i, int column, float (&bias)[kN][2]) {

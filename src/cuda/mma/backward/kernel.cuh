@@ -138,9 +138,11 @@ __device__ __forceinline__ void step_scores(const Arguments& a, unsigned char* m
   const int first_key = task.key_tile * Tile::kKeys, row = Grid::first_row(), column = Grid::first_column();
   const bool masked = first_key < tile.max_begin || first_key + Tile::kKeys > tile.min_end;
   const Pairing pairing{task.b, at.h, at.m * Tile::kRows, first_key, masked, task.guarded, a.reference[at.h]};
+  auto* sums = reinterpret_cast<float2*>(memory + Tile::kSums) + Grid::column() * Tile::kRows;
   if constexpr (kRich) {
-    auto* sums = reinterpret_cast<float2*>(memory + Tile::kSums) + Grid::column() * Tile::kRows;
     rich_gradients<Tile::kRows, false>(a, s, d_p, rows, row, column, sick, pairing, sums);
+  } else if (a.sums) {
+    scaled_gradients_and_sums<Tile::kRows>(s, d_p, rows, row, column, sick, pairing, sums);
   } else {
     scaled_gradients<Tile::kRows>(s, d_p, rows, row, column, sick, pairing);
   }
@@ -216,13 +218,13 @@ __device__ __forceinline__ void go_through_rows(const Arguments& a) {
 
     step_scores<Tile, T, kRich>(a, memory, task, at, stage, tile);
     const std::int64_t row_tile = (task.b * a.f.p.heads_q + at.h) * a.row_tiles + at.m;
-    const bool in_turn = a.d_q || (kRich && a.sums), first = task.key_tile == tile.first_block;
+    const bool in_turn = a.d_q || a.sums, first = task.key_tile == tile.first_block;
     if (in_turn && threadIdx.x == 0) {
       wait_for_turn(a.turns + row_tile, task.key_tile - tile.first_block);
       task.passing = a.turns + row_tile, task.passed = task.key_tile - tile.first_block + 1;
     }
     __syncthreads();
-    if (kRich && a.sums) add_totals<Tile>(a, memory, task.b, at, first);
+    if (a.sums) add_totals<Tile>(a, memory, task.b, at, first);
     multiply_rows<Tile, T>(d_v, base + Tile::kP, d_o);
     float d_q[QueryGrid::kM][QueryGrid::kN][4];
     float* sum = a.d_q + row_tile * (Tile::kRows * Tile::kDim);

@@ -107,8 +107,7 @@ void mma_backward(const BackwardView& view, const base::BackwardCall& call, cons
   a.o_width = mma::copy_width(view.o), a.d_o_width = mma::copy_width(view.d_o);
   a.bias_pairs = static_cast<unsigned char>(mma::pairs_of(view.p.bias));
   a.allowed_pairs = static_cast<unsigned char>(mma::pairs_of(view.p.allowed));
-  const bool rich = is_rich(problem) || a.sums;
-  Kind kind = rich ? Kind::kRich : Kind::kScaled;
+  Kind kind = is_rich(problem) ? Kind::kRich : Kind::kScaled;
   if (tile_size(dim, kind).bytes > most_shared_memory()) kind = Kind::kSmall;
   const TileSize tile = tile_size(dim, kind);
   a.rows = tile.rows, a.keys = tile.keys;
