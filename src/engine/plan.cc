@@ -203,12 +203,10 @@ std::string Plan::explain() const {
                       pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv,
                       s.len_q, s.len_kv, s.dim_qk, s.dim_v, problem.scale.describe(), features(problem));
   if (device == Device::kCuda) {
-    text +=
-        fmt::format("kernel: {} on {}{}\n", kernel, isa,
-                    kernel == "hopper" ? fmt::format("; tensors whose strides the copy engine cannot take go to {}",
-                                                     pass == Pass::kForward ? "mma" : "the plain kernel")
-                    : kernel == "mma"  ? ""
-                                       : " (no tensor cores; slow)");
+    text += fmt::format("kernel: {} on {}{}\n", kernel, isa,
+                        kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the mma kernel"
+                        : kernel == "mma"  ? ""
+                                           : " (no tensor cores; slow)");
   } else if (kernel == "reference") {
     text += fmt::format("kernel: reference (double, a row at a time; slow), up to {} threads\n", threads);
   } else {

@@ -28,9 +28,15 @@ LongProblem problem_of(int number) {
   const bool hopper = number < kLongOnHopper, mma = number >= kLongOnHopper + kLongOnPlain;
   if (!hopper) number -= mma ? kLongOnHopper + kLongOnPlain : kLongOnHopper;
   const int kind = number % kKinds, length = hopper ? number / kKinds / 3 : number / kKinds,
-            dim = hopper ? number / kKinds % 3 : mma ? (kind + length) % 3 : 0;
-  LongProblem p{static_cast<LongRows>(kind), {}, static_cast<Seen>((kind + dim + length) % 4),
-                hopper ? "hopper" : mma ? "mma" : "plain"};
+            dim = hopper ? number / kKinds % 3
+                  : mma  ? (kind + length) % 3
+                         : 0;
+  LongProblem p{static_cast<LongRows>(kind),
+                {},
+                static_cast<Seen>((kind + dim + length) % 4),
+                hopper ? "hopper"
+                : mma  ? "mma"
+                       : "plain"};
   const std::int64_t rows = !hopper ? 5 : dim == 0 ? 187 : 123, dims = hopper || mma ? std::int64_t{64} << dim : 8;
   p.shape = {1, 1, 1, rows, kKeys[length], dims, dims, (kind + length) % 2 == 0 ? DType::kBF16 : DType::kF16};
   return p;

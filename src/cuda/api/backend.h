@@ -49,8 +49,6 @@ struct Backend {
   /// device.
   void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
   void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
-  /// Whether TMA can read tensors of these strides: only then the fast kernel takes a call that was planned for it.
-  bool (*takes)(const Inputs& inputs) = nullptr;
   /// Rows of records, by the block of 64 queries; `shift` queries of the first block come before this call's.
   void (*summarise)(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q,
                     std::int64_t shift, void* stream) = nullptr;

@@ -207,7 +207,6 @@ extern "C" const rootdk::cuda::Backend* rootdk_cuda_backend() {
                              .backward_bytes = &backward_bytes,
                              .forward = &forward,
                              .backward = &backward,
-                             .takes = &hopper_takes,
                              .summarise = &summarise,
                              .to_host = &to_host};
   return &table;

@@ -77,12 +77,14 @@ __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[
   const Guard guard = memory.guard;
   const int t = thread_now() % 4;
   const bool transformed = is_transformed(p);
-  bool all_whole = true;
+  bool all_whole = true, whole[Tile::kThreadRows];
+  EndedRow ended[Tile::kThreadRows];
 #pragma unroll
   for (int r = 0; r < Tile::kThreadRows; ++r) {
     const int tile_row = row_of_thread<Tile>(r);
     const Place place = place_of_row<Tile, false>(p, work, tile_row);
-    EndedRow row{rows.max[r], rows.sum[r], rows.max[r], 0};
+    EndedRow& row = ended[r];
+    row = {rows.max[r], rows.sum[r], rows.max[r], 0};
     if constexpr (kKind == Kind::kScaled) {
       const float c = static_cast<float>(factor_of(p, work.h));
       row.max = row.raw_max = rows.max[r] == -kInfinityF ? rows.max[r] : rows.max[r] * c;
@@ -111,17 +113,21 @@ __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[
       quad_transpose(pairs);  // from four pairs of columns of a row to eight columns side by side
       if (place.real) store_eight<T>(a, out, 8 * (d + t), pairs, guard == Guard::kMark);
     }
-    const bool whole = quad_max(nothing == 0 ? 0.0f : 1.0f) == 0;
-    all_whole = all_whole && (whole || !place.real);
+    whole[r] = quad_max(nothing == 0 ? 0.0f : 1.0f) == 0;
+    all_whole = all_whole && (whole[r] || !place.real);
+  }
+#pragma unroll
+  for (int r = 0; r < Tile::kThreadRows; ++r) {  // the output's registers are free now
+    const Place place = place_of_row<Tile, false>(p, work, row_of_thread<Tile>(r));
     base::FullRecord record = {};
-    const bool sampled = kKind == Kind::kFull && is_sampled(p, place.i);
     if constexpr (kKind == Kind::kFull)
       record = end_full(rows, r, full[r], memory.scale2, shrink[r], transformed, p.sink ? p.sink + place.h : nullptr);
     if (t != 0 || !place.real) continue;
-    row.write(f, work.b, place.h, place.i, whole);
+    ended[r].write(f, work.b, place.h, place.i, whole[r]);
     if constexpr (kKind == Kind::kFull) {
+      const bool sampled = is_sampled(p, place.i);
       if (sampled && f.full) f.full[(work.b * p.heads_q + place.h) * p.len_q + place.i] = record;
-      if (a.full_rows) write_full_rows(f, work.b, place.h, place.i, sampled, row.visible, record);
+      if (a.full_rows) write_full_rows(f, work.b, place.h, place.i, sampled, ended[r].visible, record);
     }
   }
   return all_whole;

@@ -97,6 +97,8 @@ template <class T, class Tile, Kind kKind>
 __device__ __forceinline__ bool run_tile(const Arguments& a) {
   constexpr int kM = Tile::kRowTiles, kN = Tile::kWarpKeys / 8, kKeys = Tile::kKeys, kRows = Tile::kThreadRows;
   constexpr bool kFull = kKind == Kind::kFull;
+  // Bias and mask are on their way during Q·Kᵀ, where there are registers for both.
+  constexpr bool kReadsEarly = kKind == Kind::kFew || (kKind != Kind::kScaled && Tile::kDim <= 128);
   const ProblemView& p = a.f.p;
   const auto& memory = rows_memory<Tile, kKind>();
   const SharedAddress q_tile = address_of(shared_memory()), k_tiles = q_tile + Tile::kQueryBytes,
@@ -115,11 +117,10 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
 
   RowsSoFar<kRows> rows;
   RichRows<kRows> rich;
-  FullRow full[kRows];
+  FullRow own[kRows], (&full)[kRows] = full_rows<Tile>(own);
   rows.begin(), rich.begin();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) full[r].begin();
-  if constexpr (kFull) Parked<Tile>::store(full);
   const bool observed = kFull && any_sampled<Tile>(p, memory.work);
   float o[kM][Tile::kDim / 8][4];
 #pragma unroll
@@ -165,7 +166,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
     float s[kM][kN][4];
     PairsBlock<kM, kN> pairs;
     if (takes_part) {
-      if constexpr (kKind != Kind::kScaled) pairs.read(a, memory.work.b, memory, first_key);
+      if constexpr (kReadsEarly) pairs.read(a, memory.work.b, memory, first_key);
       multiply_keys<T, Tile>(s, ARows<Tile::kDim>(q_tile), BRows<Tile::kDim>(k_tile), warp / Tile::kKeyWarps * 16 * kM,
                              warp_key);
     }
@@ -177,7 +178,6 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
         clean_values<T, Tile>(v_tile, memory.guard);
     }
     if (!takes_part) continue;
-    if constexpr (kFull) Parked<Tile>::load(full);
     const bool at_end = first_key < memory.all_begin[warp] || end_key > memory.all_end[warp];
     if constexpr (kKind != Kind::kScaled) transform(a, s, memory, rich, full, pairs, at_end, observed, first_key);
     else if (at_end) hide(s, memory, first_key);
@@ -191,7 +191,6 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
     } else {
       moved = softmax_step(s, rows, memory.scale2, shrink);
     }
-    if constexpr (kFull) Parked<Tile>::store(full);
     if (moved) multiply_all(shrink);
     if constexpr (kKind != Kind::kScaled) {
       if (p.dropout) {
@@ -204,7 +203,6 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
   }
 
   float shrink[kRows];
-  if constexpr (kFull) Parked<Tile>::load(full);
   end_rows(rows, memory.scale2, shrink);
   multiply_all(shrink);
   if constexpr (Tile::kKeyWarps > 1) return merge_warps<T, Tile>(a, o, rows, rich);

@@ -40,29 +40,18 @@ struct FullRow {
   __device__ __forceinline__ void begin() { t = sum2 = sum3 = count = 0, raw.begin(), score.begin(); }
 };
 
-static_assert(sizeof(FullRow) == 64);
-
-/// Where rows wait between blocks, if registers are short.
+/// Where a thread's rows are: in `local`, or in shared memory where registers are short, 33 words from thread to thread
+/// so that lanes' words are in different banks.
 template <class Tile>
-struct Parked {
-  __device__ __forceinline__ static float* place() {
-    return reinterpret_cast<float*>(shared_memory() + Tile::kLoopBytes) - Tile::kParkedWords * Tile::kThreads +
-           thread_now();
+__device__ __forceinline__ FullRow (&full_rows(FullRow (&local)[Tile::kThreadRows]))[Tile::kThreadRows] {
+  if constexpr (Tile::kFullWords == 0) {
+    return local;
+  } else {
+    static_assert(sizeof(local) <= 4 * Tile::kFullWords);
+    auto* of_block = reinterpret_cast<float*>(shared_memory() + Tile::kLoopBytes) - Tile::kFullWords * Tile::kThreads;
+    return *reinterpret_cast<FullRow(*)[Tile::kThreadRows]>(of_block + Tile::kFullWords * thread_now());
   }
-  __device__ __forceinline__ static void store(const FullRow (&full)[Tile::kThreadRows]) {
-    if constexpr (Tile::kParkedWords > 0) {
-#pragma unroll
-      for (int x = 0; x < Tile::kParkedWords; ++x)
-        place()[x * Tile::kThreads] = reinterpret_cast<const float*>(full)[x];
-    }
-  }
-  __device__ __forceinline__ static void load(FullRow (&full)[Tile::kThreadRows]) {
-    if constexpr (Tile::kParkedWords > 0) {
-#pragma unroll
-      for (int x = 0; x < Tile::kParkedWords; ++x) reinterpret_cast<float*>(full)[x] = place()[x * Tile::kThreads];
-    }
-  }
-};
+}
 
 /// A block's scores of row r into its moments; `hidden`: some may be −∞.
 template <int kRow, int kM, int kN>

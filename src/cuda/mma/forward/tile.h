@@ -22,7 +22,7 @@ struct TileShape {
   int key_warps = 1;   ///< warps that share rows and have keys of their own
   int keys;            ///< of a block
   int stages = 2;      ///< blocks of K and V in shared memory. With one, V arrives during Q·Kᵀ and K during P·V.
-  bool parks = false;  ///< what full statistics keep of a thread's rows waits in shared memory between blocks
+  int full_words = 0;  ///< of a thread in shared memory, for what full statistics keep of its rows; 0: in registers
   int blocks = 2;      ///< on a multiprocessor, for which there are registers
 };
 
@@ -36,8 +36,8 @@ struct Tile {
   static constexpr int kQueryBytes = 2 * kRows * kDim, kBlockBytes = 2 * kKeys * kDim;
   static constexpr int kMergePitch = kDim + 8;  ///< floats between rows that warps leave for each other
   static constexpr int kMergeBytes = kKeyWarps > 1 ? kKeyWarps* kRows*(4 * kMergePitch + 16) : 0;
-  static constexpr int kParkedWords = kShape.parks ? 16 * kThreadRows : 0;  ///< of a thread
-  static constexpr int kLoopBytes = kQueryBytes + 2 * kStages * kBlockBytes + 4 * kThreads * kParkedWords,
+  static constexpr int kFullWords = kShape.full_words;
+  static constexpr int kLoopBytes = kQueryBytes + 2 * kStages * kBlockBytes + 4 * kThreads * kFullWords,
                        kBytes = kLoopBytes > kMergeBytes ? kLoopBytes : kMergeBytes;
   static_assert(kBytes <= 99 * 1024 && kDim % 64 == 0 && kWarpKeys % 16 == 0 && (kKeyWarps == 1 || kRowWarps == 1));
 };
@@ -50,7 +50,8 @@ consteval TileShape shape_of() {
     return kDim == 64    ? TileShape{.dim = 64, .row_tiles = 2, .keys = 64}
            : kDim == 128 ? TileShape{.dim = 128, .row_tiles = 2, .keys = 64}
                          : TileShape{.dim = 256, .keys = 64, .stages = 1};
-  if (kDim > 128) return {.dim = kDim, .keys = 32, .stages = 1, .parks = kKind == Kind::kFull};
+  if (kDim > 128 && kKind == Kind::kFull) return {.dim = kDim, .keys = 16, .full_words = 33};
+  if (kDim > 128) return {.dim = kDim, .keys = 32, .stages = 1};
   return {.dim = kDim, .keys = 64};
 }
 
