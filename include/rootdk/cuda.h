@@ -26,11 +26,10 @@ ROOTDK_API std::string missing();
 /// The current device, to make plans for. Throws if there is none.
 ROOTDK_API Machine machine();
 
-/// Whether a fast kernel will run: the plan's, where it can read tensors of these strides.
+/// Whether a kernel with tensor cores will run, whatever the strides.
 ROOTDK_API bool is_fast(const Plan& plan, const Inputs& inputs);
 
-/// Where it will not: a line that says why, and what to change. Plan::explain begins with it, where it is not for
-/// strides.
+/// Where none will: a line that says why, and what to change. Plan::explain begins with it.
 ROOTDK_API std::string why_slow(const Plan& plan, const Inputs& inputs);
 
 using Stream = void*;  ///< a cudaStream_t; null is the default stream

@@ -38,7 +38,7 @@ struct Plan {
   Shape shape;
   Device device = Device::kCpu;  ///< where tensors and workspace lie
 
-  std::string kernel;              ///< "fused" or "reference"; on a GPU "hopper" or "plain"
+  std::string kernel;              ///< "fused" or "reference"; on a GPU "hopper", "mma" or "plain"
   std::string isa;                 ///< of the fused kernel
   int threads = 1;                 ///< fewer than the machine's for small problems; never changes a bit of the result
   std::int64_t rows_per_task = 0;  ///< query rows a thread takes at a time

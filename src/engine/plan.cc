@@ -152,7 +152,7 @@ Plan plan_for_gpu(Plan plan, const Gpu& card) {
   plan.device = Device::kCuda;
   plan.kernel = choice.kernel;
   plan.isa = fmt::format("{}, sm_{}{}", card.name, card.major, card.minor);
-  if (!choice.why_not_faster.empty()) plan.passed_over.push_back("hopper: " + choice.why_not_faster);
+  plan.passed_over = choice.passed_over;
   plan.workspace_bytes =
       engine::records_bytes(plan) +
       (plan.pass == Pass::kForward ? loaded.backend->forward_bytes(plan) : loaded.backend->backward_bytes(plan));
@@ -203,10 +203,10 @@ std::string Plan::explain() const {
                       pass == Pass::kForward ? "forward" : "backward", name_of(s.dtype), s.batch, s.heads_q, s.heads_kv,
                       s.len_q, s.len_kv, s.dim_qk, s.dim_v, problem.scale.describe(), features(problem));
   if (device == Device::kCuda) {
-    text +=
-        fmt::format("kernel: {} on {}{}\n", kernel, isa,
-                    kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the plain kernel"
-                                       : " (no tensor cores; slow)");
+    text += fmt::format("kernel: {} on {}{}\n", kernel, isa,
+                        kernel == "hopper" ? "; tensors whose strides the copy engine cannot take go to the mma kernel"
+                        : kernel == "mma"  ? ""
+                                           : " (no tensor cores; slow)");
   } else if (kernel == "reference") {
     text += fmt::format("kernel: reference (double, a row at a time; slow), up to {} threads\n", threads);
   } else {

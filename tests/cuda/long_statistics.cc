@@ -20,27 +20,25 @@ struct LongProblem {
   std::string kernel;
 };
 
-/// Every pattern in every dim and length on Hopper, dtypes and masks in turn; on the plain kernel every pattern and
-/// length. Rows fill all warpgroups of a tile but for a few, so that there is padding, too.
+/// Every pattern in every dim and length on Hopper, dtypes and masks in turn; on the other kernels every pattern and
+/// length, on mma dims in turn. Rows fill all warpgroups of a tile but for a few, so that there is padding, too.
 LongProblem problem_of(int number) {
   constexpr std::int64_t kKeys[] = {32768 + 13, 131072 - 5, 1 << 20};
   constexpr int kKinds = static_cast<int>(LongRows::kCount);
-  const bool plain = number >= kLongOnHopper;
-  if (plain) number -= kLongOnHopper;
-  const int kind = number % kKinds, dim = plain ? 0 : number / kKinds % 3,
-            length = plain ? number / kKinds : number / kKinds / 3;
-  LongProblem p{
-      static_cast<LongRows>(kind), {}, static_cast<Seen>((kind + dim + length) % 4), plain ? "plain" : "hopper"};
-  p.shape = {1,
-             1,
-             1,
-             plain      ? 5
-             : dim == 0 ? 187
-                        : 123,
-             kKeys[length],
-             plain ? 8 : std::int64_t{64} << dim,
-             plain ? 8 : std::int64_t{64} << dim,
-             (kind + length) % 2 == 0 ? DType::kBF16 : DType::kF16};
+  const bool hopper = number < kLongOnHopper, mma = number >= kLongOnHopper + kLongOnPlain;
+  if (!hopper) number -= mma ? kLongOnHopper + kLongOnPlain : kLongOnHopper;
+  const int kind = number % kKinds, length = hopper ? number / kKinds / 3 : number / kKinds,
+            dim = hopper ? number / kKinds % 3
+                  : mma  ? (kind + length) % 3
+                         : 0;
+  LongProblem p{static_cast<LongRows>(kind),
+                {},
+                static_cast<Seen>((kind + dim + length) % 4),
+                hopper ? "hopper"
+                : mma  ? "mma"
+                       : "plain"};
+  const std::int64_t rows = !hopper ? 5 : dim == 0 ? 187 : 123, dims = hopper || mma ? std::int64_t{64} << dim : 8;
+  p.shape = {1, 1, 1, rows, kKeys[length], dims, dims, (kind + length) % 2 == 0 ? DType::kBF16 : DType::kF16};
   return p;
 }
 
@@ -61,7 +59,7 @@ std::string long_statistics(std::uint64_t number) {
   c->problem.stats_options.causes = false;
   c->link();
   std::string wrong;
-  if (p.kernel != "plain" && chosen_kernel(*c) != p.kernel)
+  if (p.kernel == "hopper" && chosen_kernel(*c) != p.kernel)
     wrong = "the backend would take " + chosen_kernel(*c) + "; ";
   Result result;
   {

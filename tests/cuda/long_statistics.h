@@ -6,8 +6,8 @@
 
 namespace rootdk::test {
 
-/// The first so many problems are the Hopper kernel's, the rest the plain kernel's.
-inline constexpr int kLongOnHopper = 54, kLongOnPlain = 18;
+/// The first so many problems are the Hopper kernel's, then come the plain and the mma kernel's.
+inline constexpr int kLongOnHopper = 54, kLongOnPlain = 18, kLongOnMma = 18;
 
 /// What is wrong in problem `number`, in words; empty if nothing is.
 std::string long_statistics(std::uint64_t number);

@@ -227,7 +227,7 @@ Result run_on_device(const Case& c, const DeviceOptions& options) {
     pull(w.d_log_n_gain, floats + heads + sinks), pull(w.d_log_n_offset, floats + heads + sinks + gains);
   }
   Result r = w.result(options.backward);
-  r.rounded_weights = plan.kernel == "hopper", r.rounded_backward = options.backward && back.kernel == "hopper";
+  r.rounded_weights = plan.kernel != "plain", r.rounded_backward = options.backward && back.kernel != "plain";
 
   std::vector<std::byte> host(record_bytes + 64);
   std::byte* aligned = host.data() + (64 - reinterpret_cast<std::uintptr_t>(host.data()) % 64) % 64;

@@ -2,7 +2,7 @@
 // gradient, statistics. Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
 //   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | hidden | few | long | many |
-//   statistics_long]]]      one part only, for tools under which the rest would take too long
+//   same_bits | statistics_long]]]      one part only, for tools under which the rest would take too long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -565,7 +565,7 @@ void same_bits(std::uint64_t seed, bool fast, Fast kind = Fast::kAny) {
   const Result once = on_device(*c);
   if (!once.same_as(on_device(*c))) fail(seed, "another run has other bits", *c);
   if (!once.same_as(on_device(*c, {.graph = true}))) fail(seed, "a replayed graph has other bits", *c);
-  if (!fast && chosen_kernel(*c) != "plain") return;  // another layout may mean another kernel
+  if (!fast && chosen_kernel(*c) == "hopper") return;  // another layout may mean another kernel
   const auto alone = c->item(0);
   alone->out_layout = c->out_layout;
   const Result first = on_device(*alone, {.backward = false});
@@ -666,6 +666,8 @@ int main(int count, std::uint64_t first, const std::string& only) {
     else if (only == "tiles") in_parallel("many short tiles", count, first + 1200000, many_tiles);
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "statistics_long") statistics_of_long_rows(count, first);
+    else if (only == "same_bits")
+      in_parallel("the same bits", count, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
     else if (only == "long") in_parallel("long rows, backward", count, first + 600000, long_rows);
     else std::printf("no such part: %s\n", only.c_str()), ++failures;
     return failures == 0 ? 0 : 1;
@@ -683,7 +685,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   in_parallel("full statistics, sampled from many rows", count / 200, first + 1000000, many_rows);
   in_parallel("many short tiles", count / 100, first + 1200000, many_tiles);
   if (count >= 80)
-    statistics_of_long_rows(fast ? kLongOnHopper + kLongOnPlain : kLongOnPlain, fast ? 0 : kLongOnHopper);
+    statistics_of_long_rows((fast ? kLongOnHopper : 0) + kLongOnPlain + kLongOnMma, fast ? 0 : kLongOnHopper);
   in_parallel("the same bits", count / 16, first + 400000, [](std::uint64_t seed) { same_bits(seed, false); });
   in_parallel("the same bits, sizes of the fast kernels", count / 16, first + 500000,
               [](std::uint64_t seed) { same_bits(seed, true); });

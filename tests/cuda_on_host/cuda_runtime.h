@@ -1,4 +1,4 @@
-// As much of CUDA's language and runtime as the plain kernels and their tests use, on the host.
+// As much of CUDA's language and runtime as the kernels of every card and their tests use, on the host.
 #pragma once
 
 #include <cmath>
@@ -14,12 +14,19 @@
 #define __host__
 #define __shared__ static thread_local
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
 struct alignas(8) int2 {
   int x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -34,6 +41,7 @@ struct alignas(16) double2 {
 // Threads and lanes --------------------------------------------------------------------------------------------------
 inline void __syncthreads() { rootdk::test::fibers::meet_block(true); }
 inline int __syncthreads_and(int vote) { return rootdk::test::fibers::meet_block(vote != 0); }
+inline int __syncthreads_or(int vote) { return !rootdk::test::fibers::meet_block(vote == 0); }
 template <class T>
 T __shfl_xor_sync(unsigned, T mine, int distance) {
   return rootdk::test::fibers::of_lane(mine, threadIdx.x % 32 ^ static_cast<unsigned>(distance));
@@ -49,9 +57,42 @@ inline unsigned __ballot_sync(unsigned, int vote) {
   }
   return bits;
 }
+inline int __any_sync(unsigned lanes, int vote) { return __ballot_sync(lanes, vote) != 0; }
+inline int __all_sync(unsigned lanes, int vote) { return __ballot_sync(lanes, vote) == ~0u; }
+inline void __syncwarp() { __ballot_sync(~0u, 0); }
+template <class T>
+T __shfl_sync(unsigned, T mine, int lane) {
+  return rootdk::test::fibers::of_lane(mine, static_cast<unsigned>(lane) % 32);
+}
+inline int __reduce_max_sync(unsigned lanes, int mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    const int theirs = __shfl_xor_sync(lanes, mine, step);
+    mine = theirs > mine ? theirs : mine;
+  }
+  return mine;
+}
+inline int __reduce_min_sync(unsigned lanes, int mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    const int theirs = __shfl_xor_sync(lanes, mine, step);
+    mine = theirs < mine ? theirs : mine;
+  }
+  return mine;
+}
 template <class T>
 T atomicAdd(T* to, T what) {
   return std::exchange(*to, *to + what);
+}
+template <class T>
+T atomicMin(T* to, T what) {
+  return std::exchange(*to, what < *to ? what : *to);
+}
+template <class T>
+T atomicMax(T* to, T what) {
+  return std::exchange(*to, *to < what ? what : *to);
+}
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
 }
 
 // Numbers ------------------------------------------------------------------------------------------------------------
@@ -64,6 +105,7 @@ template <class T>
 constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
@@ -71,6 +113,11 @@ inline int __float_as_int(float x) {
   int bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
 }
 inline double __longlong_as_double(long long bits) {
   double x;
@@ -87,6 +134,7 @@ enum cudaLaunchAttributeID {
   cudaLaunchAttributeProgrammaticStreamSerialization,
   cudaLaunchAttributeCooperative
 };
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal };
 constexpr unsigned cudaStreamNonBlocking = 1;
 using cudaStream_t = void*;
@@ -119,6 +167,11 @@ inline const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) { return *of = {"the host", 8, 0, 4}, cudaSuccess; }
+/// ROOTDK_HOST_SHARED_MEMORY: of a card with less, whose shapes are others.
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  const char* asked = std::getenv("ROOTDK_HOST_SHARED_MEMORY");
+  return *value = asked ? std::atoi(asked) : 232448, cudaSuccess;
+}
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
   return (*to = std::aligned_alloc(256, (bytes + 256) / 256 * 256)) ? cudaSuccess : cudaErrorMemoryAllocation;
 }

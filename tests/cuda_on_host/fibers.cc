@@ -12,7 +12,7 @@ namespace rootdk::test::fibers {
 
 namespace {
 
-constexpr std::size_t kStack = std::size_t{128} << 10, kMostThreads = 1024;
+constexpr std::size_t kStack = std::size_t{128} << 10, kMostThreads = 1024, kAligned = 1024;
 
 enum class State { kReady, kAtWarp, kAtBlock, kDone };
 
@@ -115,7 +115,7 @@ void run_block(unsigned threads) {
 void launch(dim3 blocks, unsigned threads, std::size_t shared, const std::function<void()>& kernel) {
   Runner& r = runner();
   if (threads == 0 || threads > kMostThreads) give_up("so many threads are not allowed");
-  r.shared.assign(shared + 16, std::byte{0xFF});  // NaN in f32: nobody has written it
+  r.shared.assign(shared + kAligned, std::byte{0xFF});  // NaN in f32: nobody has written it
   r.kernel = &kernel;
   blockDim = dim3(threads), gridDim = blocks;
   for (unsigned y = 0; y < blocks.y; ++y)
@@ -127,7 +127,7 @@ void launch(dim3 blocks, unsigned threads, std::size_t shared, const std::functi
 
 void* dynamic_shared() {
   std::byte* memory = runner().shared.data();
-  return memory + (16 - reinterpret_cast<std::size_t>(memory) % 16) % 16;
+  return memory + (kAligned - reinterpret_cast<std::size_t>(memory) % kAligned) % kAligned;
 }
 
 bool meet_block(bool vote) {

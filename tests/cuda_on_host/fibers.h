@@ -24,7 +24,7 @@ void* dynamic_shared();
 /// All threads of the block, which have not ended: whether `vote` was true for all of them.
 bool meet_block(bool vote);
 
-constexpr unsigned kLanes = 32, kMostBytes = 8;
+constexpr unsigned kLanes = 32, kMostBytes = 32;
 
 /// All lanes of the warp that have not ended: what each brought, `size` bytes of it; those that have ended bring zeros.
 const std::byte (*meet_warp(const void* mine, std::size_t size))[kMostBytes];

@@ -676,29 +676,24 @@ def slow_words(call):
 
 
 def slow_cases():
-    """Each with what its instruction is about, where it is slow."""
+    """Each with what its instruction is about, where it is slow; else with None."""
     half = torch.bfloat16
     mask = torch.rand(130, 130, device="cuda") < 0.7
     strided = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in qkv()]
     yield "f32", qkv(dtype=torch.float32), {}, "cast q, k and v"
     yield "wide", qkv(dim=264), {}, "more heads"
-    yield "odd dims", qkv(dim=36), {}, "multiples of 8"
-    yield "strides", strided, {}, "q.contiguous()"
-    yield "strides of v", [*qkv()[:2], strided[2]], {}, "v.contiguous()"
-    yield "mask", qkv(), {"mask": mask}, "causal, window, key_lengths or documents"
-    yield (
-        "bias",
-        qkv(),
-        {"bias": torch.zeros(130, 130, device="cuda", dtype=half)},
-        "causal, window, key_lengths or documents",
-    )
-    yield "ALiBi", qkv(), {"alibi": [0.1, 0.2, 0.3, 0.4]}, "alibi"
-    yield "soft-cap", qkv(), {"softcap": 20.0}, "softcap"
-    yield "dropout", qkv(), {"dropout": 0.1, "seed": 1}, "dropout=0"
-    yield "negative scale", qkv(), {"scale": -0.1}, "negate q"
-    yield "scale by length", qkv(), {"scale": "sqrt_dk*ssmax(0.43)", "causal": True}, "a number, or one per head"
-    yield "statistics", qkv(), {"softcap": 20.0, "stats": "full"}, 'stats="basic"'
-    yield "statistics of wide heads", qkv(dim=256), {"stats": "full"}, 'stats="basic"'
+    yield "odd dims", qkv(dim=36), {}, None
+    yield "strides", strided, {}, None
+    yield "strides of v", [*qkv()[:2], strided[2]], {}, None
+    yield "mask", qkv(), {"mask": mask}, None
+    yield "bias", qkv(), {"bias": torch.zeros(130, 130, device="cuda", dtype=half)}, None
+    yield "ALiBi", qkv(), {"alibi": [0.1, 0.2, 0.3, 0.4]}, None
+    yield "soft-cap", qkv(), {"softcap": 20.0}, None
+    yield "dropout", qkv(), {"dropout": 0.1, "seed": 1}, None
+    yield "negative scale", qkv(), {"scale": -0.1}, None
+    yield "scale by length", qkv(), {"scale": "sqrt_dk*ssmax(0.43)", "causal": True}, None
+    yield "statistics", qkv(), {"softcap": 20.0, "stats": "full"}, None
+    yield "statistics of wide heads", qkv(dim=256), {"stats": "full"}, None
 
 
 def test_slowness_is_said_with_what_to_change():
@@ -717,7 +712,7 @@ def test_slowness_is_said_with_what_to_change():
         ):
             words = slow_words(call)
             slow = plan.startswith(f"slow: {which} runs without tensor cores")
-            assert slow == ("kernel: plain" in plan) or "strides" in plan.split("\n")[0], (name, plan)
+            assert slow == ("kernel: plain" in plan) == (advice is not None), (name, plan)
             if which == "backward" and arguments.get("stats") == "full":
                 assert len(words) <= 1  # asked of forward alone here
                 continue
@@ -726,7 +721,7 @@ def test_slowness_is_said_with_what_to_change():
                 assert (
                     words[0].startswith(plan.split("\n")[0].removeprefix("slow: ")) and "docs/cuda.md" not in words[0]
                 ), (name, words)
-                assert advice in words[0] or "compute capability" in words[0], (name, words)
+                assert advice in words[0], (name, words)
 
 
 def test_every_way_in_speaks_of_slowness():

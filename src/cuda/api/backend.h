@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/call.h"
 
@@ -15,9 +16,11 @@ struct BlockRecord;
 
 namespace rootdk::cuda {
 
-/// Which kernel takes a problem on a card: "hopper", or "plain" and why not a faster one.
+/// Which kernel takes a problem on a card: "hopper", "mma" or "plain", and why none that comes before it, by name:
+/// "hopper: takes …".
 struct Choice {
-  std::string kernel, why_not_faster;
+  std::string kernel;
+  std::vector<std::string> passed_over;
 };
 
 /// From device to host: `height` runs of `width` bytes, each `pitch` bytes after the last, in both places.
@@ -46,8 +49,6 @@ struct Backend {
   /// device.
   void (*forward)(const base::ForwardCall& call, void* stream) = nullptr;
   void (*backward)(const base::BackwardCall& call, void* stream) = nullptr;
-  /// Whether TMA can read tensors of these strides: only then the fast kernel takes a call that was planned for it.
-  bool (*takes)(const Inputs& inputs) = nullptr;
   /// Rows of records, by the block of 64 queries; `shift` queries of the first block come before this call's.
   void (*summarise)(const base::RowRecord* rows, base::BlockRecord* blocks, std::int64_t heads, std::int64_t len_q,
                     std::int64_t shift, void* stream) = nullptr;

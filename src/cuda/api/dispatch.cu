@@ -1,5 +1,9 @@
 // From a checked call to kernels.
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
 
 #include "base/arena.h"
 #include "base/row_tensors.h"
@@ -7,6 +11,7 @@
 #include "cuda/api/workspace.h"
 #include "cuda/common/launch.h"
 #include "cuda/hopper/hopper.h"
+#include "cuda/mma/mma.h"
 #include "cuda/plain/plain.h"
 #include "cuda/statistics/causes.h"
 #include "cuda/statistics/row_blocks.h"
@@ -94,24 +99,52 @@ std::string refusal(const Problem& problem, const Shape& shape) {
   return {};
 }
 
+/// Why a kernel cannot take a problem; empty if it can.
+std::string misfit(std::string_view kernel, const Problem& problem, const Shape& shape, Pass pass, const Gpu& card) {
+  const bool forward = pass == Pass::kForward;
+  if (kernel == "hopper")
+    return forward ? hopper_misfit(problem, shape, card) : hopper_backward_misfit(problem, shape, card);
+  if (kernel == "mma") return forward ? mma_misfit(problem, shape) : mma_backward_misfit(problem, shape);
+  return {};
+}
+
+/// The first that fits, or what ROOTDK_KERNEL names, if that fits.
 Choice choose(const Problem& problem, const Shape& shape, Pass pass, const Gpu& card) {
-  std::string why =
-      pass == Pass::kForward ? hopper_misfit(problem, shape, card) : hopper_backward_misfit(problem, shape, card);
-  return {why.empty() ? "hopper" : "plain", why};
+  const char* wanted = std::getenv("ROOTDK_KERNEL");
+  constexpr const char* kKernels[] = {"hopper", "mma", "plain"};
+  const bool forced = std::any_of(std::begin(kKernels), std::end(kKernels), [&](const char* kernel) {
+    return wanted && std::string_view(kernel) == wanted && misfit(kernel, problem, shape, pass, card).empty();
+  });
+  Choice choice;
+  for (const char* kernel : kKernels) {
+    std::string why = misfit(kernel, problem, shape, pass, card);
+    if (why.empty() && forced && std::string_view(kernel) != wanted)
+      why = std::string("is left out, since ROOTDK_KERNEL is ") + wanted;
+    if (why.empty()) {
+      choice.kernel = kernel;
+      break;
+    }
+    choice.passed_over.push_back(std::string(kernel) + ": " + why);
+  }
+  return choice;
 }
 
 std::size_t forward_bytes(const Plan& plan) {
   base::Arena arena;
   ForwardMemory(plan, 1, arena);
-  if (plan.kernel == "hopper") hopper_memory(plan, arena);
-  return arena.used();
+  base::Arena hopper = arena, mma = arena;  // a call planned for one may be taken by the other
+  if (plan.kernel == "hopper") hopper_memory(plan, hopper);
+  if (plan.kernel != "plain") mma_memory(plan, mma);
+  return std::max(hopper.used(), mma.used());
 }
 
 std::size_t backward_bytes(const Plan& plan) {
   base::Arena arena;
   BackwardMemory(plan, 1, arena);
-  if (plan.kernel == "hopper") hopper_backward_memory(plan, arena);
-  return arena.used();
+  base::Arena hopper = arena, mma = arena;
+  if (plan.kernel == "hopper") hopper_backward_memory(plan, hopper);
+  if (plan.kernel != "plain") mma_backward_memory(plan, mma);
+  return std::max(hopper.used(), mma.used());
 }
 
 void forward(const base::ForwardCall& call, void* stream) {
@@ -120,11 +153,12 @@ void forward(const base::ForwardCall& call, void* stream) {
   const ForwardView view = view_of(call, memory);
   upload(memory.staged, stream);
   const auto to = static_cast<cudaStream_t>(stream);
-  const bool fast = call.plan.kernel == "hopper" && hopper_takes(call.in);
-  if (fast) hopper_forward(view, call, hopper_memory(call.plan, arena), to);
+  const bool hopper = call.plan.kernel == "hopper" && hopper_takes(call.in);
+  if (hopper) hopper_forward(view, call, hopper_memory(call.plan, arena), to);
+  else if (call.plan.kernel != "plain") mma_forward(view, call, mma_memory(call.plan, arena), to);
   else plain_forward(view, call.plan.shape.dtype, to);
   if (call.records) second_pass(view, call.plan.shape.dtype, to);
-  if (call.causes) find_causes(view, memory.causes, call.plan.shape.dtype, fast, to);
+  if (call.causes) find_causes(view, memory.causes, call.plan.shape.dtype, hopper, to);
 }
 
 void backward(const base::BackwardCall& call, void* stream) {
@@ -147,6 +181,7 @@ void backward(const base::BackwardCall& call, void* stream) {
   const auto to = static_cast<cudaStream_t>(stream);
   const bool fast = call.plan.kernel == "hopper" && hopper_backward_takes(in);
   if (fast) hopper_backward(f, call, hopper_backward_memory(call.plan, arena), to);
+  else if (call.plan.kernel != "plain") mma_backward(f, call, mma_backward_memory(call.plan, arena), to);
   else plain_backward(f, call.plan.shape.dtype, to);
 }
 
@@ -172,7 +207,6 @@ extern "C" const rootdk::cuda::Backend* rootdk_cuda_backend() {
                              .backward_bytes = &backward_bytes,
                              .forward = &forward,
                              .backward = &backward,
-                             .takes = &hopper_takes,
                              .summarise = &summarise,
                              .to_host = &to_host};
   return &table;

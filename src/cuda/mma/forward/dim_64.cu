@@ -1,0 +1,8 @@
+// The mma forward of dims up to 64.
+#include "cuda/mma/forward/instances.cuh"
+
+namespace rootdk::cuda::mma {
+
+template void launch_forward<64>(const Arguments&, DType, Kind, unsigned, cudaStream_t);
+
+}  // namespace rootdk::cuda::mma
