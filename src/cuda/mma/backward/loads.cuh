@@ -7,14 +7,6 @@
 
 namespace rootdk::cuda::mma::back {
 
-/// Keys that an item has: what lies behind them may be anything.
-__device__ __forceinline__ int keys_of(const ProblemView& p, std::int64_t batch) {
-  std::int64_t keys = p.len_kv;
-  if (p.key_lengths) keys = min(keys, p.key_lengths[batch]);
-  if (p.kv_starts) keys = min(keys, p.kv_starts[p.documents]);
-  return static_cast<int>(max(keys, std::int64_t{0}));
-}
-
 /// Where in the workspace the numbers of a tile of rows begin, and its places.
 __device__ __forceinline__ const float* numbers_of(const Arguments& a, int b, int h, int m) {
   return a.numbers + ((b * a.f.p.heads_q + h) * a.row_tiles + m) * (kRowNumbers * a.rows);
@@ -27,7 +19,7 @@ template <class Tile>
 __device__ __forceinline__ void load_key_tiles(const Arguments& a, SharedAddress memory, int b, int kv_head,
                                                int key_tile) {
   const ProblemView& p = a.f.p;
-  const int keys = keys_of(p, b);
+  const int keys = base::end_of_keys(p, b);
   load_keys<Tile::kDim, Tile::kKeys, Tile::kThreads>(memory + Tile::kK, HeadRows(p, a.f.k, b, kv_head),
                                                      static_cast<int>(p.dim_qk), a.k_width, key_tile * Tile::kKeys, 0,
                                                      keys);

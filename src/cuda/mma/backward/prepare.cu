@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) inspect_kernel(const __grid_constant
        x += std::int64_t{gridDim.x} * (kThreads / lanes)) {
     const std::int64_t b = x / p.len_kv / p.heads_kv, h = x / p.len_kv % p.heads_kv;
     const int j = static_cast<int>(x % p.len_kv);
-    if (j >= keys_of(p, b)) continue;
+    if (j >= base::end_of_keys(p, b)) continue;
     const HeadRows rows(p, a.f.k, b, h);
     if (!Eight<T>(rows.row(j), rows.element_bytes, part, p.dim_qk, a.k_width).finite()) *a.trouble = 1;
   }

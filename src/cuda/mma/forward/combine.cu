@@ -18,9 +18,9 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   const std::int64_t index = blockIdx.x, rows = p.batch * p.heads_q * p.len_q;
   const int b = static_cast<int>(index / p.len_q / p.heads_q), h = static_cast<int>(index / p.len_q % p.heads_q),
             i = static_cast<int>(index % p.len_q), dim = static_cast<int>(p.dim_v);
-  const QueryRowOf<int> run = visible_keys_as<int>(p, b, i);
-  const int keys = split_keys(keys_of_item(p, b)), first = run.begin / keys,
-            last = run.begin < run.end ? (run.end - 1) / keys + 1 : first;
+  const QueryRow run = visible_keys(p, b, i);
+  const int keys = split_keys(keys_of_item(p, b)), first = static_cast<int>(run.begin) / keys,
+            last = run.begin < run.end ? (static_cast<int>(run.end) - 1) / keys + 1 : first;
   const auto part = [&](int n) { return PartRow::of(a.part_rows[n * rows + index]); };
   float max = -kInfinityF;
 #pragma unroll 8
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
       if (d < dim) values[x] = fmaf(a.part_o[(n * rows + index) * dim + d], share, values[x]);
     }
   }
-  row.visible = a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent ? counted : run.end - run.begin;
+  row.visible =
+      a.allowed != Pairs::kAbsent || a.bias != Pairs::kAbsent ? counted : static_cast<int>(run.end - run.begin);
   row.take_sink(p, h);
   bool finite = true;
 #pragma unroll

@@ -28,6 +28,10 @@ struct EndedRow {
     if (p.sink) total = with_sink(total.lse, p.sink[h]);
     lse = total.lse, gain = sum == 0 ? 0 : total.share / sum;
   }
+  /// As records have it: −1 for padding.
+  __device__ __forceinline__ int visible_to(const ProblemView& p, int b, int i) const {
+    return base::is_query(p, b, i) ? visible : -1;
+  }
   /// Rounding may put it above 1; NaN stays.
   __device__ __forceinline__ float p_max() const { return gain > 1 ? 1 : gain; }
   __device__ __forceinline__ void write(const ForwardView& f, int b, int h, int i, bool whole) const {
@@ -35,7 +39,7 @@ struct EndedRow {
     write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, max), write_row(f.p_max, b, h, i, p_max());
     if (!f.records) return;
     f.records[(b * f.p.heads_q + h) * f.p.len_q + i] = {
-        raw_max, max, p_max(), lse, visible, (isfinite(lse) || lse == -kInfinityF) && whole};
+        raw_max, max, p_max(), lse, visible_to(f.p, b, i), (isfinite(lse) || lse == -kInfinityF) && whole};
   }
 };
 
@@ -127,7 +131,8 @@ __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[
     if constexpr (kKind == Kind::kFull) {
       const bool sampled = is_sampled(p, place.i);
       if (sampled && f.full) f.full[(work.b * p.heads_q + place.h) * p.len_q + place.i] = record;
-      if (a.full_rows) write_full_rows(f, work.b, place.h, place.i, sampled, ended[r].visible, record);
+      if (a.full_rows)
+        write_full_rows(f, work.b, place.h, place.i, sampled, ended[r].visible_to(p, work.b, place.i), record);
     }
   }
   return all_whole;

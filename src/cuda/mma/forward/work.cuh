@@ -92,12 +92,11 @@ __device__ __forceinline__ void find_rows(const Arguments& a) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   if (thread < Tile::kRows) {
     const Place place = place_of_row<Tile, kKind == Kind::kFew>(p, work, thread);
-    const QueryRowOf<int> keys = visible_keys_as<int>(p, work.b, place.i);
-    rows.begin[thread] = keys.begin, rows.end[thread] = keys.end;
+    const QueryRow keys = visible_keys(p, work.b, place.i);
+    rows.begin[thread] = static_cast<int>(keys.begin), rows.end[thread] = static_cast<int>(keys.end);
     if constexpr (kKind != Kind::kScaled) {
-      const QueryRow wide{keys.begin, keys.end, keys.position, keys.origin};
-      rows.position[thread] = keys.position, rows.h[thread] = place.h, rows.i[thread] = place.i;
-      rows.c[thread] = static_cast<float>(scale_of(p, place.h, wide));
+      rows.position[thread] = static_cast<int>(keys.position), rows.h[thread] = place.h, rows.i[thread] = place.i;
+      rows.c[thread] = static_cast<float>(scale_of(p, place.h, keys));
       rows.slope[thread] = p.slopes ? p.slopes[place.h] : 0;
     }
   }
