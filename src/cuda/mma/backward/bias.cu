@@ -59,7 +59,7 @@ __device__ __forceinline__ void write_bias(const Arguments& a, const float* sums
 }
 
 template <class Tile, class T>
-__global__ void __launch_bounds__(Tile::kThreads) mma_bias_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(Tile::kThreads, 1) mma_bias_kernel(const __grid_constant__ Arguments a) {
   using Grid = typename Tile::Scores;
   const ProblemView& p = a.f.p;
   unsigned char* memory = shared_memory();
