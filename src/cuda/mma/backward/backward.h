@@ -2,7 +2,8 @@
 //
 //   prepare   of each query row: its run of keys, −LSE in base 2, D = dO·O − dLSE and its scale; of each tile of rows,
 //             which tiles of keys it sees; and, where masks hide something, whether anything is not finite
-//   main      a block owns a tile of keys: dK and dV stay in its registers, dQ goes through an f32 sum in the workspace,
+//   main      a block owns a tile of keys: dK and dV stay in its registers, dQ goes through an f32 sum in the
+//   workspace,
 //             to which the tiles of keys that a row sees add in ascending order
 //   bias      where its gradient is wanted: a block owns a tile of the bias
 //   finish    dQ in the caller's type, and the sums along rows
@@ -31,8 +32,8 @@ struct RowTile {
   int max_begin, min_end;       ///< keys that every row sees; min_end is 0 where a row sees none, or is padding
 };
 
-/// Numbers of a row: rows of a tile lie beside each other, one array of them for each. The first is −LSE·log2(e); −∞ for
-/// rows that see nothing and for padding, NaN where what the row sees is not finite.
+/// Numbers of a row: rows of a tile lie beside each other, one array of them for each. The first is −LSE·log2(e); −∞
+/// for rows that see nothing and for padding, NaN where what the row sees is not finite.
 inline constexpr int kOrigin = 0, kDelta = 1, kScale = 2, kRowNumbers = 3;
 /// And where it stands, for all heads alike.
 inline constexpr int kBegin = 0, kEnd = 1, kPosition = 2, kRowPlaces = 3;
@@ -58,8 +59,8 @@ struct Arguments {
 };
 
 void launch_prepare(const Arguments& a, DType dtype, cudaStream_t stream);
-/// What an instance is for: scores that are scaled by a number that is the same in all rows of a head, and no more; any;
-/// any, where there is little shared memory.
+/// What an instance is for: scores that are scaled by a number that is the same in all rows of a head, and no more;
+/// any; any, where there is little shared memory.
 enum class Kind { kScaled, kRich, kSmall };
 /// Main and finish, of dims padded to this.
 void launch_backward_64(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream);

@@ -11,9 +11,9 @@ namespace rootdk::cuda::mma::back {
 namespace {
 
 template <int kDim>
-using BiasTile = std::conditional_t<kDim == 64, Tile<64, 64, 64, 256, 1, 4, 2, 2>,
-                                    std::conditional_t<kDim == 128, Tile<128, 32, 64, 256, 1, 2, 2, 2>,
-                                                       Tile<256, 32, 32, 128, 1, 2, 1, 1>>>;
+using BiasTile = std::conditional_t<
+    kDim == 64, Tile<64, 64, 64, 256, 1, 4, 2, 2>,
+    std::conditional_t<kDim == 128, Tile<128, 32, 64, 256, 1, 2, 2, 2>, Tile<256, 32, 32, 128, 1, 2, 1, 1>>>;
 
 /// A range of tiles along an axis.
 struct Range {
@@ -51,7 +51,8 @@ __device__ __forceinline__ void write_bias(const Arguments& a, const float* sums
     const int row = x / keys, key = x % keys;
     double sum = 0;
     for (int r = row; r < (one_row ? Tile::kRows : row + 1); ++r)
-      for (int k = key; k < (one_key ? Tile::kKeys : key + 1); ++k) sum += static_cast<double>(sums[r * Tile::kKeys + k]);
+      for (int k = key; k < (one_key ? Tile::kKeys : key + 1); ++k)
+        sum += static_cast<double>(sums[r * Tile::kKeys + k]);
     const int i = one_row ? 0 : first_row + row, j = one_key ? 0 : first_key + key;
     if ((one_row || i < p.len_q) && (one_key || j < p.len_kv))
       write(a.f.d_bias, at(a.f.d_bias, b, h, i, j), static_cast<float>(sum));
@@ -59,7 +60,7 @@ __device__ __forceinline__ void write_bias(const Arguments& a, const float* sums
 }
 
 template <class Tile, class T>
-__global__ void __launch_bounds__(Tile::kThreads) mma_bias_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(Tile::kThreads, 1) mma_bias_kernel(const __grid_constant__ Arguments a) {
   using Grid = typename Tile::Scores;
   const ProblemView& p = a.f.p;
   unsigned char* memory = shared_memory();

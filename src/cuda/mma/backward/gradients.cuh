@@ -21,7 +21,8 @@ struct RowArrays {
   const float* numbers;
   const int* places;
   __device__ __forceinline__ explicit RowArrays(const unsigned char* memory)
-      : numbers(reinterpret_cast<const float*>(memory)), places(reinterpret_cast<const int*>(memory) + kRowNumbers * kRows) {}
+      : numbers(reinterpret_cast<const float*>(memory)),
+        places(reinterpret_cast<const int*>(memory) + kRowNumbers * kRows) {}
   __device__ __forceinline__ float origin(int row) const { return numbers[kOrigin * kRows + row]; }
   __device__ __forceinline__ float delta(int row) const { return numbers[kDelta * kRows + row]; }
   __device__ __forceinline__ float scale(int row) const { return numbers[kScale * kRows + row]; }
@@ -108,7 +109,8 @@ __device__ __forceinline__ void scaled_gradients_and_sums(float (&s)[kM][kN][4],
 
 /// A bias's elements beside a row's scores. Keys from len_kv on are not read.
 template <int kN>
-__device__ __forceinline__ void read_bias_row(const Arguments& a, int b, int h, int i, int column, float (&bias)[kN][2]) {
+__device__ __forceinline__ void read_bias_row(const Arguments& a, int b, int h, int i, int column,
+                                              float (&bias)[kN][2]) {
   const View& t = a.f.p.bias;
   const std::int64_t row = at(t, b, h, i);
   const int len_kv = static_cast<int>(a.f.p.len_kv);
@@ -164,8 +166,8 @@ __device__ __forceinline__ PairBits pair_bits(const Arguments& a, const Pairing&
   return bits;
 }
 
-/// The same of any problem. `kBare`: dS as it is of what softmax sees, which is what a bias gets. `sums`: where they are
-/// wanted, d_c and d_scores of the warp's keys, by the row of the tile.
+/// The same of any problem. `kBare`: dS as it is of what softmax sees, which is what a bias gets. `sums`: where they
+/// are wanted, d_c and d_scores of the warp's keys, by the row of the tile.
 template <int kRows, bool kBare, int kM, int kN>
 __device__ __forceinline__ void rich_gradients(const Arguments& a, float (&s)[kM][kN][4], float (&d_p)[kM][kN][4],
                                                const RowArrays<kRows>& rows, int row, int column, const int* sick,

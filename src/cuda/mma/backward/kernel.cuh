@@ -23,10 +23,10 @@ namespace rootdk::cuda::mma::back {
 /// What a block is about. In shared memory: read where it is needed, it takes no registers through the products.
 struct Task {
   int b, kv_head, key_tile;
-  int low, high;      ///< tiles of rows that may see the keys: low … high − 1
-  bool guarded;       ///< all that is loaded is cleaned
-  int* passing;       ///< whose turn ends at the next barrier, if any: thread 0's
-  int passed;         ///< what it is then
+  int low, high;  ///< tiles of rows that may see the keys: low … high − 1
+  bool guarded;   ///< all that is loaded is cleaned
+  int* passing;   ///< whose turn ends at the next barrier, if any: thread 0's
+  int passed;     ///< what it is then
 };
 
 /// A tile of rows of a head. No more: head −1.
@@ -157,7 +157,8 @@ __device__ __forceinline__ void write_keys(const Arguments& a, unsigned char* me
   using Grid = typename Tile::KeySums;
   const ProblemView& p = a.f.p;
   const int b = task.b, head = task.kv_head, first = task.key_tile * Tile::kKeys;
-  const float reference = task.low < task.high ? a.reference[head * static_cast<int>(p.group)] : 1;  // else there is none
+  const float reference =
+      task.low < task.high ? a.reference[head * static_cast<int>(p.group)] : 1;  // else there is none
   write_rows<Grid>(RowsOf<T>{a.f.d_v, static_cast<int>(p.dim_v), p.len_kv, b, head, first}, d_v, 1);
   write_rows<Grid>(RowsOf<T>{a.f.d_k, static_cast<int>(p.dim_qk), p.len_kv, b, head, first}, d_k, reference);
   if (!a.f.stats) return;

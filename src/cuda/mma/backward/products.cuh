@@ -64,8 +64,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kM][kN][4], SharedAd
 template <class Tile, class T, int kM, int kN>
 __device__ __forceinline__ void multiply_keys(float (&sums)[kM][kN][4], SharedAddress d_scores, SharedAddress keys) {
   using Grid = typename Tile::QuerySums;
-  const ARows<Tile::kScoreColumns> a(
-      d_scores + static_cast<unsigned>(Grid::first_row() * kPitch<Tile::kScoreColumns>));
+  const ARows<Tile::kScoreColumns> a(d_scores + static_cast<unsigned>(Grid::first_row() * kPitch<Tile::kScoreColumns>));
   const BColumns<Tile::kDim> b(keys);
   const int dim = Grid::first_column() / 16;
   multiply_tiles<T, Tile::kKeys / 16>(

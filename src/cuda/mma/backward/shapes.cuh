@@ -25,17 +25,18 @@ template <int kDim_, int kRows_, int kKeys_, int kThreads_, int kStages_, int kS
 struct Tile {
   static constexpr int kDim = kDim_, kRows = kRows_, kKeys = kKeys_, kThreads = kThreads_, kStages = kStages_;
   static constexpr int kWarps = kThreads / 32;
-  using Scores = Warps<kRows, kKeys, kWarps / kScoresDown, kScoresDown>;     // S, dP
-  using KeySums = Warps<kKeys, kDim, kWarps / kKeysDown, kKeysDown>;         // dV, dK
+  using Scores = Warps<kRows, kKeys, kWarps / kScoresDown, kScoresDown>;      // S, dP
+  using KeySums = Warps<kKeys, kDim, kWarps / kKeysDown, kKeysDown>;          // dV, dK
   using QuerySums = Warps<kRows, kDim, kWarps / kQueriesDown, kQueriesDown>;  // dQ
   static constexpr int kScoreColumns = kKeys < 64 ? 64 : kKeys;               ///< a tile has at least 64
 
   // Offsets in shared memory
-  static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2, kScoreBytes = kRows * kScoreColumns * 2;
+  static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2,
+                       kScoreBytes = kRows * kScoreColumns * 2;
   static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDO = kQ + kStages * kRowBytes;
   static constexpr int kP = kDO + kStages * kRowBytes, kDS = kP + kScoreBytes, kNumbers = kDS + kScoreBytes;
   static constexpr int kNumberBytes = (kRowNumbers + kRowPlaces) * kRows * 4;  ///< of a stage, numbers before places
-  static constexpr int kSums = kNumbers + kStages * kNumberBytes;  ///< d_c and d_scores, [columns of warps][rows]
+  static constexpr int kSums = kNumbers + kStages * kNumberBytes;     ///< d_c and d_scores, [columns of warps][rows]
   static constexpr int kSick = kSums + Scores::kColumns * kRows * 8;  ///< keys that were not finite
   static constexpr int kBytes = kSick + kKeys * 4;
   static_assert(kBytes <= 232448 && kKeyBytes % 1024 == 0 && kRowBytes % 1024 == 0 && kScoreBytes % 1024 == 0);
