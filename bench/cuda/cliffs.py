@@ -6,7 +6,6 @@ Every contestant's output (and gradients, where they are timed) is first held ag
 what is wrong is not timed. Rows that lose stay in. usage: ./run gpu-python bench/cuda/cliffs.py [OUT.json [ROWS]]
 """
 
-import fnmatch
 import functools
 import json
 import math
@@ -163,7 +162,7 @@ def main():
     torch.manual_seed(1)
     found = []
     for name, qkv, exact, contestants in rows():
-        if not any(fnmatch.fnmatch(name, x) for x in pattern.split("|")):
+        if not run.wanted(name, pattern):
             continue
         d_o = torch.randn_like(qkv[0])
         gradients = [("out.sum()", torch.ones((), device="cuda", dtype=d_o.dtype).expand_as(d_o))]

@@ -5,7 +5,6 @@ usage: compare.py OLD-LIBRARY NEW-LIBRARY... [--rows PATTERN]
 """
 
 import argparse
-import fnmatch
 import statistics
 
 import run
@@ -49,7 +48,7 @@ def main():
     first, *others = libraries
     torch.manual_seed(1)
     for name, make, shape, options in rows():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.rows.split("|")):
+        if not run.wanted(name, arguments.rows):
             continue
         of = make(*shape, **options)
         times = run.timed({path: of(library) for path, library in libraries.items()}, repeats=101, warm=0.3)

@@ -3,7 +3,7 @@ medians.
 
 Every contestant's output is first held against f32 attention on the same numbers; what is wrong is not timed. Rows that
 lose stay in.
-usage: run.py LIBRARY OUT.json [ROW-PATTERN]
+usage: run.py LIBRARY OUT.json [ROWS]        ROWS: names, with wildcards, separated by |
 """
 
 import ctypes
@@ -249,9 +249,13 @@ def inputs(b, hq, hk, t, s, d, dtype=torch.bfloat16):
     )
 
 
+def wanted(name, patterns):
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns.split("|"))
+
+
 def main():
     ours = Rootdk(sys.argv[1])
-    pattern = sys.argv[3] if len(sys.argv) > 3 else "*"
+    patterns = sys.argv[3] if len(sys.argv) > 3 else "*"
     torch.manual_seed(1)
     rows = []
 
@@ -298,7 +302,7 @@ def main():
             )
 
     for name, b, hq, hk, t, s, d, causal in FORWARD:
-        if not fnmatch.fnmatch(name, pattern):
+        if not wanted(name, patterns):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
         contestants = {
@@ -310,7 +314,7 @@ def main():
             contestants["flex"] = flex(q, k, v, causal)
         report(name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s")
     for name, b, hq, hk, t, s, d, causal in DECODE:
-        if not fnmatch.fnmatch(name, pattern):
+        if not wanted(name, patterns):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
         contestants = {
@@ -320,7 +324,7 @@ def main():
         }
         report(name, contestants, q, k, v, causal, 2 * k.numel() * 2 * 1000, "GB/s")
     for name, b, hq, hk, t, s, d, causal in BACKWARD:
-        if not fnmatch.fnmatch(name, pattern):
+        if not wanted(name, patterns):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
         d_o = torch.randn_like(q)
@@ -344,7 +348,7 @@ def main():
         )
         del want, contestants
     for name, b, hq, hk, t, s, d, causal in CAPS:
-        if not fnmatch.fnmatch(name, pattern):
+        if not wanted(name, patterns):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
         contestants = {"rootdk": ours.forward(q, k, v, causal, soft_cap=30.0)}
@@ -354,7 +358,7 @@ def main():
             name, contestants, q, k, v, causal, 4 * b * hq * t * s * d / (2 if causal else 1), "TFLOP/s", soft_cap=30.0
         )
     for name, b, hq, hk, t, s, d, causal in STATS:
-        if not fnmatch.fnmatch("statistics " + name, pattern):
+        if not wanted("statistics " + name, patterns):
             continue
         q, k, v = inputs(b, hq, hk, t, s, d)
         contestants = {
