@@ -126,6 +126,17 @@ class Team:
             have += count
         return rows.roll(self.rank, 0)
 
+    def gather_bytes(self, mine: bytes, device: torch.device) -> list[bytes]:
+        """Everybody's, of any length, in one exchange of packets after one that says how long they are."""
+        if self.size == 1:
+            return [mine]
+        lengths = self.gather_packets(torch.tensor([len(mine)], dtype=torch.int64, device=device)).flatten().tolist()
+        packet = torch.zeros(max(lengths), dtype=torch.uint8)
+        if mine:
+            packet[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        table = self.gather_packets(packet.to(device)).cpu().numpy()
+        return [row[:length].tobytes() for row, length in zip(table, lengths)]
+
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """Tells the others of what is raised here."""
