@@ -104,13 +104,16 @@ class Team:
                 there = dist.get_global_rank(self.group, member)
                 operations.append(dist.P2POp(operation, x, there, self.group))
                 peers.append(member)
-        try:
-            works = dist.batch_isend_irecv(operations) if operations else []
-        except RuntimeError as error:
-            raise explain(self.board, error, what, peers[0], self.timeout) from error
-        if len(works) != len(peers):  # one for all of them
-            peers = peers[: len(works)]
-        return Pending(self, what, list(zip(peers, works)), [x for _, x in (*sends, *receives)])
+        memory = [x for _, x in (*sends, *receives)]
+        together = any(x.is_cuda for x in memory)  # as NCCL wants them; else one by one, to know whose has failed
+        works: list[tuple[int, Any]] = []
+        for first, last in [(0, len(peers))] if together and peers else zip(range(len(peers)), range(1, len(peers) + 1)):
+            try:
+                found = dist.batch_isend_irecv(operations[first:last])
+            except RuntimeError as error:  # somebody has gone before
+                raise explain(self.board, error, what, peers[first], self.timeout) from error
+            works += zip(peers[first:last], found)  # which may be one for all of them
+        return Pending(self, what, works, memory)
 
     def gather_packets(self, packet: Tensor) -> Tensor:
         """Everybody's packet, [size, …], in ⌈log₂ size⌉ rounds (Bruck et al. 1997)."""
