@@ -14,6 +14,12 @@ from torch import Tensor
 
 from ._faults import Board, RankError, as_timedelta, explain
 
+# Its functions take the default group as the default of an argument: the one there is when it is first imported, which
+# any optimizer does. Imported after init_process_group it would keep the group, with gloo's threads, beyond
+# destroy_process_group and into the end of the process, where they meet what is gone: some ranks abort.
+if dist.is_available():
+    import torch.distributed.nn  # noqa: F401
+
 
 @dataclasses.dataclass
 class Count:
