@@ -24,8 +24,7 @@ std::vector<Extent> united(std::vector<Extent> extents) {
     if (extent.bytes == 0) continue;
     if (out.empty() || out.back().file != extent.file || out.back().offset + out.back().bytes < extent.offset)
       out.push_back(extent);
-    else
-      out.back().bytes = std::max(out.back().bytes, extent.offset + extent.bytes - out.back().offset);
+    else out.back().bytes = std::max(out.back().bytes, extent.offset + extent.bytes - out.back().offset);
   }
   return out;
 }
@@ -66,7 +65,9 @@ class PartWriter {
     const auto* const begin = reinterpret_cast<const std::byte*>(&value);
     bytes.insert(bytes.end(), begin, begin + sizeof(T));
   }
-  void operator()(const std::string& text) { list(text, [&](char c) { (*this)(c); }); }
+  void operator()(const std::string& text) {
+    list(text, [&](char c) { (*this)(c); });
+  }
   template <class T, class Each>
   void list(const T& values, const Each& each) {
     (*this)(static_cast<std::uint64_t>(values.size()));
@@ -97,7 +98,9 @@ class PartReader {
     (*this)(byte);
     value = byte != 0;
   }
-  void operator()(std::string& text) { list(text, [&](char& c) { (*this)(c); }); }
+  void operator()(std::string& text) {
+    list(text, [&](char& c) { (*this)(c); });
+  }
   template <class T, class Each>
   void list(T& values, const Each& each) {
     std::uint64_t count = 0;

@@ -94,7 +94,8 @@ Choice choose_files(const fs::path& directory, std::set<std::string> elsewhere) 
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
     names.insert(at->path().filename().native());
-  if (error && (here || fs::exists(directory))) refuse("{}: cannot be listed: {}", printable(directory.native()), error.message());
+  if (error && (here || fs::exists(directory)))
+    refuse("{}: cannot be listed: {}", printable(directory.native()), error.message());
 
   constexpr const char* kIndex = "model.safetensors.index.json";
   constexpr const char* kWhole = "model.safetensors";

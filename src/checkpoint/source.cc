@@ -65,7 +65,8 @@ std::shared_ptr<const Source> Source::elsewhere(const std::filesystem::path& pat
   source->size_ = file.size;
   for (Elsewhere::Run& run : file.runs) {
     if (run.offset > file.size || run.bytes.size() > file.size - run.offset)
-      source->refuse_at(run.offset, "{} bytes were fetched from here, but the file has {}", run.bytes.size(), file.size);
+      source->refuse_at(run.offset, "{} bytes were fetched from here, but the file has {}", run.bytes.size(),
+                        file.size);
     source->pieces_.emplace(run.offset, std::move(run.bytes));
   }
   return source;

@@ -67,7 +67,7 @@ class Source {
   std::uint64_t size_ = 0;
   std::span<const std::byte> bytes_;  ///< all of it, where it is mapped or in memory
   int file_ = -1;
-  bool elsewhere_ = false;  ///< pieces_ is all there is
+  bool elsewhere_ = false;                                               ///< pieces_ is all there is
   mutable std::mutex mutex_;                                             ///< of what follows
   mutable std::multimap<std::uint64_t, std::vector<std::byte>> pieces_;  ///< what was read and is kept, by offset
 };

@@ -95,7 +95,8 @@ TEST_F(Parts, ReadNothingButWhatTheySay) {
   const Model here = recognise(remote(away));
   const std::vector<std::size_t> second = {1}, first = {0};
   EXPECT_EQ(packed(audit_layers(remote(away), here, second, options), second), part({1}));
-  EXPECT_TRUE(message_of([&] { audit_layers(remote(away), here, first, options); }).ends_with("lies on another machine"));
+  EXPECT_TRUE(
+      message_of([&] { audit_layers(remote(away), here, first, options); }).ends_with("lies on another machine"));
   shard.size = 100;
   EXPECT_TRUE(message_of([&] { remote(away); }).ends_with("were fetched from here, but the file has 100"));
 }

@@ -1,7 +1,8 @@
 """What the ranks of test_distributed_audit.py do: they audit the checkpoints that a file of JSON lists, one after the
 other, and write what each of them found or raised, a line of JSON each, to a file of their own beside it.
 
-usage: distributed_audit.py CASES.json      for CASES.json.RANK, with a list of {"name", "folders" (one for each rank), …}"""
+usage: distributed_audit.py CASES.json
+for CASES.json.RANK, with a list of {"name", "folders" (one for each rank), …}"""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def everybody():
     commands = []
     for world in WORLDS:
         count = SEEDS[world]
-        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory", "stats", "chosen", "watch"]
+        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
+        tasks += ["stats", "chosen", "watch"]
         tasks += ["refusals"] if world == 4 else []
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])

@@ -27,7 +27,9 @@ def found():
 
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
-@pytest.mark.parametrize("kind", ["causal True, balanced True", "causal True, balanced False", "causal False, balanced False"])
+@pytest.mark.parametrize(
+    "kind", ["causal True, balanced True", "causal True, balanced False", "causal False, balanced False"]
+)
 @pytest.mark.parametrize("method", ["allgather", "alltoall"])
 def test_context_parallel_computes_the_whole(found, dtype, kind, method):
     for rank, one in enumerate(found):

@@ -40,7 +40,6 @@ ROOTDK_API std::vector<std::byte> packed(const Audit& part, std::span<const std:
 
 /// What audit() of the model with these options finds. Refuses what packed() did not write, layers that are in no part,
 /// and layers that are in two.
-ROOTDK_API Audit joined(const Model& model, const Options& options,
-                        std::span<const std::span<const std::byte>> parts);
+ROOTDK_API Audit joined(const Model& model, const Options& options, std::span<const std::span<const std::byte>> parts);
 
 }  // namespace rootdk::audit

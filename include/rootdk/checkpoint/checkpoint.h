@@ -40,16 +40,16 @@ struct OpenOptions {
   bool map = true;
 };
 
-/// A file of a checkpoint's directory that lies on another machine, and what of it was fetched. Reading anything else of
-/// it is refused.
+/// A file of a checkpoint's directory that lies on another machine, and what of it was fetched. Reading anything else
+/// of it is refused.
 struct Elsewhere {
   struct Run {
     std::uint64_t offset = 0;
     std::vector<std::byte> bytes;
   };
-  std::string name;           ///< in that directory
-  std::uint64_t size = 0;     ///< of the whole file
-  std::vector<Run> runs = {}; ///< a shard's header; the whole of an index or a config.json; tensors that will be read
+  std::string name;            ///< in that directory
+  std::uint64_t size = 0;      ///< of the whole file
+  std::vector<Run> runs = {};  ///< a shard's header; the whole of an index or a config.json; tensors that will be read
 };
 
 /// A handle; copies share the files. Everything is const and may be called from several threads.

@@ -118,7 +118,7 @@ class _Sharded:
         parts = self._everybody("findings", self._found)
         return Audit(*self._opened().joined(parts))
 
-    # Who has what ------------------------------------------------------------------------------------------------------
+    # Who has what ----------------------------------------------------------------------------------------------------
 
     def _say_what_is_here(self) -> None:
         def said() -> bytes:
@@ -148,7 +148,8 @@ class _Sharded:
         if self.path.is_file() and not self.path.name.endswith(_INDEX):
             names = [self.path.name, _CONFIG]
         elif self.folder.is_dir():
-            names = sorted(name for name in os.listdir(self.folder) if name == _CONFIG or name.endswith((_SHARD, _INDEX)))
+            kinds = (_SHARD, _INDEX)
+            names = sorted(name for name in os.listdir(self.folder) if name == _CONFIG or name.endswith(kinds))
             if self.path != self.folder:
                 names = [name for name in names if not name.endswith(_INDEX) or name == self.path.name]
         else:
@@ -216,7 +217,7 @@ class _Sharded:
                     self.fetched[name] = [(0, packet[end : end + length])]
                 end += length
 
-    # Layers ------------------------------------------------------------------------------------------------------------
+    # Layers ----------------------------------------------------------------------------------------------------------
 
     def _opened(self) -> Any:
         elsewhere = [(name, self.sizes[name], runs) for name, runs in self.fetched.items()]
@@ -318,7 +319,8 @@ def _bytes_of(path: pathlib.Path, offset: int, count: int) -> bytes:
         file.seek(offset)
         out = file.read(count)
     if len(out) != count:
-        raise ValueError(f"{path}: byte {offset + len(out)}: the file ends here, but {count - len(out)} more are wanted")
+        end = offset + len(out)
+        raise ValueError(f"{path}: byte {end}: the file ends here, but {count - len(out)} more are wanted")
     return out
 
 

@@ -18,7 +18,7 @@ from ._faults import Board, RankError, as_timedelta, explain
 # any optimizer does. Imported after init_process_group it would keep the group, with gloo's threads, beyond
 # destroy_process_group and into the end of the process, where they meet what is gone: some ranks abort.
 if dist.is_available():
-    import torch.distributed.nn  # noqa: F401
+    import torch.distributed.nn
 
 
 @dataclasses.dataclass
@@ -113,7 +113,9 @@ class Team:
         memory = [x for _, x in (*sends, *receives)]
         together = any(x.is_cuda for x in memory)  # as NCCL wants them; else one by one, to know whose has failed
         works: list[tuple[int, Any]] = []
-        for first, last in [(0, len(peers))] if together and peers else zip(range(len(peers)), range(1, len(peers) + 1)):
+        size = len(peers) if together else 1
+        for first in range(0, len(peers), max(size, 1)):
+            last = first + size
             try:
                 found = dist.batch_isend_irecv(operations[first:last])
             except RuntimeError as error:  # somebody has gone before
