@@ -30,7 +30,10 @@ Prediction node_at(double sigma, double keys) {
 // is proportional to e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can
 // no longer matter.
 std::vector<RowSpread> spread_of_rows(double effective_rank) {
-  const double half = std::max(effective_rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
+  // Beyond, rows are alike to 1e-4 of themselves; and y + 1 − e^y loses all its digits at 1e16, where nodes would not
+  // end.
+  constexpr double kMostRank = 1e8;
+  const double half = std::clamp(effective_rank, 1.0, kMostRank) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
   std::vector<RowSpread> nodes;
   double total = 0;
   const auto add = [&](double y) {
