@@ -111,7 +111,7 @@ def main() -> None:
             print(json.dumps(losses))
         else:
             print(f"{dist.get_world_size()} ranks: loss {losses[0]:.4f} at first, {losses[-1]:.4f} in the end")
-    dist.barrier()  # nobody leaves while others still read from it
+    dist.barrier()  # nobody closes connections while another rank is in a collective
     dist.destroy_process_group()
 
 

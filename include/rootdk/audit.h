@@ -9,5 +9,6 @@
 #include "rootdk/audit/recognise.h"  // IWYU pragma: export
 #include "rootdk/audit/run.h"        // IWYU pragma: export
 #include "rootdk/audit/findings.h"   // IWYU pragma: export
+#include "rootdk/audit/parts.h"      // IWYU pragma: export
 #include "rootdk/audit/drift.h"      // IWYU pragma: export
 #include "rootdk/audit/clip.h"       // IWYU pragma: export

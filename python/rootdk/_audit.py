@@ -180,6 +180,49 @@ def _cell(head: dict[str, Any], context: str) -> str:
     return f'<td title="{words}"{shade}>{sigma:.2f}</td>'
 
 
+def call_of(
+    *,
+    heads: int | None,
+    kv_heads: int | None,
+    head_dim: int | None,
+    norm: str | None,
+    scale: float | str | None,
+    rotary_base: float | None,
+    context: int | None,
+    family: str | None,
+    family_file: Path | None,
+    contexts: Sequence[int] | None,
+    at: int | None,
+    inputs: Path | None,
+    spectra: bool,
+) -> _core.AuditCall:
+    """What an audit wants to know beside the model, looked through."""
+    call = _core.AuditCall()
+    call.heads, call.kv_heads, call.head_dim = (
+        _whole("heads", heads),
+        _whole("kv_heads", kv_heads),
+        _whole("head_dim", head_dim),
+    )
+    call.context, call.judge_at = _whole("context", context), _whole("at", at)
+    if isinstance(scale, str):
+        call.scale_rule = scale
+    elif scale is not None:
+        call.scale = real("scale", scale)
+    call.rotary_base = None if rotary_base is None else real("rotary_base", rotary_base)
+    if norm is not None:
+        call.set_norm(text("norm", norm))
+    if family is not None:
+        call.family = text("family", family)
+    if family_file is not None:
+        call.family_json = pathlib.Path(checked_path("family_file", family_file)).read_text(encoding="utf-8")
+    if contexts is not None:
+        call.contexts = wholes("contexts", contexts)
+    if inputs is not None:
+        call.inputs = checked_path("inputs", inputs)
+    call.spectra = flag("spectra", spectra)
+    return call
+
+
 def audit(
     model: Source,
     *,
@@ -221,28 +264,21 @@ def audit(
 
     The command `rootdk audit` says the same of files; it can also write a copy with QK-clip applied.
     """
-    call = _core.AuditCall()
-    call.heads, call.kv_heads, call.head_dim = (
-        _whole("heads", heads),
-        _whole("kv_heads", kv_heads),
-        _whole("head_dim", head_dim),
+    call = call_of(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        norm=norm,
+        scale=scale,
+        rotary_base=rotary_base,
+        context=context,
+        family=family,
+        family_file=family_file,
+        contexts=contexts,
+        at=at,
+        inputs=inputs,
+        spectra=spectra,
     )
-    call.context, call.judge_at = _whole("context", context), _whole("at", at)
-    if isinstance(scale, str):
-        call.scale_rule = scale
-    elif scale is not None:
-        call.scale = real("scale", scale)
-    call.rotary_base = None if rotary_base is None else real("rotary_base", rotary_base)
-    if norm is not None:
-        call.set_norm(text("norm", norm))
-    if family is not None:
-        call.family = text("family", family)
-    if family_file is not None:
-        call.family_json = pathlib.Path(_path("family_file", family_file)).read_text(encoding="utf-8")
-    if contexts is not None:
-        call.contexts = wholes("contexts", contexts)
-    if inputs is not None:
-        call.inputs = _path("inputs", inputs)
     if sum(given is not None for given in (inputs, run, embeddings)) > 1:
         raise ValueError("inputs, run, embeddings: one of them is wanted")
     if isinstance(run, str):
@@ -251,7 +287,6 @@ def audit(
         call.set_run(_ids(run))
     if embeddings is not None:
         call.set_embeddings(_embeddings(embeddings))
-    call.spectra = flag("spectra", spectra)
     _check_source("model", model)
     if against is not None:
         _check_source("against", against)
@@ -265,7 +300,7 @@ def audit(
 
         def place(argument: str, source: Source) -> str:
             if is_path(source):
-                return _path(argument, source)
+                return checked_path(argument, source)
             own = said if said is not None else config_of(source)
             if own is None:
                 own = config_of(model)  # `against` is the same model
@@ -318,7 +353,7 @@ def _tokens_of_text(model: Source, words: str) -> list[int]:
         raise ValueError(
             "run: text, but only a model that is given by its path has a tokenizer.json beside it; give ids"
         )
-    path = pathlib.Path(_path("model", model))
+    path = pathlib.Path(checked_path("model", model))
     tokenizer = (path if path.is_dir() else path.parent) / "tokenizer.json"
     if not tokenizer.is_file():
         raise ValueError(f"run: text, but there is no {tokenizer}; give ids")
@@ -338,7 +373,7 @@ def _check_source(name: str, source: object) -> None:
         raise TypeError(f"{name}: {type(source).__name__}, but a path, a torch.nn.Module or a state_dict is wanted")
 
 
-def _path(name: str, value: Any) -> str:
+def checked_path(name: str, value: Any) -> str:
     """Bytes are no path here."""
     try:
         path = os.fspath(value)

@@ -1,11 +1,19 @@
 // The audit of a checkpoint: what the command prints, as text; the package makes objects of it.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "base/refuse.h"
@@ -59,6 +67,19 @@ void set_embeddings(AuditCall& call, const Embeddings& embeddings) {
   call.options.run = std::move(input);
 }
 
+/// What the command prints.
+nb::tuple said_of(const audit::Audit& found, const std::vector<audit::HeadDrift>* moved) {
+  std::string json, text, sentence, csv;
+  {
+    const nb::gil_scoped_release release;
+    json = report::to_json(found, moved);
+    text = report::to_text(found, moved);
+    sentence = report::to_sentence(found);
+    csv = report::to_csv(found);
+  }
+  return nb::make_tuple(json, text, sentence, csv);
+}
+
 audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, const audit::Options& options) {
   const auto file = checkpoint::Checkpoint::open(path);
   const audit::Model model = audit::recognise(file, call.hints);
@@ -68,34 +89,90 @@ audit::Audit audited(const std::filesystem::path& path, const AuditCall& call, c
 }
 
 nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
-  std::string json, text, sentence, csv;
-  std::vector<float> hidden;
-  std::vector<std::size_t> shape;
+  std::optional<audit::Audit> found;
+  std::optional<std::vector<audit::HeadDrift>> drift;
   {
     const nb::gil_scoped_release release;
-    audit::Audit found = audited(path, call, call.options);
-    std::optional<std::vector<audit::HeadDrift>> drift;
+    found = audited(path, call, call.options);
     if (call.against) {
       audit::Options options;
       options.contexts = call.options.contexts;
       options.judge_at = call.options.judge_at;
       options.spectra = false;
       options.stop = call.options.stop;
-      drift = audit::drift(audited(*call.against, call, options), found);
-    }
-    const auto* moved = drift ? &*drift : nullptr;
-    json = report::to_json(found, moved);
-    text = report::to_text(found, moved);
-    sentence = report::to_sentence(found);
-    csv = report::to_csv(found);
-    if (found.ran) {
-      hidden = std::move(found.ran->last_hidden_state);
-      for (const std::int64_t extent : {found.ran->sequences, found.ran->length, found.ran->width})
-        shape.push_back(static_cast<std::size_t>(extent));
+      drift = audit::drift(audited(*call.against, call, options), *found);
     }
   }
-  return nb::make_tuple(json, text, sentence, csv, shape.empty() ? nb::none() : numpy_array(std::move(hidden), shape));
+  nb::object hidden = nb::none();
+  if (found->ran) {
+    std::vector<std::size_t> shape;
+    for (const std::int64_t extent : {found->ran->sequences, found->ran->length, found->ran->width})
+      shape.push_back(static_cast<std::size_t>(extent));
+    hidden = numpy_array(std::move(found->ran->last_hidden_state), shape);
+  }
+  return nb::tuple(said_of(*found, drift ? &*drift : nullptr) + nb::make_tuple(hidden));
 }
+
+// Over ranks ----------------------------------------------------------------------------------------------------------
+
+using Elsewhere = std::tuple<std::string, std::uint64_t, std::vector<std::pair<std::uint64_t, nb::bytes>>>;
+using Read = std::tuple<std::string, std::uint64_t, std::uint64_t>;  // file, offset, bytes
+
+/// A checkpoint whose files lie on several ranks, as each of them sees it.
+class AuditPart {
+ public:
+  AuditPart(const std::filesystem::path& path, const AuditCall& call, const std::vector<Elsewhere>& elsewhere)
+      : call_(call), file_(opened(path, elsewhere)), model_(audit::recognise(file_, call_.hints)) {}
+
+  std::size_t layers() const { return model_.layers.size(); }
+  std::vector<Read> reads(const std::vector<std::size_t>& layers) const {
+    return named(audit::reads_of(file_, model_, layers));
+  }
+  std::vector<Read> reads_of_embeddings() const { return named(audit::reads_of_embeddings(file_, model_)); }
+
+  nb::bytes found(const std::vector<std::size_t>& layers) const {
+    std::vector<std::byte> out;
+    {
+      const nb::gil_scoped_release release;
+      const audit::Audit part = audit::audit_layers(file_, model_, layers, call_.options);
+      if (!part.complete) raise_pending();
+      out = audit::packed(part, layers);
+    }
+    return nb::bytes(out.data(), out.size());
+  }
+
+  nb::tuple joined(const std::vector<nb::bytes>& parts) const {
+    std::vector<std::span<const std::byte>> all;
+    for (const nb::bytes& part : parts) all.push_back(bytes_of(part));
+    return said_of(audit::joined(model_, call_.options, all), nullptr);
+  }
+
+ private:
+  static std::span<const std::byte> bytes_of(const nb::bytes& bytes) {
+    return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+  }
+  static checkpoint::Checkpoint opened(const std::filesystem::path& path, const std::vector<Elsewhere>& elsewhere) {
+    std::vector<checkpoint::Elsewhere> files;
+    for (const auto& [name, size, runs] : elsewhere) {
+      files.push_back({name, size});
+      for (const auto& [offset, bytes] : runs) {
+        const std::span<const std::byte> all = bytes_of(bytes);
+        files.back().runs.push_back({offset, {all.begin(), all.end()}});
+      }
+    }
+    return checkpoint::Checkpoint::open(path, {}, std::move(files));
+  }
+  std::vector<Read> named(const std::vector<audit::Extent>& extents) const {
+    std::vector<Read> out;
+    for (const audit::Extent& e : extents)
+      out.emplace_back(file_.files().at(e.file).filename().string(), e.offset, e.bytes);
+    return out;
+  }
+
+  AuditCall call_;
+  checkpoint::Checkpoint file_;
+  audit::Model model_;
+};
 
 }  // namespace
 
@@ -135,6 +212,14 @@ void bind_audit(nb::module_& m) {
   option("inputs", &audit::Options::inputs);
   option("spectra", &audit::Options::spectra);
   m.def("audit", &run);
+  m.def("check_checkpoint", [](const std::filesystem::path& path) { checkpoint::Checkpoint::open(path); });
+  nb::class_<AuditPart>(m, "AuditPart")
+      .def(nb::init<const std::filesystem::path&, const AuditCall&, const std::vector<Elsewhere>&>())
+      .def_prop_ro("layers", &AuditPart::layers)
+      .def("reads", &AuditPart::reads)
+      .def("reads_of_embeddings", &AuditPart::reads_of_embeddings)
+      .def("found", &AuditPart::found)
+      .def("joined", &AuditPart::joined);
   m.def("audit_html", [](const std::string& json) { return report::audit_html(json); });
 }
 

@@ -13,6 +13,7 @@
 #include "audit/embeddings.h"
 #include "audit/measure.h"
 #include "audit/memory.h"
+#include "audit/parts.h"
 #include "audit/prediction.h"
 #include "audit/run_input.h"
 #include "audit/weights.h"
@@ -449,14 +450,14 @@ void measure_run(const checkpoint::Checkpoint& checkpoint, const Options& option
     }
 }
 
-}  // namespace
-
-Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const Options& options) {
+// Layers of `model`, whose embeddings and contexts are those of all its layers.
+Audit audit_some(const checkpoint::Checkpoint& checkpoint, const Model& model, std::vector<Attention> attentions,
+                 const Options& options) {
   return base::with_memory_errors([&] {
     Audit out;
     out.model = model;
-    out.contexts = contexts_for(model, options);
-    out.judged_at = options.judge_at.value_or(out.contexts.back());
+    out.model.layers = std::move(attentions);
+    set_contexts(model, options, out);
     if (!(options.clip_threshold > 0))
       refuse("QK-clip: a threshold of {}, but a number above 0 is wanted", options.clip_threshold);
     if (options.run) {
@@ -465,14 +466,14 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     }
     std::unique_ptr<Inputs> inputs;
     if (!options.inputs.empty()) inputs = std::make_unique<Inputs>(options.inputs, model);
-    want_memory(memory_of(checkpoint, model, options, inputs.get()));
+    want_memory(memory_of(checkpoint, out.model, options, inputs.get()));
 
     if (options.progress) options.progress(0, "embeddings");
     const Embeddings embeddings(checkpoint, model);
     const Sources sources = {inputs.get(), &embeddings};
 
     std::size_t heads = 0;
-    for (const Attention& attention : model.layers) {
+    for (const Attention& attention : out.model.layers) {
       out.layers.push_back({attention, {}});
       heads += static_cast<std::size_t>(attention.heads_q);
     }
@@ -490,11 +491,11 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
         out.complete = false;
         break;
       }
-      const std::size_t end = end_of_group(model.layers, done);
+      const std::size_t end = end_of_group(out.model.layers, done);
       report(done, end);
       audit_layers(checkpoint, sources, options, std::span(out.layers).subspan(done, end - done),
                    drafts.data() + drafted);
-      for (; done < end; ++done) drafted += static_cast<std::size_t>(model.layers[done].heads_q);
+      for (; done < end; ++done) drafted += static_cast<std::size_t>(out.model.layers[done].heads_q);
     }
     out.layers.resize(done);
     drafts.resize(drafted);
@@ -503,6 +504,35 @@ Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const 
     if (options.progress && out.complete) options.progress(1, "");
     return out;
   });
+}
+
+}  // namespace
+
+void set_contexts(const Model& model, const Options& options, Audit& audit) {
+  audit.contexts = contexts_for(model, options);
+  audit.judged_at = options.judge_at.value_or(audit.contexts.back());
+}
+
+Audit audit(const checkpoint::Checkpoint& checkpoint, const Model& model, const Options& options) {
+  return audit_some(checkpoint, model, model.layers, options);
+}
+
+Audit audit_layers(const checkpoint::Checkpoint& checkpoint, const Model& model, std::span<const std::size_t> layers,
+                   const Options& options) {
+  if (options.run) refuse("run: came with some of the layers, but a model runs through all of them");
+  std::vector<Attention> some;
+  for (const std::size_t layer : layers) {
+    if (layer >= model.layers.size()) refuse("layers: {}, but there are {}", layer, model.layers.size());
+    some.push_back(model.layers[layer]);
+  }
+  if (some.empty()) {  // nothing is read
+    Audit none;
+    none.model = model;
+    none.model.layers.clear();
+    set_contexts(model, options, none);
+    return none;
+  }
+  return audit_some(checkpoint, model, std::move(some), options);
 }
 
 }  // namespace rootdk::audit

@@ -1,6 +1,8 @@
 // A sample of the vocabulary's rows, summed and normalised as the model does before its first layer.
 #include "audit/embeddings.h"
 
+#include "audit/parts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -97,6 +99,26 @@ std::optional<Tokens> sample(Reader& reader, const Embedding& embedding, std::in
 std::int64_t Embeddings::sampled(const Model& model) {
   const std::int64_t step = step_in(model.embedding.vocabulary);
   return model.embedding.known() ? (model.embedding.vocabulary + step - 1) / step : 0;
+}
+
+std::vector<Extent> reads_of_embeddings(const checkpoint::Checkpoint& checkpoint, const Model& model) {
+  const Embedding& embedding = model.embedding;
+  std::vector<Extent> out;
+  if (!embedding.known()) return out;
+  const checkpoint::TensorInfo& tokens = checkpoint.at(embedding.tokens);
+  if (const std::int64_t step = step_in(embedding.vocabulary);
+      step == 1 || tokens.compressed || tokens.order != checkpoint::Order::kRowMajor) {
+    add_tensor(checkpoint, embedding.tokens, out);
+  } else {
+    const std::uint64_t row = tokens.bytes / static_cast<std::uint64_t>(tokens.rows());
+    for (const std::int64_t first : {std::int64_t{0}, step / 2})
+      for (std::int64_t token = first; token < embedding.vocabulary; token += step)
+        out.push_back({tokens.file, tokens.offset + static_cast<std::uint64_t>(token) * row, row});
+  }
+  for (const std::string& tensor :
+       {embedding.positions, embedding.token_types, embedding.norm.gain, embedding.norm.bias})
+    add_tensor(checkpoint, tensor, out);
+  return united(std::move(out));
 }
 
 Embeddings::Embeddings(const checkpoint::Checkpoint& checkpoint, const Model& model) : own_norm_(model.embedding.norm) {

@@ -30,7 +30,10 @@ Prediction node_at(double sigma, double keys) {
 // is proportional to e^{(r/2)(y − e^y)}. Narrow for large r; cut where the density is 1e-6, and on the left where y can
 // no longer matter.
 std::vector<RowSpread> spread_of_rows(double effective_rank) {
-  const double half = std::max(effective_rank, 1.0) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
+  // Beyond, rows are alike to 1e-4 of themselves; and y + 1 − e^y loses all its digits at 1e16, where nodes would not
+  // end.
+  constexpr double kMostRank = 1e8;
+  const double half = std::clamp(effective_rank, 1.0, kMostRank) / 2, step = std::min(0.25, 0.7 / std::sqrt(half));
   std::vector<RowSpread> nodes;
   double total = 0;
   const auto add = [&](double y) {
@@ -58,16 +61,17 @@ PredictionTable::PredictionTable(double keys, double least, double most) : keys_
 
 Prediction PredictionTable::of_row(double sigma) const {
   if (sigma < kLeast) return {std::log(keys_), 1 / keys_, 1 / keys_};
-  const double x = std::log(std::min(sigma, kMost)) / kTableStep - static_cast<double>(first_);
-  const auto size = static_cast<std::int64_t>(nodes_.size());
-  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kTablePoints / 2 + 1,
-                                        std::int64_t{0}, std::max<std::int64_t>(0, size - kTablePoints));
+  // Places on the lattice, not in the table: what comes out does not depend on which other rows the table is for.
+  const double x = std::log(std::min(sigma, kMost)) / kTableStep;
+  const auto end = first_ + static_cast<std::int64_t>(nodes_.size());
+  const std::int64_t begin = std::clamp(static_cast<std::int64_t>(std::floor(x)) - kTablePoints / 2 + 1, first_,
+                                        std::max(first_, end - kTablePoints));
   Prediction out;
-  for (std::int64_t i = begin; i < std::min(begin + kTablePoints, size); ++i) {
+  for (std::int64_t i = begin; i < std::min(begin + kTablePoints, end); ++i) {
     double weight = 1;
-    for (std::int64_t j = begin; j < std::min(begin + kTablePoints, size); ++j)
+    for (std::int64_t j = begin; j < std::min(begin + kTablePoints, end); ++j)
       if (j != i) weight *= (x - static_cast<double>(j)) / static_cast<double>(i - j);
-    const Prediction& node = nodes_[static_cast<std::size_t>(i)];
+    const Prediction& node = nodes_[static_cast<std::size_t>(i - first_)];
     out.entropy += weight * node.entropy;
     out.sum_p2 += weight * node.sum_p2;
     out.p_max += weight * node.p_max;

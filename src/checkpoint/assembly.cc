@@ -51,6 +51,11 @@ Contents contents_of(const std::shared_ptr<const Source>& source, Format format)
 
 }  // namespace
 
+std::shared_ptr<const Source> Checkpoint::Data::file(const std::string& name) const {
+  const auto found = elsewhere.find(name);
+  return found != elsewhere.end() ? found->second : open_in(directory, name, options);
+}
+
 const TensorInfo* Checkpoint::Data::find(std::string_view name) const {
   const auto less = [&](std::size_t tensor, std::string_view wanted) { return tensors[tensor].name < wanted; };
   const auto found = std::lower_bound(by_name.begin(), by_name.end(), name, less);
@@ -62,17 +67,23 @@ const Deflated* Checkpoint::Data::packing(const TensorInfo& tensor) const {
   return packed ? &*packed : nullptr;
 }
 
-Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options) {
+Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options, std::vector<Elsewhere> elsewhere) {
   Assembly assembly;
   Checkpoint::Data& data = *assembly.data_;
   data.options = options;
   std::error_code error;
   Choice choice;
-  if (fs::is_directory(path, error)) {
-    data.directory = path;
-    choice = choose_files(path);
+  const bool directory = fs::is_directory(path, error) || (!elsewhere.empty() && !is_index(path));
+  data.directory = directory ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::set<std::string> names;
+  for (Elsewhere& file : elsewhere) {
+    const std::string name = file.name;
+    names.insert(name);
+    data.elsewhere[name] = Source::elsewhere(data.directory / name, std::move(file));
+  }
+  if (directory) {
+    choice = choose_files(path, std::move(names));
   } else {
-    data.directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
     if (const std::string hint = how_to_download(path); !hint.empty() && !fs::exists(path, error))
       refuse("{}: no such file; {}", printable(path.native()), hint);
     if (!is_index(path)) {
@@ -81,12 +92,13 @@ Checkpoint Assembly::open(const fs::path& path, const OpenOptions& options) {
       assembly.add_all(std::move(source), format);
       return assembly.finish();
     }
-    assembly.add_indexed(*Source::open(path, options));
+    const auto index = data.elsewhere.find(path.filename().string());
+    assembly.add_indexed(index != data.elsewhere.end() ? *index->second : *Source::open(path, options));
     return assembly.finish();
   }
-  if (choice.index) assembly.add_indexed(*open_in(data.directory, *choice.index, options));
+  if (choice.index) assembly.add_indexed(*data.file(*choice.index));
   for (const std::string& name : choice.files) {
-    auto source = open_in(data.directory, name, options);
+    auto source = data.file(name);
     const Format format = format_of(*source);
     assembly.add_all(std::move(source), format);
   }
@@ -123,7 +135,7 @@ void Assembly::add_indexed(const Source& index) {
   std::map<std::string, std::vector<IndexEntry>> by_file;
   for (IndexEntry& entry : read_index(index)) by_file[entry.file].push_back(std::move(entry));
   for (const auto& [name, entries] : by_file) {
-    auto source = open_in(data_->directory, name, data_->options);
+    auto source = data_->file(name);
     Contents contents = read_safetensors(*source);
     const std::size_t file = add_file(std::move(source));
     if (file == 0) data_->metadata = std::move(contents.metadata);

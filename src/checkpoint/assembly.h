@@ -2,9 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/contents.h"
 #include "rootdk/checkpoint/checkpoint.h"
@@ -15,6 +17,7 @@ struct Checkpoint::Data {
   Format format = Format::kSafetensors;
   std::filesystem::path directory;
   OpenOptions options;
+  std::map<std::string, std::shared_ptr<const Source>> elsewhere;  // by name
   std::vector<std::shared_ptr<const Source>> sources;
   std::vector<std::filesystem::path> files;  // of the sources
   std::vector<TensorInfo> tensors;
@@ -22,13 +25,15 @@ struct Checkpoint::Data {
   std::vector<std::size_t> by_name;
   std::vector<MetadataEntry> metadata;
 
+  std::shared_ptr<const Source> file(const std::string& name) const;  // of the directory, wherever it lies
   const TensorInfo* find(std::string_view name) const;
   const Deflated* packing(const TensorInfo& tensor) const;  // null where it is not packed
 };
 
 class Assembly {
  public:
-  static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options);
+  static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options,
+                         std::vector<Elsewhere> elsewhere);
   static Checkpoint open_memory(std::string name, std::span<const std::byte> bytes, Format format);
 
  private:

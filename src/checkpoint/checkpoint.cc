@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "base/memory_errors.h"
 #include "checkpoint/assembly.h"
@@ -24,7 +25,12 @@ constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 24;
 Checkpoint::Checkpoint(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
 
 Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions& options) {
-  return base::with_memory_errors([&] { return Assembly::open(path, options); });
+  return base::with_memory_errors([&] { return Assembly::open(path, options, {}); });
+}
+
+Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions& options,
+                            std::vector<Elsewhere> elsewhere) {
+  return base::with_memory_errors([&] { return Assembly::open(path, options, std::move(elsewhere)); });
 }
 
 Format Checkpoint::format() const { return data_->format; }
@@ -48,9 +54,11 @@ const MetadataValue* Checkpoint::find_metadata(std::string_view key) const& {
 std::optional<std::string> Checkpoint::config() const {
   const std::string name = "config.json";
   std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(data_->directory / name, error))) return {};
+  if (!data_->elsewhere.contains(name) &&
+      !std::filesystem::exists(std::filesystem::symlink_status(data_->directory / name, error)))
+    return {};
   return base::with_memory_errors([&]() -> std::optional<std::string> {
-    const auto source = open_in(data_->directory, name, data_->options);
+    const auto source = data_->file(name);
     if (source->size() > kMaxConfigBytes)
       refuse("{}: {} bytes, but at most {} are taken", source->name(), source->size(), kMaxConfigBytes);
     std::string text(source->size(), '\0');

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "checkpoint/hints.h"
 #include "checkpoint/text.h"
@@ -87,12 +88,14 @@ bool stays_in(const fs::path& directory, const fs::path& real) {
 
 }  // namespace
 
-Choice choose_files(const fs::path& directory) {
-  std::set<std::string> names;
+Choice choose_files(const fs::path& directory, std::set<std::string> elsewhere) {
+  const bool here = elsewhere.empty();
+  std::set<std::string> names = std::move(elsewhere);
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
     names.insert(at->path().filename().native());
-  if (error) refuse("{}: cannot be listed: {}", printable(directory.native()), error.message());
+  if (error && (here || fs::exists(directory)))
+    refuse("{}: cannot be listed: {}", printable(directory.native()), error.message());
 
   constexpr const char* kIndex = "model.safetensors.index.json";
   constexpr const char* kWhole = "model.safetensors";

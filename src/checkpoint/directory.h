@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct Choice {
   std::vector<std::string> files;
 };
 
-/// As Checkpoint::open says.
-Choice choose_files(const std::filesystem::path& directory);
+/// As Checkpoint::open says. Of a directory and the names of what is `elsewhere`, if there is any: then the directory
+/// need not be here.
+Choice choose_files(const std::filesystem::path& directory, std::set<std::string> elsewhere);
 
 /// A file of this directory. A symbolic link may lead out of it only if the options say so, or into the blobs of a
 /// Hugging Face cache, where …/snapshots/REVISION/NAME leads to …/blobs/HASH.

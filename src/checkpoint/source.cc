@@ -59,6 +59,19 @@ std::shared_ptr<const Source> Source::memory(std::string name, std::span<const s
   return source;
 }
 
+std::shared_ptr<const Source> Source::elsewhere(const std::filesystem::path& path, Elsewhere file) {
+  std::shared_ptr<Source> source(new Source(path, printable(path.native())));
+  source->elsewhere_ = true;
+  source->size_ = file.size;
+  for (Elsewhere::Run& run : file.runs) {
+    if (run.offset > file.size || run.bytes.size() > file.size - run.offset)
+      source->refuse_at(run.offset, "{} bytes were fetched from here, but the file has {}", run.bytes.size(),
+                        file.size);
+    source->pieces_.emplace(run.offset, std::move(run.bytes));
+  }
+  return source;
+}
+
 Source::~Source() {
   if (file_ < 0) return;
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
@@ -69,17 +82,23 @@ std::span<const std::byte> Source::bytes(std::uint64_t offset, std::uint64_t len
   if (length == 0) return {};
   if (!bytes_.empty()) return bytes_.subspan(offset, length);
   const std::lock_guard lock(mutex_);
-  const auto after = pieces_.upper_bound(offset);
-  if (after != pieces_.begin()) {
-    const auto& [begin, piece] = *std::prev(after);
-    if (offset + length <= begin + piece.size()) return std::span(piece).subspan(offset - begin, length);
-  }
+  if (const auto found = kept(offset, length); !found.empty()) return found;
+  if (elsewhere_) refuse_at(offset, "lies on another machine");
   const std::uint64_t wanted = std::min(std::max(length, kPiece), size_ - offset);
   if (wanted > std::numeric_limits<std::size_t>::max()) throw std::bad_alloc();
   std::vector<std::byte> piece(static_cast<std::size_t>(wanted));
   read(offset, piece);
   return std::span(pieces_.emplace(offset, std::move(piece))->second)
       .first(length);  // the last of this offset, so the longest
+}
+
+// Of what was read or fetched; empty if it was not. mutex_ is held, or nothing is added any more.
+std::span<const std::byte> Source::kept(std::uint64_t offset, std::uint64_t length) const {
+  const auto after = pieces_.upper_bound(offset);
+  if (after == pieces_.begin()) return {};
+  const auto& [begin, piece] = *std::prev(after);
+  return offset + length <= begin + piece.size() ? std::span(piece).subspan(offset - begin, length)
+                                                 : std::span<const std::byte>();
 }
 
 std::string_view Source::text(std::uint64_t offset, std::uint64_t length) const {
@@ -89,7 +108,8 @@ std::string_view Source::text(std::uint64_t offset, std::uint64_t length) const 
 
 void Source::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (file_ < 0) {
-    if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+    const auto from = elsewhere_ ? bytes(offset, out.size()) : bytes_.subspan(offset, out.size());
+    if (!out.empty()) std::memcpy(out.data(), from.data(), out.size());
     return;
   }
   while (!out.empty()) {

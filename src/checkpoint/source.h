@@ -33,6 +33,8 @@ class Source {
                                                  const OpenOptions& options);
   /// The bytes are borrowed.
   static std::shared_ptr<const Source> memory(std::string name, std::span<const std::byte> bytes);
+  /// Of a file that is not here: `path` is what it is called.
+  static std::shared_ptr<const Source> elsewhere(const std::filesystem::path& path, Elsewhere file);
 
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
@@ -58,12 +60,14 @@ class Source {
  private:
   Source(std::filesystem::path path, std::string name) : path_(std::move(path)), name_(std::move(name)) {}
   void open(const std::filesystem::path& real, int flags, bool map);
+  std::span<const std::byte> kept(std::uint64_t offset, std::uint64_t length) const;
 
   std::filesystem::path path_;
   std::string name_;
   std::uint64_t size_ = 0;
   std::span<const std::byte> bytes_;  ///< all of it, where it is mapped or in memory
   int file_ = -1;
+  bool elsewhere_ = false;                                               ///< pieces_ is all there is
   mutable std::mutex mutex_;                                             ///< of what follows
   mutable std::multimap<std::uint64_t, std::vector<std::byte>> pieces_;  ///< what was read and is kept, by offset
 };

@@ -91,6 +91,22 @@ TEST(QkNorm, HasTheMomentThatSamplingGives) {
 }
 
 // Interpolated, and averaged over rows, against the quadrature that averages by itself.
+// Weights decide how large an effective rank is, and a hostile file's are any.
+TEST(Prediction, LooksAtFewRowsWhateverTheRank) {
+  for (const double rank : {0.0, 1.0, 1e3, 1e8, 1e17, 1e30, 1e300, HUGE_VAL}) {
+    const std::vector<RowSpread> rows = spread_of_rows(rank);
+    double square = 0, weights = 0;
+    for (const RowSpread& row : rows) {
+      square += row.weight * row.factor * row.factor;
+      weights += row.weight;
+    }
+    EXPECT_LT(rows.size(), 200u) << rank;
+    EXPECT_NEAR(weights, 1, 1e-12) << rank;
+    // E χ²_r/r; a lattice cut where the density is 1e-6 of its peak leaves out that much.
+    EXPECT_NEAR(square, 1, 1e-3) << rank;
+  }
+}
+
 TEST(Prediction, IsThatOfTheQuadrature) {
   for (const double keys : {2.0, 512.0, 131072.0}) {
     const PredictionTable table(keys, 0.01, 100);

@@ -219,6 +219,20 @@ def traffic(rank, ranks, count):
     return found
 
 
+def halves(rank, ranks):
+    """What is sent forward of float32, and of bfloat16."""
+    found = {}
+    for way in WAYS:
+        sent = []
+        for dtype in (torch.float32, torch.bfloat16):
+            q, k, v = (torch.randn(1, heads, 5, 8).to(dtype) for heads in (8, 4, 4))
+            with rd.counting() as count, torch.no_grad():
+                rd.attention(q, k, v, causal=True, way=way, machine=nodes(ranks))
+            sent.append(count.bytes)
+        found[way] = sent
+    return found
+
+
 def _pairs(case):
     """Of the structure that all ranks know: key lengths are not part of who needs whom."""
     a = case.arguments
@@ -397,6 +411,7 @@ TASKS = {
     "problems": run_problems,
     "bits": bits,
     "traffic": traffic,
+    "halves": halves,
     "memory": memory,
     "stats": statistics_of_rows_and_heads,
     "refusals": refusals,

@@ -37,7 +37,8 @@ def everybody():
     commands = []
     for world in WORLDS:
         count = SEEDS[world]
-        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "memory", "stats", "chosen", "watch"]
+        tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
+        tasks += ["stats", "chosen", "watch"]
         tasks += ["refusals"] if world == 4 else []
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
@@ -84,6 +85,14 @@ def test_every_byte_is_in_the_plan(world):
         for what, sent, planned in traffic(one):
             assert sent == planned, what
     assert world == 1 or any(sum(sent) for one in ranks(world) for _, sent, _ in traffic(one))
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_16_bit_numbers_travel_as_they_are(world):
+    """What is widened for computing is widened where it is computed."""
+    for way in ("ring", "all_gather", "heads", "two_levels"):
+        sent = [one["halves"][way] for one in ranks(world)]
+        assert all(wide == 2 * narrow for wide, narrow in sent) and sum(wide for wide, _ in sent) > 0, (way, sent)
 
 
 def test_memory_falls_with_ranks():

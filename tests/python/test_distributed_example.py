@@ -23,6 +23,27 @@ def losses(*launcher):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+LEAVING = """
+import os, rootdk.distributed, torch, torch.distributed as dist
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+dist.init_process_group("gloo")
+torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
+def threads():
+    names = (open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+    return [name for name in names if "gloo" in name]
+assert threads()
+dist.destroy_process_group()
+print(threads())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for threads in /proc")
+def test_no_thread_outlives_the_group():
+    """What an optimizer imports would keep the group, and gloo's threads would see the process end around them."""
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]
+
+
 def test_four_ranks_learn_what_one_learns():
     running = losses(), losses("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     said = [process.communicate(timeout=300) for process in running]

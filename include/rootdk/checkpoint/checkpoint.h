@@ -40,6 +40,18 @@ struct OpenOptions {
   bool map = true;
 };
 
+/// A file of a checkpoint's directory that lies on another machine, and what of it was fetched. Reading anything else
+/// of it is refused.
+struct Elsewhere {
+  struct Run {
+    std::uint64_t offset = 0;
+    std::vector<std::byte> bytes;
+  };
+  std::string name;            ///< in that directory
+  std::uint64_t size = 0;      ///< of the whole file
+  std::vector<Run> runs = {};  ///< a shard's header; the whole of an index or a config.json; tensors that will be read
+};
+
 /// A handle; copies share the files. Everything is const and may be called from several threads.
 class ROOTDK_API Checkpoint {
  public:
@@ -49,6 +61,10 @@ class ROOTDK_API Checkpoint {
   /// *-00001-of-0000N.safetensors, the only *.safetensors, the shards *-00001-of-0000N.gguf, the only *.gguf, the only
   /// *.npz. A file without one of these endings is known by its first bytes. One shard by itself is one file.
   static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options = {});
+  /// The same of a directory or an index whose files lie on several machines: what is `elsewhere` is as if it were
+  /// there, and taken before a file of that name that is.
+  static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options,
+                         std::vector<Elsewhere> elsewhere);
 
   Format format() const;
 

@@ -4,6 +4,7 @@ below it. docs/python/distributed.md."""
 from __future__ import annotations
 
 from ._attention import attention
+from ._audit import audit
 from ._faults import RankError
 from ._layout import Layout
 from ._plan import Cost, Machine, Plan, Sizes, plan
@@ -22,6 +23,7 @@ __all__ = [
     "Sight",
     "Sizes",
     "attention",
+    "audit",
     "counting",
     "merge",
     "plan",

@@ -14,6 +14,12 @@ from torch import Tensor
 
 from ._faults import Board, RankError, as_timedelta, explain
 
+# Its functions take the default group as the default of an argument: the one there is when it is first imported, which
+# any optimizer does. Imported after init_process_group it would keep the group, with gloo's threads, beyond
+# destroy_process_group and into the end of the process, where they meet what is gone: some ranks abort.
+if dist.is_available():
+    import torch.distributed.nn
+
 
 @dataclasses.dataclass
 class Count:
@@ -104,13 +110,18 @@ class Team:
                 there = dist.get_global_rank(self.group, member)
                 operations.append(dist.P2POp(operation, x, there, self.group))
                 peers.append(member)
-        try:
-            works = dist.batch_isend_irecv(operations) if operations else []
-        except RuntimeError as error:
-            raise explain(self.board, error, what, peers[0], self.timeout) from error
-        if len(works) != len(peers):  # one for all of them
-            peers = peers[: len(works)]
-        return Pending(self, what, list(zip(peers, works)), [x for _, x in (*sends, *receives)])
+        memory = [x for _, x in (*sends, *receives)]
+        together = any(x.is_cuda for x in memory)  # as NCCL wants them; else one by one, to know whose has failed
+        works: list[tuple[int, Any]] = []
+        size = len(peers) if together else 1
+        for first in range(0, len(peers), max(size, 1)):
+            last = first + size
+            try:
+                found = dist.batch_isend_irecv(operations[first:last])
+            except RuntimeError as error:  # somebody has gone before
+                raise explain(self.board, error, what, peers[first], self.timeout) from error
+            works += zip(peers[first:last], found)  # which may be one for all of them
+        return Pending(self, what, works, memory)
 
     def gather_packets(self, packet: Tensor) -> Tensor:
         """Everybody's packet, [size, …], in ⌈log₂ size⌉ rounds (Bruck et al. 1997)."""
@@ -125,6 +136,17 @@ class Team:
             rows[have : have + count] = arriving
             have += count
         return rows.roll(self.rank, 0)
+
+    def gather_bytes(self, mine: bytes, device: torch.device) -> list[bytes]:
+        """Everybody's, of any length, in one exchange of packets after one that says how long they are."""
+        if self.size == 1:
+            return [mine]
+        lengths = self.gather_packets(torch.tensor([len(mine)], dtype=torch.int64, device=device)).flatten().tolist()
+        packet = torch.zeros(max(lengths), dtype=torch.uint8)
+        if mine:
+            packet[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        table = self.gather_packets(packet.to(device)).cpu().numpy()
+        return [row[:length].tobytes() for row, length in zip(table, lengths)]
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
