@@ -1,6 +1,7 @@
 // The mma backward: which problems it takes, its workspace, and the launches.
 #include <algorithm>
 
+#include "base/visibility.h"
 #include "cuda/common/launch.h"
 #include "cuda/mma/backward/shapes.cuh"
 #include "cuda/mma/loads.cuh"
@@ -33,8 +34,7 @@ TileSize tile_size(int dim, Kind kind) {
 
 /// Every query sees every key.
 bool shows_all(const Mask& mask) {
-  return !mask.causal && !mask.window && !mask.documents && mask.key_lengths.empty() && !mask.allowed.present() &&
-         !mask.bias.present();
+  return base::sees_everything(mask) && !mask.allowed.present() && !mask.bias.present();
 }
 
 /// Whether scores are more than scaled by a number that is the same in all rows of a head.

@@ -179,6 +179,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
     }
     if (!takes_part) continue;
     const bool at_end = first_key < memory.all_begin[warp] || end_key > memory.all_end[warp];
+    if constexpr (kKind != Kind::kScaled && !kReadsEarly) pairs.read(a, memory.work.b, memory, first_key);
     if constexpr (kKind != Kind::kScaled) transform(a, s, memory, rich, full, pairs, at_end, observed, first_key);
     else if (at_end) hide(s, memory, first_key);
     float shrink[kRows];
