@@ -244,7 +244,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
     const float origin[2] = {__fmul_rn(rows.max[0], scale2[0]), __fmul_rn(rows.max[1], scale2[1])};
     if (about == About::kMoved) [[unlikely]]
       end_window<kKeys>(full, shared.seen, about, rows, first_key + blocks * kKeys), about = About::kOrigin;
-    end_last_window(full, shared.seen, about, rows, origin);
+    end_last_window<kAddsApart<kKeys>>(full, shared.seen, about, rows, origin);
   }
   if (Tile::kPacked && a.part_o) {
     multiply(shrink);

@@ -4,8 +4,8 @@
 // the scores: with one key of score 60 and a spread of 0.1 elsewhere, a sum of squares of a million has no digit of the
 // spread left. So they run over windows of blocks. At a window's end a thread adds what it has of it to what it saw
 // before (Chan, Golub and LeVeque), which lies in shared memory since nothing else needs it. Where the base turns out
-// to be far from a row of a warp, the warp goes on about each thread's own mean instead: three instructions more for
-// each score, in a loop of its own.
+// to be far from a row of a warp, the warp goes on about each thread's own mean instead: one instruction more for
+// each score, in a loop of its own, or three.
 //
 // What f32 loses of the variance, simulated for 128 to a million keys: under 4e-5 with a sink of 60 anywhere, outliers
 // of both signs, 1e4 + noise, drifts and steps; 4e-4 at worst, where each thread has a key of 60 in its first block and
@@ -96,6 +96,11 @@ __device__ __forceinline__ void load_base(std::uint32_t of_thread, float (&base)
 __device__ __forceinline__ void store_base(std::uint32_t of_thread, const float (&base)[2]) {
   asm volatile("st.shared.v2.f32 [%2 + 72], {%0, %1};" ::"f"(base[0]), "f"(base[1]), "r"(of_thread));
 }
+
+/// Whether a block's distances from the centre are added up in a loop before that of the weights: where that one has no
+/// registers left, or is shorter and faster without.
+template <int kBlockKeys>
+inline constexpr bool kAddsApart = kBlockKeys <= 80;
 
 __device__ __forceinline__ float reciprocal(float x) {
   float y;

@@ -40,6 +40,7 @@ __device__ __forceinline__ void shift_full(FullPair& full, int r, float sum, flo
 
 /// The first window ends after the first block, of which a thread has seen `count` keys of each row. Returns what the
 /// next one is about.
+template <bool kApart>
 __device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t all_seen, const RowPair& rows,
                                                   const float (&count)[2]) {
   const std::uint32_t mine = seen_of_thread(all_seen);
@@ -52,7 +53,7 @@ __device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t 
     far = far || is_far(seen, rows.base[kRow]);
   };
   end_row(std::integral_constant<int, 0>{}), end_row(std::integral_constant<int, 1>{});
-  store_sums(mine, full.first, full.second);
+  if constexpr (kApart) store_sums(mine, full.first, full.second);
   return __any_sync(~0u, far) ? About::kCenter : About::kOrigin;
 }
 
@@ -60,11 +61,12 @@ __device__ __forceinline__ About end_first_window(FullPair& full, std::uint32_t 
 template <int kKeys>
 __device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_seen, About about, const RowPair& rows,
                                            int next) {
+  constexpr bool kApart = kAddsApart<kKeys>;
   const std::uint32_t mine = seen_of_thread(all_seen);
   bool far = false;
   int begin[2], end[2];
   load_runs(mine, begin, end);
-  if (about == About::kCenter) load_sums(mine, full.first, full.second);
+  if (kApart && about == About::kCenter) load_sums(mine, full.first, full.second);
   float first[2], second[2], base[2];
   if (about == About::kMoved) load_sums(mine, first, second), load_base(mine, base);
   const auto end_row = [&]<int kRow>(std::integral_constant<int, kRow>) {
@@ -78,18 +80,19 @@ __device__ __forceinline__ bool end_window(FullPair& full, std::uint32_t all_see
     far = far || is_far(seen, rows.base[kRow]);
   };
   end_row(std::integral_constant<int, 0>{}), end_row(std::integral_constant<int, 1>{});
-  store_sums(mine, full.first, full.second);
+  if constexpr (kApart) store_sums(mine, full.first, full.second);
   return far;
 }
 
 /// The last window ends, and the quad's lanes put together what they have seen: the mean relative to `origin`, and
 /// squared deviations.
+template <bool kApart>
 __device__ __forceinline__ void end_last_window(FullPair& full, std::uint32_t all_seen, About about,
                                                 const RowPair& rows, const float (&origin)[2]) {
   const std::uint32_t mine = seen_of_thread(all_seen);
   int begin[2], end[2];
   load_runs(mine, begin, end);
-  if (about == About::kCenter) load_sums(mine, full.first, full.second);
+  if (kApart && about == About::kCenter) load_sums(mine, full.first, full.second);
   const auto end_row = [&]<int kRow>(std::integral_constant<int, kRow>) {
     const SeenScores seen = load_seen<kRow>(mine);
     const Deviations d =
@@ -113,15 +116,17 @@ __device__ __forceinline__ void agree_on_blocks(FullPair& full, const float (&ma
 
 /// What a thread adds up of two scores of a row, which become weights a and b: Σ w² and Σ w³ of two cost five
 /// operations, of one three.
+template <bool kCentred>
 __device__ __forceinline__ void add_pair(float& first, float& second, RowPair& rows, FullPair& full, int r,
-                                         float scale2) {
+                                         float scale2, float center) {
   const float g = fmaf(first, scale2, -rows.base[r]), h = fmaf(second, scale2, -rows.base[r]), a = exp2_approx(g),
               b = exp2_approx(h);
   const float sum = a + b, squares = fmaf(b, b, a * a);
   rows.sum[r] += sum;
   full.t[r] = fmaf(b, h, fmaf(a, g, full.t[r]));
-  full.first[r] += g, full.first[r] += h;
-  full.second[r] = fmaf(h, h, fmaf(g, g, full.second[r]));
+  const float x = kCentred ? fmaf(first, scale2, -center) : g, y = kCentred ? fmaf(second, scale2, -center) : h;
+  full.first[r] += x, full.first[r] += y;
+  full.second[r] = fmaf(y, y, fmaf(x, x, full.second[r]));
   full.sum2[r] += squares;
   full.sum3[r] = fmaf(sum, fmaf(-a, b, squares), full.sum3[r]);  // a³ + b³ = (a + b)(a² − ab + b²)
   first = a, second = b;
@@ -142,10 +147,13 @@ __device__ __forceinline__ void add_seen(float& s, RowPair& rows, FullPair& full
 }
 
 /// Scores become weights, and all that full statistics need is added up.
-template <bool kFirst, bool kMasked, int N>
+template <bool kFirst, bool kMasked, bool kCentred, int N>
 __device__ __forceinline__ void add_block(float (&s)[N], RowPair& rows, FullPair& full, const float (&scale2)[2],
-                                          bool usual) {
+                                          std::uint32_t all_seen, bool usual) {
   unsigned low[2] = {__float_as_uint(full.min[0]), __float_as_uint(full.min[1])};
+  float center[2] = {0, 0};
+  if constexpr (kCentred)
+    center[0] = load_center<0>(seen_of_thread(all_seen)), center[1] = load_center<1>(seen_of_thread(all_seen));
 #pragma unroll
   for (int j = 0; j < N / 4; ++j)
 #pragma unroll
@@ -155,7 +163,7 @@ __device__ __forceinline__ void add_block(float (&s)[N], RowPair& rows, FullPair
         add_seen(first, rows, full, r, scale2[r]), add_seen(second, rows, full, r, scale2[r]);
       } else {
         if constexpr (!kFirst) low[r] = __vimax3_u32(low[r], __float_as_uint(first), __float_as_uint(second));
-        add_pair(first, second, rows, full, r, scale2[r]);
+        add_pair<kCentred>(first, second, rows, full, r, scale2[r], center[r]);
       }
     }
   if (!kMasked && usual) full.min[0] = __uint_as_float(low[0]), full.min[1] = __uint_as_float(low[1]);
@@ -189,7 +197,8 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
     load_runs(seen_of_thread(all_seen), begin, end);
     hide(s, begin, end, first_key);
   }
-  if constexpr (kCentres && !kMasked)
+  constexpr bool kApart = kAddsApart<2 * N>;
+  if constexpr (kApart && kCentres && !kMasked)
     if (about == About::kCenter) add_apart(s, scale2, all_seen);
   Range range;
   bool sure = maxima_by_bits(s, rows.max, range.max);
@@ -231,7 +240,13 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
       }
     }
   }
-  add_block<kFirst, kMasked>(s, rows, full, scale2, usual);
+  if constexpr (!kCentres || kMasked || kApart) {
+    add_block<kFirst, kMasked, false>(s, rows, full, scale2, all_seen, usual);
+  } else {
+    if (about == About::kCenter) [[unlikely]]
+      add_block<kFirst, kMasked, true>(s, rows, full, scale2, all_seen, usual);
+    else add_block<kFirst, kMasked, false>(s, rows, full, scale2, all_seen, usual);
+  }
   if constexpr (kFirst) {
     float count[2] = {N / 2, N / 2};
     if constexpr (kMasked) {
@@ -240,7 +255,7 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[N], RowPair& rows, 
 #pragma unroll
       for (int r = 0; r < 2; ++r) count[r] = seen_before(first_key + 2 * N, begin[r], end[r]);
     }
-    about = end_first_window(full, all_seen, rows, count);
+    about = end_first_window<kApart>(full, all_seen, rows, count);
   }
   return moved;
 }
