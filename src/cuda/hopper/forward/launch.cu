@@ -127,6 +127,7 @@ std::string hopper_misfit(const Problem& problem, const Shape& s, const Gpu& car
   const Mask& mask = problem.mask;
   if (base::has_padding(mask)) return "does not take key starts, query lengths or documents per item yet";
   if (problem.paged) return "does not take pages";
+  if (mask.bias.present()) return "reads a bias score by score, which mma does in half the time";
   if (problem.stats == StatsLevel::kFull && kind_of(problem, s) != ScoreKind::kScaled)
     return "takes full statistics of scores that are scaled (by more than zero, alike in all rows of a head) and no "
            "more";

@@ -23,10 +23,10 @@ namespace rootdk::cuda::mma::back {
 /// What a block is about. In shared memory: read where it is needed, it takes no registers through the products.
 struct Task {
   int b, kv_head, key_tile;
-  int low, high;  ///< tiles of rows that may see the keys: low … high − 1
-  bool guarded;   ///< all that is loaded is cleaned
-  int* passing;   ///< whose turn ends at the next barrier, if any: thread 0's
-  int passed;     ///< what it is then
+  int low, high;          ///< tiles of rows that may see the keys: low … high − 1
+  bool guarded;           ///< all that is loaded is cleaned
+  int* volatile passing;  ///< whose turn ends at the next barrier, if any: thread 0's, and nobody else looks at it
+  int passed;             ///< what it is then
 };
 
 /// A tile of rows of a head. No more: head −1.
