@@ -12,13 +12,12 @@ import math
 import statistics
 import sys
 
+import rootdk
 import run
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask
-
-import rootdk
 
 BATCH, HEADS, LENGTH, DIM = 4, 16, 2048, 128
 CUDNN, EFFICIENT = SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
@@ -182,7 +181,11 @@ def main():
             medians = {peer: statistics.median(ms) for peer, ms in times.items()}
             found.append({"row": name, "what": what, "ms": medians, "relative_error": errors})
             others = [peer for peer in medians if peer != "rootdk"]
-            ratio = min((medians["rootdk"] / medians[peer] for peer in others), default=math.nan) if "rootdk" in medians else math.nan
+            ratio = (
+                min((medians["rootdk"] / medians[peer] for peer in others), default=math.nan)
+                if "rootdk" in medians
+                else math.nan
+            )
             print(
                 f"{name + ', ' + what:40s}",
                 "  ".join(f"{peer} {ms:7.3f}" for peer, ms in medians.items()),

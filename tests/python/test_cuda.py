@@ -22,9 +22,9 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import rootdk
 from rootdk import StatsOptions, _cuda, _slow
+from rootdk._description import Description
 from rootdk._watch import look
 from rootdk._watch import transformers as _transformers
-from rootdk._description import Description
 
 assert _cuda.missing() == "", _cuda.missing()
 
@@ -283,7 +283,16 @@ def test_padding_is_no_part_of_the_statistics():
         _, stats = rootdk.attention(q, k, v, stats=options, query_lengths=[90, 130], key_lengths=[90, 130])
         _, want = rootdk.attention(*one, stats=options)
         assert (stats.row_count[0] == 90).all() and (stats.row_count[1] == 130).all()
-        for name in ("rows_masked", "rows_sampled", "raw_max", "mean_p_max", "mean_lse", "entropy", "sigma_q", "sigma_k"):
+        for name in (
+            "rows_masked",
+            "rows_sampled",
+            "raw_max",
+            "mean_p_max",
+            "mean_lse",
+            "entropy",
+            "sigma_q",
+            "sigma_k",
+        ):
             ours, exact = np.asarray(getattr(stats, name))[0], np.asarray(getattr(want, name))[0]
             assert np.allclose(ours, exact, rtol=1e-5), f"{name}: {ours} is not {exact}"
 

@@ -47,6 +47,9 @@ class Looking(Protocol):
 
     def missed(self, what: str, why: str) -> None: ...
 
+    def failed(self, spot: Spot, why: str) -> None:
+        """Nothing is known of a call that was to be looked at."""
+
     def miss_here(self) -> Optional[Callable[[str, str], None]]: ...
 
     def inputs(self) -> Sequence[Tensor]: ...

@@ -279,7 +279,6 @@ class Watch:
             miss(what, why)
 
     def failed(self, spot: Spot, why: str) -> None:
-        """Nothing is known of a call that was to be looked at."""
         if spot.label is not None:
             self._unseen[self._called[spot.label] or "(root)"] = why
 
