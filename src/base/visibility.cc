@@ -1,44 +1,12 @@
-// A mask as plain data, what can be said of it as a whole, and the keys that nobody sees.
+// The keys of a mask that nobody sees.
 #include "base/visibility.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
-#include <span>
 
 #include "base/element.h"
 
 namespace rootdk::base {
-
-MaskView view_of(const Mask& mask, const Shape& shape) {
-  const auto data = [](std::span<const std::int64_t> values) { return values.empty() ? nullptr : values.data(); };
-  const Window window = mask.window.value_or(Window{});
-  MaskView view;
-  view.len_q = shape.len_q, view.len_kv = shape.len_kv;
-  view.causal = mask.causal;
-  view.diagonal = mask.diagonal.kind, view.diagonal_offset = mask.diagonal.offset;
-  view.left = std::min(window.left, kFar), view.right = std::min(window.right, kFar);
-  view.key_starts = data(mask.key_starts), view.key_lengths = data(mask.key_lengths),
-  view.query_lengths = data(mask.query_lengths);
-  if (!mask.documents) return view;
-  const Documents& documents = *mask.documents;
-  view.q_starts = data(documents.q_starts), view.kv_starts = data(documents.kv_starts);
-  view.documents_by_item = documents.items > 0;
-  view.documents = std::ssize(documents.q_starts) / std::max<std::int64_t>(1, documents.items) - 1;
-  return view;
-}
-
-bool rows_alike(const Mask& mask) {
-  return !mask.causal && !mask.window && mask.query_lengths.empty() && !mask.documents;
-}
-
-bool sees_everything(const Mask& mask) {
-  return rows_alike(mask) && mask.key_starts.empty() && mask.key_lengths.empty();
-}
-
-bool has_padding(const Mask& mask) {
-  return !mask.key_starts.empty() || !mask.query_lengths.empty() || (mask.documents && mask.documents->items > 0);
-}
 
 void mark_seen_keys(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t kv_head,
                     std::uint8_t* seen) {

@@ -2,9 +2,12 @@
 // consecutive keys. This is where that run is worked out, once, for every kernel: on the host and in kernels of a GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <span>
 
 #include "base/constants.h"
 #include "base/on_both.h"
@@ -26,7 +29,24 @@ struct MaskView {
   std::int64_t documents = 0;
 };
 
-MaskView view_of(const Mask& mask, const Shape& shape);
+/// Here and not in a file of its own: libraries above and beside the engine's ask for it, too.
+inline MaskView view_of(const Mask& mask, const Shape& shape) {
+  const auto data = [](std::span<const std::int64_t> values) { return values.empty() ? nullptr : values.data(); };
+  const Window window = mask.window.value_or(Window{});
+  MaskView view;
+  view.len_q = shape.len_q, view.len_kv = shape.len_kv;
+  view.causal = mask.causal;
+  view.diagonal = mask.diagonal.kind, view.diagonal_offset = mask.diagonal.offset;
+  view.left = std::min(window.left, kFar), view.right = std::min(window.right, kFar);
+  view.key_starts = data(mask.key_starts), view.key_lengths = data(mask.key_lengths),
+  view.query_lengths = data(mask.query_lengths);
+  if (!mask.documents) return view;
+  const Documents& documents = *mask.documents;
+  view.q_starts = data(documents.q_starts), view.kv_starts = data(documents.kv_starts);
+  view.documents_by_item = documents.items > 0;
+  view.documents = std::ssize(documents.q_starts) / std::max<std::int64_t>(1, documents.items) - 1;
+  return view;
+}
 
 /// In int32 where lengths and offsets are at most 2²⁸, so that sums of three stay below 2³⁰.
 template <class Int>
@@ -222,14 +242,20 @@ inline std::int64_t position_of(const Mask& mask, const Shape& shape, std::int64
   return document.owns_nothing() ? 0 : position_in(document, mask, shape, batch, query);
 }
 
-/// True if every query sees every key, as far as structural masks go.
-bool sees_everything(const Mask& mask);
-
 /// True if all queries of an item see the same keys, as far as structural masks go.
-bool rows_alike(const Mask& mask);
+inline bool rows_alike(const Mask& mask) {
+  return !mask.causal && !mask.window && mask.query_lengths.empty() && !mask.documents;
+}
+
+/// True if every query sees every key, as far as structural masks go.
+inline bool sees_everything(const Mask& mask) {
+  return rows_alike(mask) && mask.key_starts.empty() && mask.key_lengths.empty();
+}
 
 /// True if key starts, query lengths or documents by item are there: what MaskParts::kUnpadded leaves out.
-bool has_padding(const Mask& mask);
+inline bool has_padding(const Mask& mask) {
+  return !mask.key_starts.empty() || !mask.query_lengths.empty() || (mask.documents && mask.documents->items > 0);
+}
 
 /// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and
 /// biases: 1, and 0 for the others. `seen` is [len_kv].
