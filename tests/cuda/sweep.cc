@@ -529,6 +529,52 @@ void many_rows(std::uint64_t seed) {
   room.release();
 }
 
+/// Keys hidden by numbers instead of −∞, finfo.min among them, in rows that see others: they weigh nothing, so outputs
+/// and gradients are those of −∞. A row that has nothing but such keys makes nothing that is not finite.
+void hidden_by_numbers(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  Rng rng(seed ^ 0xF1B1);
+  Shape& s = c->shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = 8 * rng.integer(1, 32);
+  s.batch = 1, s.heads_kv = rng.integer(1, 2), s.heads_q = s.heads_kv * rng.integer(1, 3);
+  s.len_kv = rng.integer(2, 600), s.len_q = rng.chance(0.5) ? rng.integer(1, 4) : rng.integer(5, 150);
+  clear(*c);
+  fill(*c, rng);
+  const DType dtype = rng.chance(0.5) ? DType::kF32 : s.dtype;
+  const double lowest = dtype == DType::kF32    ? -static_cast<double>(std::numeric_limits<float>::max())
+                        : dtype == DType::kBF16 ? -0x1.fep127
+                                                : -65504,
+               number = rng.chance(0.4) ? lowest : std::max(lowest, rng.chance(0.5) ? -1e9 : -1e30);
+  c->bias = Buffer(dtype, {1, rng.chance(0.5) ? 1 : s.heads_q, s.len_q, s.len_kv}, Layout::kRowMajor);
+  c->bias.fill_normal(rng, 1);
+  const auto infinite = c->copy();
+  const std::int64_t step = rng.integer(1, 70);  // in runs, so that warps and splits have nothing else
+  for (std::int64_t h = 0; h < c->bias.tensor().shape[1]; ++h)
+    for (std::int64_t i = 0; i < s.len_q; ++i) {
+      const std::int64_t kept = rng.integer(0, s.len_kv - 1);
+      for (std::int64_t j = 0; j < s.len_kv; ++j)
+        if (j != kept && (rng.chance(0.1) || (i + j) / step % 2 == 0))
+          c->bias.set(0, h, i, j, number), infinite->bias.set(0, h, i, j, -std::numeric_limits<double>::infinity());
+        else infinite->bias.set(0, h, i, j, c->bias.get(0, h, i, j));
+    }
+  const Result numbers = on_device(*c, {.rows = false}), infinities = on_device(*infinite, {.rows = false});
+  std::string wrong;
+  const std::pair<const char*, std::vector<double> Result::*> outputs[] = {
+      {"o", &Result::o},     {"lse", &Result::lse}, {"d_q", &Result::d_q},
+      {"d_k", &Result::d_k}, {"d_v", &Result::d_v}, {"d_bias", &Result::d_bias}};
+  for (const auto& [name, member] : outputs)
+    if (numbers.*member != infinities.*member) wrong += std::string(name) + " is not that of −∞; ";
+  for (std::int64_t h = 0; h < c->bias.tensor().shape[1]; ++h)
+    for (std::int64_t j = 0; j < s.len_kv; ++j) c->bias.set(0, h, 0, j, number);
+  const Result nothing_else = on_device(*c, {.rows = false});
+  for (const auto& [name, member] : outputs)
+    if (!std::all_of((nothing_else.*member).begin(), (nothing_else.*member).end(),
+                     [](double x) { return std::isfinite(x); }))
+      wrong += std::string(name) + " is not finite where a row has no other keys; ";
+  if (!wrong.empty()) fail(seed, wrong, *c);
+}
+
 /// So many short tiles that each block takes one after another, where each overtakes what is still to be written of the
 /// last: the whole batch again and again, and its first item against the reference.
 void many_tiles(std::uint64_t seed) {
@@ -663,6 +709,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
     else if (only == "hidden") in_parallel("what is hidden", count, first + 1100000, hidden);
     else if (only == "few")
       in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
+    else if (only == "numbers") in_parallel("hidden by numbers", count, first + 1300000, hidden_by_numbers);
     else if (only == "tiles") in_parallel("many short tiles", count, first + 1200000, many_tiles);
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "statistics_long") statistics_of_long_rows(count, first);
@@ -679,6 +726,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   if (fast) backward(count / 4);
   decoding(count / 4);
   in_parallel("what is hidden", count / 4, first + 1100000, hidden);
+  in_parallel("hidden by numbers", count / 16, first + 1300000, hidden_by_numbers);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
   in_parallel("full statistics, sizes of the fast kernels", count / 8, first + 300000,
               [](std::uint64_t seed) { full_statistics(seed, true); });

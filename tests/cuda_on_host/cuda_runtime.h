@@ -95,6 +95,8 @@ T __ldcg(const T* from) {
   return *from;
 }
 
+[[noreturn]] inline void __trap() { std::abort(); }
+
 // Numbers ------------------------------------------------------------------------------------------------------------
 using std::exp, std::fma, std::isfinite, std::isnan, std::log, std::floor;
 template <class T>

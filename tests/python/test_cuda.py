@@ -763,10 +763,11 @@ def test_every_way_in_speaks_of_slowness():
 
 
 def test_the_gradient_of_a_sum_is_that_of_ones():
-    inputs = qkv(grad=True)
-    want = torch.autograd.grad(rootdk.attention(*inputs), inputs, torch.ones_like(inputs[0]))
-    for ours, exact in zip(torch.autograd.grad(rootdk.attention(*inputs).sum(), inputs), want):
-        assert torch.equal(ours, exact)
+    for dim in (64, 100, 12):
+        inputs = qkv(dim=dim, grad=True)
+        want = torch.autograd.grad(rootdk.attention(*inputs), inputs, torch.ones_like(inputs[0]))
+        for ours, exact in zip(torch.autograd.grad(rootdk.attention(*inputs).sum(), inputs), want):
+            assert torch.equal(ours, exact), dim
 
 
 def test_every_device_is_asked_about_itself():

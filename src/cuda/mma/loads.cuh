@@ -14,7 +14,7 @@ namespace rootdk::cuda::mma {
 /// Bytes that rows of a tensor [batch, heads, length, dim] of 2-byte elements can be copied by; 0: one element at a
 /// time.
 inline int copy_width(const View& t) {
-  if (t.strides[3] != 1 && t.strides[3] != 0) return 0;
+  if (t.strides[3] != 1) return 0;  // 0: one element, or one that is repeated
   for (const int width : {16, 8, 4}) {
     bool fits = reinterpret_cast<std::uintptr_t>(t.data) % static_cast<unsigned>(width) == 0;
     for (int axis = 0; axis < 3; ++axis) fits = fits && t.strides[axis] * 2 % width == 0;
@@ -41,7 +41,7 @@ struct HeadRows {
       : HeadRows(t, p.pages ? 0 : b, kv_head) {
     if (!p.pages) return;
     pages = p.pages + b * p.pages_per_item;
-    page_size = static_cast<unsigned>(p.page_size), page_bytes = 2 * t.strides[0];
+    page_size = static_cast<unsigned>(min(p.page_size, std::int64_t{1} << 30)), page_bytes = 2 * t.strides[0];
   }
 
   __device__ __forceinline__ const char* row(int j) const {

@@ -32,8 +32,8 @@ struct RowTile {
   int max_begin, min_end;       ///< keys that every row sees; min_end is 0 where a row sees none, or is padding
 };
 
-/// Numbers of a row: rows of a tile lie beside each other, one array of them for each. The first is −LSE·log2(e); −∞
-/// for rows that see nothing and for padding, NaN where what the row sees is not finite.
+/// Numbers of a row: rows of a tile lie beside each other, one array of them for each. The first is −LSE·log2(e), or
+/// −LSE (Arguments::natural); −∞ for rows that see nothing and for padding, NaN where what the row sees is not finite.
 inline constexpr int kOrigin = 0, kDelta = 1, kScale = 2, kRowNumbers = 3;
 /// And where it stands, for all heads alike.
 inline constexpr int kBegin = 0, kEnd = 1, kPosition = 2, kRowPlaces = 3;
@@ -51,6 +51,7 @@ struct Arguments {
 
   bool sums = false;                          ///< RowSums::d_c and d_scores are wanted
   bool dense = false;                         ///< a boolean mask or a bias, which may hide pairs
+  bool natural = false;                       ///< kOrigin is −lse, not times log2(e): scores may be huge
   int q_width = 0, k_width = 0, v_width = 0;  ///< bytes that rows are copied by
   int o_width = 0, d_o_width = 0;
   unsigned char bias_pairs = 0, allowed_pairs = 0;  ///< as mma::Pairs

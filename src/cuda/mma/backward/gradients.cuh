@@ -202,7 +202,7 @@ __device__ __forceinline__ void rich_gradients(const Arguments& a, float (&s)[kM
           if (p.slopes)
             score = fmaf(-p.slopes[at.h], fabsf(static_cast<float>(rows.position(r) - at.first_key - key)), score);
           if (p.bias.data) score += bias[j][e], visible = visible && bias[j][e] != -kInfinityF;
-          float weight = exp2_fast(fmaf(score, kLog2E, origin));
+          float weight = exp2_fast((score + origin) * kLog2E);  // both may be as large as numbers go
           if (at.guarded && sick[key]) weight = kNanF;
           const float keep = !p.dropout ? 1 : bits.dropped >> (4 * j + x) & 1 ? 0 : p.keep_gain;
           const float d_score = visible ? weight * (keep * d_p[m][j][x] - delta) : 0;

@@ -49,7 +49,8 @@ __device__ __forceinline__ void begin_task(const Arguments& a, Task& task) {
     const int index = atomicAdd(a.next_task, 1), heads = static_cast<int>(a.f.p.heads_kv);
     task.b = index / a.key_tiles / heads, task.kv_head = index / a.key_tiles % heads;
     task.key_tile = index % a.key_tiles;
-    task.low = a.row_tiles, task.high = 0, task.passing = nullptr;
+    task.low = a.row_tiles, task.high = 0;
+    task.passing = nullptr;
     task.guarded = a.trouble && *a.trouble != 0;
   }
   __syncthreads();
@@ -222,7 +223,8 @@ __device__ __forceinline__ void go_through_rows(const Arguments& a) {
     const bool in_turn = a.d_q || a.sums, first = task.key_tile == tile.first_block;
     if (in_turn && threadIdx.x == 0) {
       wait_for_turn(a.turns + row_tile, task.key_tile - tile.first_block);
-      task.passing = a.turns + row_tile, task.passed = task.key_tile - tile.first_block + 1;
+      task.passing = a.turns + row_tile;
+      task.passed = task.key_tile - tile.first_block + 1;
     }
     __syncthreads();
     if (a.sums) add_totals<Tile>(a, memory, task.b, at, first);
@@ -262,6 +264,7 @@ inline constexpr bool kHasRoom =
 template <class Tile, class T, bool kRich>
 __global__ void __launch_bounds__(Tile::kThreads, 1) mma_backward_kernel(const __grid_constant__ Arguments a) {
   if constexpr (kHasRoom<Tile>) go_through_rows<Tile, T, kRich>(a);
+  else __trap();  // the launch knows what the card has, this what it was compiled for
 }
 
 template <class Tile, class T, bool kRich>

@@ -111,7 +111,8 @@ void mma_backward(const BackwardView& view, const base::BackwardCall& call, cons
   if (tile_size(dim, kind).bytes > most_shared_memory()) kind = Kind::kSmall;
   const TileSize tile = tile_size(dim, kind);
   a.rows = tile.rows, a.keys = tile.keys;
-  a.row_tiles = static_cast<int>(divide_up(s.len_q, tile.rows));
+  a.natural = kind != Kind::kScaled;
+  a.row_tiles = s.batch * s.heads_q == 0 ? 0 : static_cast<int>(divide_up(s.len_q, tile.rows));
   a.key_tiles = static_cast<int>(divide_up(s.len_kv, tile.keys));
   launch_prepare(a, s.dtype, stream);
   if (dim == 64) launch_backward_64(a, s.dtype, kind, stream);

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
       run = visible_keys(p, b, i), lse = read(a.f.lse, at(a.f.lse, b, h, i));
       if (a.f.d_lse.data) d_lse = read(a.f.d_lse, at(a.f.d_lse, b, h, i));
     }
-    float delta = row < left ? sums[row] - d_lse : 0, origin = -lse * kLog2E;
+    float delta = row < left ? sums[row] - d_lse : 0, origin = a.natural ? -lse : -lse * kLog2E;
     if (run.begin >= run.end || lse == -kInfinityF) {  // but for a sink it sees nothing, and O is zero, whatever dO is
       delta = lse == -kInfinityF ? 0 : -d_lse, origin = -kInfinityF;
     } else if (a.trouble && (wild[row] & 1)) {

@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_eight(const Arguments& a, char* row, int c
 /// A tile whose warps have rows of their own. Returns whether what the thread has of the output is finite.
 template <class T, class Tile, Kind kKind>
 __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
-                                           const RowsSoFar<Tile::kThreadRows>& rows,
+                                           const RowsSoFar<Tile::kThreadRows, kKind != Kind::kScaled>& rows,
                                            const RichRows<Tile::kThreadRows>& rich,
                                            const FullRow (&full)[Tile::kThreadRows],
                                            const float (&shrink)[Tile::kThreadRows]) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[
 /// whose keys are split.
 template <class T, class Tile>
 __device__ __forceinline__ bool merge_warps(const Arguments& a, const float (&o)[Tile::kRowTiles][Tile::kDim / 8][4],
-                                            const RowsSoFar<Tile::kThreadRows>& rows,
+                                            const RowsSoFar<Tile::kThreadRows, true>& rows,
                                             const RichRows<Tile::kThreadRows>& rich) {
   static_assert(Tile::kRowTiles == 1 && Tile::kRowWarps == 1);
   constexpr int kWarps = Tile::kKeyWarps, kPerRow = Tile::kThreads / Tile::kRows, kDim = Tile::kDim;

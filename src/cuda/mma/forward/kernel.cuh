@@ -115,7 +115,7 @@ __device__ __forceinline__ bool run_tile(const Arguments& a) {
     load(a.f.v, p.dim_v, a.width_v, v_tiles + stage * Tile::kBlockBytes, block);
   };
 
-  RowsSoFar<kRows> rows;
+  RowsSoFar<kRows, kKind != Kind::kScaled> rows;
   RichRows<kRows> rich;
   FullRow own[kRows], (&full)[kRows] = full_rows<Tile>(own);
   rows.begin(), rich.begin();

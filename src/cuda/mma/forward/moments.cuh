@@ -111,8 +111,8 @@ __device__ __forceinline__ void observe_raw(const float (&s)[kM][kN][4], FullRow
 }
 
 /// A step with full statistics: as softmax_step.
-template <int kM, int kN>
-__device__ __forceinline__ bool softmax_step_full(float (&s)[kM][kN][4], RowsSoFar<2 * kM>& rows,
+template <int kM, int kN, bool kScores>
+__device__ __forceinline__ bool softmax_step_full(float (&s)[kM][kN][4], RowsSoFar<2 * kM, kScores>& rows,
                                                   FullRow (&full)[2 * kM], float scale2, bool hidden, int first_key,
                                                   float (&shrink)[2 * kM]) {
   static_assert(kM == 1);
@@ -137,7 +137,7 @@ __device__ __forceinline__ bool softmax_step_full(float (&s)[kM][kN][4], RowsSoF
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = s[0][j][2 * r + e];
-        const float gap = fmaf(x, scale2, -rows.origin[r]), w = exp2_fast(gap), square = w * w;
+        const float gap = Origin<kScores>::gap(x, scale2, rows.origin[r]), w = exp2_fast(gap), square = w * w;
         sum += w, t = fmaf(w, fmaxf(gap, -0x1p60f), t);  // 0 times −∞ is hidden keys'
         sum2 += square, sum3 = fmaf(square, w, sum3);
         x = w;
@@ -168,10 +168,11 @@ __device__ __forceinline__ base::RowMoments end_moments(const Moments& own, floa
 }
 
 /// A row's full statistics. rows.sum and rows.max are those of end_rows; `shrink` is what it gave.
-template <int kRows>
-__device__ __forceinline__ base::FullRecord end_full(const RowsSoFar<kRows>& rows, int r, const FullRow& full,
+template <int kRows, bool kScores>
+__device__ __forceinline__ base::FullRecord end_full(const RowsSoFar<kRows, kScores>& rows, int r, const FullRow& full,
                                                      float scale2, float shrink, bool transformed, const float* sink) {
-  const float max = rows.max[r], a = shrink, step = max == -kInfinityF ? 0 : fmaf(-max, scale2, rows.origin[r]);
+  const float max = rows.max[r], a = shrink,
+              step = max == -kInfinityF ? 0 : -Origin<kScores>::gap(max, scale2, rows.origin[r]);
   float sum = rows.sum[r], t = a * quad_sum(full.t) + step * sum;  // sums of the quad, now relative to the maximum
   float sum2 = a * a * quad_sum(full.sum2), sum3 = a * a * a * quad_sum(full.sum3);
   t *= kLn2;
