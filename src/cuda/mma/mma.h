@@ -16,8 +16,8 @@ namespace rootdk::cuda {
 std::string mma_misfit(const Problem& problem, const Shape& shape);
 
 struct MmaMemory {
-  float* o = nullptr;      ///< of rows whose keys are split: [splits, batch, heads_q, len_q, dim_v]
-  float4* rows = nullptr;  ///< [splits, batch, heads_q, len_q]: PartRow
+  float* o = nullptr;      ///< of rows whose keys are split: [splits, items of a launch, heads_q, len_q, dim_v]
+  float4* rows = nullptr;  ///< [splits, items of a launch, heads_q, len_q]: PartRow
 };
 MmaMemory mma_memory(const Plan& plan, base::Arena& arena);
 

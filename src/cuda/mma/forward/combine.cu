@@ -15,11 +15,12 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Arguments a) {
   const ForwardView& f = a.f;
   const ProblemView& p = f.p;
-  const std::int64_t index = blockIdx.x, rows = p.batch * p.heads_q * p.len_q;
-  const int b = static_cast<int>(index / p.len_q / p.heads_q), h = static_cast<int>(index / p.len_q % p.heads_q),
-            i = static_cast<int>(index % p.len_q), dim = static_cast<int>(p.dim_v);
+  const std::int64_t index = blockIdx.x, rows = a.items * p.heads_q * p.len_q;
+  const int b = a.first_item + static_cast<int>(index / p.len_q / p.heads_q),
+            h = static_cast<int>(index / p.len_q % p.heads_q), i = static_cast<int>(index % p.len_q),
+            dim = static_cast<int>(p.dim_v);
   const QueryRow run = visible_keys(p, b, i);
-  const int keys = split_keys(keys_of_item(p, b)), first = static_cast<int>(run.begin) / keys,
+  const int keys = split_keys(p, keys_of_item(p, b)), first = static_cast<int>(run.begin) / keys,
             last = run.begin < run.end ? (static_cast<int>(run.end) - 1) / keys + 1 : first;
   const auto part = [&](int n) { return PartRow::of(a.part_rows[n * rows + index]); };
   float max = -kInfinityF;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 }  // namespace
 
 void combine_parts(const Arguments& a, DType dtype, cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>(a.f.p.batch * a.f.p.heads_q * a.f.p.len_q);
+  const auto rows = static_cast<unsigned>(a.items * a.f.p.heads_q * a.f.p.len_q);
   const auto combine = dtype == DType::kBF16 ? combine_kernel<__nv_bfloat16> : combine_kernel<__half>;
   launch_kernel("merging splits", combine, rows, kThreads, 0, stream, a);
 }

@@ -186,8 +186,8 @@ __device__ __forceinline__ bool merge_warps(const Arguments& a, const float (&o)
     row.visible = visible_of(a, memory, own, all.visible);
     row.take_sink(p, row_place.h);
   }
-  const std::int64_t row_index = (work.b * p.heads_q + row_place.h) * p.len_q + row_place.i,
-                     part_index = work.split * p.batch * p.heads_q * p.len_q + row_index;
+  const std::int64_t head = (work.b - a.first_item) * p.heads_q + row_place.h,
+                     part_index = (work.split * a.items * p.heads_q + head) * p.len_q + row_place.i;
   char* out = f.o.data + 2 * at(f.o, work.b, row_place.h, row_place.i);
   float nothing = 0;
 #pragma unroll 4

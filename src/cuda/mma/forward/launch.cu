@@ -47,13 +47,21 @@ std::int64_t row_tiles(const Shape& s, Kind kind) {
   return divide_up(kind == Kind::kFew ? s.len_q * s.group() : s.len_q, rows);
 }
 
-/// Of any sequence of so many keys or fewer.
-std::int64_t most_splits(Kind kind, std::int64_t len_kv) {
-  if (kind != Kind::kFew || len_kv == 0) return 1;
-  std::int64_t most = divide_up(len_kv, split_keys(static_cast<int>(len_kv)));
+/// Of any sequence of the batch.
+std::int64_t most_splits(const Shape& s, Kind kind) {
+  if (kind != Kind::kFew || s.len_kv == 0) return 1;
+  const std::int64_t rows = s.len_q * s.group();
+  std::int64_t most = divide_up(s.len_kv, split_keys(static_cast<int>(s.len_kv), rows));
   for (const int length : {8191, 32767})
-    if (len_kv > length) most = std::max(most, divide_up(length, split_keys(length)));
+    if (s.len_kv > length) most = std::max(most, divide_up(length, split_keys(length, rows)));
   return most;
+}
+
+/// Batch items of one launch, where keys are split: as many as keep a card busy. Those after them have the same memory.
+std::int64_t items_of_launch(const Shape& s, Kind kind) {
+  constexpr std::int64_t kBusy = 3072;  // blocks: 12 times what an H200 runs at once
+  const std::int64_t blocks = s.heads_kv * row_tiles(s, kind) * most_splits(s, kind);
+  return std::min(s.batch, divide_up(kBusy, std::max<std::int64_t>(1, blocks)));
 }
 
 }  // namespace
@@ -68,15 +76,17 @@ std::string mma_misfit(const Problem& problem, const Shape& s) {
     return "takes lengths and offsets up to 2^28";
   const Kind kind = kind_of(problem, s);
   const std::int64_t heads = std::max<std::int64_t>(1, s.batch * s.heads_q), each = kMostBlocks / heads;
-  if (row_tiles(s, kind) * most_splits(kind, s.len_kv) > each || s.len_q > each) return "takes fewer rows";
+  if (row_tiles(s, kind) * most_splits(s, kind) > each || s.len_q > each) return "takes fewer rows";
   return {};
 }
 
 MmaMemory mma_memory(const Plan& plan, base::Arena& arena) {
   const Shape& s = plan.shape;
-  const std::int64_t splits = most_splits(kind_of(plan.problem, s), s.len_kv), rows = s.batch * s.heads_q * s.len_q;
+  const Kind kind = kind_of(plan.problem, s);
+  const std::int64_t splits = most_splits(s, kind);
   MmaMemory memory;
   if (splits == 1) return memory;
+  const std::int64_t rows = items_of_launch(s, kind) * s.heads_q * s.len_q;
   memory.o = arena.take<float>(splits * rows * s.dim_v);
   memory.rows = arena.take<float4>(splits * rows);
   return memory;
@@ -96,14 +106,16 @@ void mma_forward(const ForwardView& view, const base::ForwardCall& call, const M
   a.near_heads = static_cast<int>(
       std::clamp<std::int64_t>(kCacheBytes * s.group() / std::max<std::int64_t>(1, s.len_kv * (s.dim_qk + s.dim_v) * 2),
                                1, s.batch * s.heads_q));
-  a.splits = static_cast<int>(most_splits(kind, s.len_kv));
+  a.splits = static_cast<int>(most_splits(s, kind));
   a.part_o = memory.o, a.part_rows = memory.rows;
-  const std::int64_t heads = s.batch * (kind == Kind::kFew ? s.heads_kv : s.heads_q);
-  const auto blocks = static_cast<unsigned>(heads * a.row_tiles * a.splits);
-  const std::int64_t dim = kernel_dim(s.dim_qk, s.dim_v);
+  const std::int64_t heads = (kind == Kind::kFew ? s.heads_kv : s.heads_q), dim = kernel_dim(s.dim_qk, s.dim_v);
   const auto launch = dim == 64 ? &launch_forward<64> : dim == 128 ? &launch_forward<128> : &launch_forward<256>;
-  launch(a, s.dtype, kind, blocks, stream);
-  if (a.splits > 1) combine_parts(a, s.dtype, stream);
+  const std::int64_t items = a.splits > 1 ? items_of_launch(s, kind) : s.batch;
+  for (std::int64_t first = 0; first < s.batch; first += items) {
+    a.first_item = static_cast<int>(first), a.items = static_cast<int>(std::min(items, s.batch - first));
+    launch(a, s.dtype, kind, static_cast<unsigned>(a.items * heads * a.row_tiles * a.splits), stream);
+    if (a.splits > 1) combine_parts(a, s.dtype, stream);
+  }
 }
 
 }  // namespace rootdk::cuda

@@ -60,16 +60,26 @@ struct Arguments {
   ForwardView f;
   int width_q = 0, width_k = 0, width_v = 0, width_o = 0;  ///< copy_width
   Pairs allowed = Pairs::kAbsent, bias = Pairs::kAbsent;
-  bool full_rows = false;  ///< whether any of full statistics is wanted of each row
-  int row_tiles = 1;       ///< of a head, or of the heads that share keys
-  int near_heads = 1;      ///< heads whose tiles lie side by side in the grid: their K and V stay in the cache
-  int splits = 1;          ///< at most
-  float* part_o = nullptr;
+  bool full_rows = false;         ///< whether any of full statistics is wanted of each row
+  int row_tiles = 1;              ///< of a head, or of the heads that share keys
+  int near_heads = 1;             ///< heads whose tiles lie side by side in the grid: their K and V stay in the cache
+  int splits = 1;                 ///< at most
+  int first_item = 0, items = 0;  ///< of the batch, where keys may be split: those that this launch is for
+  float* part_o = nullptr;        ///< of those items
   float4* part_rows = nullptr;
 };
 
-/// Keys of a split, for a sequence of so many: its own length decides, so that it has the same bits in any company.
-inline __host__ __device__ int split_keys(int length) { return length < 8192 ? 256 : length < 32768 ? 512 : 1024; }
+/// Keys of a split, for a sequence of so many that each head of keys has so many rows for: nothing else decides, so
+/// that as many queries of a sequence have the same bits in any company. Eight keys a row at least: what a split leaves
+/// for the combine kernel is small beside what it read.
+inline __host__ __device__ int split_keys(int length, std::int64_t rows) {
+  int keys = length < 8192 ? 256 : length < 32768 ? 512 : 1024;
+  while (keys < 8 * rows && keys < length) keys *= 2;  // up to 2²⁸ keys are taken
+  return keys;
+}
+__device__ __forceinline__ int split_keys(const ProblemView& p, int length) {
+  return split_keys(length, p.len_q * p.group);
+}
 
 /// The keys that an item has.
 __device__ __forceinline__ int keys_of_item(const ProblemView& p, int b) {

@@ -39,9 +39,9 @@ __device__ __forceinline__ Work work_of_block(const Arguments& a) {
   if constexpr (kPacked) {
     const int heads = static_cast<int>(p.heads_kv), rest = index / a.splits;
     work.split = index % a.splits, work.row_tile = rest % a.row_tiles;
-    work.kv_head = work.h = rest / a.row_tiles % heads, work.b = rest / a.row_tiles / heads;
+    work.kv_head = work.h = rest / a.row_tiles % heads, work.b = a.first_item + rest / a.row_tiles / heads;
     if (a.splits > 1) {
-      const int keys = split_keys(keys_of_item(p, work.b));
+      const int keys = split_keys(p, keys_of_item(p, work.b));
       work.split_begin = work.split * keys, work.split_end = work.split_begin + keys;
     }
   } else {
