@@ -1,8 +1,8 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every
 // gradient, statistics. Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | hidden | few | long | many |
-//   same_bits | statistics_long]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | sequences | hidden | numbers | few | long |
+//   many | tiles | same_bits | statistics_long]]]      one part only, for tools under which the rest would take too long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -604,6 +604,34 @@ void many_tiles(std::uint64_t seed) {
   room.release();
 }
 
+/// So many sequences with few queries that mma takes several launches for them, the last with fewer: each has the bits
+/// that it has alone, and those are right.
+void many_sequences(std::uint64_t seed) {
+  const auto c = device_case(seed);
+  Rng rng(seed ^ 0x5E95);
+  Shape& s = c->shape;
+  s.dtype = rng.chance(0.5) ? DType::kBF16 : DType::kF16;
+  s.dim_qk = s.dim_v = 16;
+  s.batch = 7, s.heads_kv = 256, s.heads_q = s.heads_kv * rng.integer(1, 2);
+  s.len_q = rng.integer(1, 2), s.len_kv = rng.integer(257, 600);
+  clear(*c);
+  for (std::int64_t b = 0; b < s.batch; ++b) c->key_lengths.push_back(rng.integer(0, s.len_kv));
+  fill(*c, rng);
+  const Hidden hidden(*c, seed);
+  const DeviceOptions options{.backward = false, .rows = false};
+  const Result once = on_device(*c, options);
+  std::string wrong = hidden.leaks(once, options);
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    const auto alone = c->item(b);
+    alone->out_layout = c->out_layout;
+    const Result own = on_device(*alone, options);
+    const auto first = once.o.begin() + b * static_cast<std::int64_t>(own.o.size());
+    if (!std::equal(own.o.begin(), own.o.end(), first)) wrong += "an item has other bits than alone; ";
+    if (b % 3 == 0) wrong += Yardstick(*alone, run_plainly(*alone, false), run_exactly(*alone, false)).judge(own);
+  }
+  if (!wrong.empty()) fail(seed, wrong, *c);
+}
+
 /// The same bits again, alone in a batch, and replayed from a captured graph.
 void same_bits(std::uint64_t seed, bool fast, Fast kind = Fast::kAny) {
   const auto c = device_case(seed);
@@ -711,6 +739,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
       in_parallel("sweep, few", count, first, [](std::uint64_t seed) { sweep(seed, Sizes::kFew); });
     else if (only == "numbers") in_parallel("hidden by numbers", count, first + 1300000, hidden_by_numbers);
     else if (only == "tiles") in_parallel("many short tiles", count, first + 1200000, many_tiles);
+    else if (only == "sequences") in_parallel("many sequences", count, first + 1400000, many_sequences);
     else if (only == "many") in_parallel("full statistics, sampled from many rows", count, first + 1000000, many_rows);
     else if (only == "statistics_long") statistics_of_long_rows(count, first);
     else if (only == "same_bits")
@@ -725,6 +754,7 @@ int main(int count, std::uint64_t first, const std::string& only) {
   const bool fast = card.major == 9;  // else there is nothing but the plain kernels
   if (fast) backward(count / 4);
   decoding(count / 4);
+  in_parallel("many sequences", count / 100, first + 1400000, many_sequences);
   in_parallel("what is hidden", count / 4, first + 1100000, hidden);
   in_parallel("hidden by numbers", count / 16, first + 1300000, hidden_by_numbers);
   in_parallel("full statistics", count / 4, first + 200000, [](std::uint64_t seed) { full_statistics(seed, false); });
