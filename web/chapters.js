@@ -101,7 +101,7 @@ function sections_of(results, beside = () => null) {
   return sections;
 }
 
-/// "rootdk 0.1.0 · seed 1 · …": what they were made with, and what is missing.
+/// "rootdk 0.2.0 · seed 1 · …": what they were made with, and what is missing.
 function made_with(results) {
   const machine = results.machine || {};
   const facts =

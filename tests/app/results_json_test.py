@@ -17,11 +17,11 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-import stats_table  # noqa: E402
+import tables  # noqa: E402
 
 COMMON = {"experiment": None, "conclusion?": None, "complete?": None}
 TOKEN = re.compile(r'\s*("[^"]*"\??|[{}\[\]:,]|…|[^\s{}\[\]:,"…]+)')
-TABLE = stats_table.read(ROOT / "include")
+TABLE = tables.read(ROOT / "include")
 STATISTICS = [s for s in TABLE if s.kind == "head"]
 #: What "word…" stands for among the names of an object.
 SEVERAL = {
