@@ -49,7 +49,6 @@ class Problem(ct.Structure):
         ("diagonal_offset", ct.c_int64),
         ("window_left", ct.c_int64),
         ("window_right", ct.c_int64),
-        ("key_lengths", Array),
         ("document_q_starts", Array),
         ("document_kv_starts", Array),
         ("allowed", Tensor),
@@ -68,7 +67,7 @@ class Problem(ct.Structure):
         ("stats_sample_offset", ct.c_int64),
         ("stats_first_query", ct.c_int64),
         ("stats_flags", ct.c_int32 * 2),
-        ("reserved", ct.c_uint64 * 23),
+        ("reserved", ct.c_uint64 * 25),
     ]
 
 

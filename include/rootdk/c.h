@@ -102,6 +102,9 @@ typedef struct rootdk_transform {
   void (*chain_f64)(const void* context, double* s, double* slope, size_t n);
 } rootdk_transform;
 
+/* In 64-bit words: a mask that is added takes two out of those reserved. */
+enum { ROOTDK_PROBLEM_SPARE = 24 };
+
 /* What to compute; rootdk_problem_init gives the defaults. Per-head arrays have one entry per query head. */
 typedef struct rootdk_problem {
   int32_t version;              /* set by rootdk_problem_init; a problem without it is refused */
@@ -118,7 +121,6 @@ typedef struct rootdk_problem {
   int64_t diagonal_offset;         /* for ROOTDK_AT */
   int64_t window_left;             /* ROOTDK_UNBOUNDED */
   int64_t window_right;            /* ROOTDK_UNBOUNDED */
-  rootdk_int64s key_lengths;       /* one per batch item */
   rootdk_int64s document_q_starts; /* documents + 1 entries; both or none */
   rootdk_int64s document_kv_starts;
   rootdk_tensor allowed; /* ROOTDK_BOOL, 0 hides; axes may be 1 */
@@ -149,11 +151,13 @@ typedef struct rootdk_problem {
   const uint64_t* dropout_device_seed; /* rootdk_cuda_* only: device memory that holds the seed when the kernels run, in
                                           place of dropout_seed */
 
-  rootdk_int64s key_starts;    /* one per batch item: keys before it are hidden */
-  rootdk_int64s query_lengths; /* one per batch item: rows from there on are padding: they see nothing, statistics leave
-                                  them out */
-
-  uint64_t reserved[18];
+  /* One entry per batch item each: key_starts, key_lengths, query_lengths; rootdk/masks.def says what they hide. */
+#define ROOTDK_PER_ITEM(name, axis, words, doc) rootdk_int64s name;
+#include "rootdk/masks.def"
+  uint64_t reserved[ROOTDK_PROBLEM_SPARE
+#define ROOTDK_PER_ITEM(name, axis, words, doc) -2
+#include "rootdk/masks.def"
+  ];
 } rootdk_problem;
 
 typedef struct rootdk_inputs {
@@ -254,6 +258,12 @@ ROOTDK_API int rootdk_workspace_size(const rootdk_problem* problem, const rootdk
 ROOTDK_API int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass,
                               char* buffer, size_t capacity, size_t* needed);
 
+/* What structural masks (causal, window, documents, one number per item) leave each query, in words of
+ * [batch][len_q][4]: the first key that it sees, one past the last, where it stands among the keys, and 0 if it is
+ * padding. */
+ROOTDK_API int rootdk_visible_keys(const rootdk_problem* problem, int64_t batch, int64_t len_q, int64_t len_kv,
+                                   int64_t* ranges, int64_t count);
+
 /* One entry for each head, in the order [batch][query head]; heads and gaps (of statistics with ROOTDK_STATS_GAPS) may
  * be NULL, with a count of 0. */
 ROOTDK_API int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count,
@@ -314,7 +324,7 @@ ROOTDK_API int rootdk_cuda_read_gradient_stats(const rootdk_problem* problem, co
 /* Why the last call on this thread failed; "" if it did not. Valid until this thread's next call. */
 ROOTDK_API const char* rootdk_last_error(void);
 
-/* "0.1.0": the library's, at run time; rootdk/version.h has that of the headers. */
+/* "0.2.0": the library's, at run time; rootdk/version.h has that of the headers. */
 ROOTDK_API const char* rootdk_version(void);
 
 #ifdef __cplusplus

@@ -51,11 +51,9 @@ struct Mask {
   bool causal = false;                ///< keys after the query's position are hidden
   Diagonal diagonal = {};             ///< what "the query's position" is
   std::optional<Window> window = {};  ///< keys far from the query's position are hidden
-  std::span<const std::int64_t> key_starts =
-      {};  ///< one per batch item: keys before it are hidden (padding on the left)
-  std::span<const std::int64_t> key_lengths = {};  ///< one per batch item: keys from there on are hidden
-  /// One per batch item: rows from there on are padding. They see nothing, and statistics leave them out.
-  std::span<const std::int64_t> query_lengths = {};
+  /// One per batch item, or empty: key_starts, key_lengths, query_lengths; rootdk/masks.def says what each hides.
+#define ROOTDK_PER_ITEM(name, axis, words, doc) std::span<const std::int64_t> name = {};
+#include "rootdk/masks.def"
   std::optional<Documents> documents = {};  ///< no looking across documents
   ConstTensor allowed = {};                 ///< kBool [batch|1, heads_q|1, len_q|1, len_kv|1]: false hides
   ConstTensor bias = {};  ///< added to the score (f32 or the storage dtype), same broadcast; −inf hides

@@ -11,13 +11,14 @@ import numpy as np
 
 from . import _core, _cuda
 from ._cuda_arrays import Maker, attend, current, device_of, normalised
+from ._description import Description, Problem
+from ._masks import PER_ITEM
 from ._problem import (
     Arguments,
     Level,
     QkNorm,
     StatsOptions,
     Window,
-    apply_options,
     flag,
     options_of,
     real,
@@ -28,7 +29,7 @@ from ._problem import (
     whole,
 )
 from ._stats import Rows, Stats
-from ._structure import Structure
+from ._structure import Structure, further
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,9 +105,11 @@ def attention(
 
     Raises ValueError or TypeError with one line that names the argument, what came and what was wanted.
     """
+    per_item = further(unknown)
     if unknown:
         refuse_names("attention", unknown, ARGUMENTS)
     arguments = dict(
+        **per_item,
         scale=scale,
         causal=causal,
         diagonal=diagonal,
@@ -137,7 +140,7 @@ def attention(
 
 
 #: what can be said of an attention beside q, k and v
-ARGUMENTS = (*Arguments.__annotations__, "stats")
+ARGUMENTS = tuple(dict.fromkeys((*Arguments.__annotations__, *(field.name for field in PER_ITEM), "stats")))
 
 
 def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments: Any) -> str:
@@ -159,12 +162,12 @@ def explain_plan(q: Any, k: Any, v: Any, *, backward: bool = False, **arguments:
         arguments |= {} if bias is None else {"bias": bias.detach() if is_torch(bias) else bias}
     if (device := device_of(q)) is not None:
         view = torch_viewer(q) if is_torch(q) else Maker(q).view
-        spec = build(heads_of(q), options=options, into=_cuda.Spec(), view=view, **arguments)
+        problem = build(heads_of(q), options=options, view=view, **arguments)
         with current(device):
             return _cuda.explain(
-                spec, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD
+                problem, view("q", q), view("k", k), view("v", v), _cuda.BACKWARD if backward else _cuda.FORWARD
             )
-    spec = build(heads_of(q), options=options, **arguments)
+    spec = build(heads_of(q), options=options, **arguments).spec()
     return _core.explain_plan(spec, q, k, v, flag("backward", backward))
 
 
@@ -217,35 +220,34 @@ def build(
     dropout: float = 0.0,
     seed: int = 0,
     options: StatsOptions | None = None,
-    into: _cuda.Spec | None = None,
     view: Callable[[str, Any], Any] = lambda name, array: array,
-    structure: Structure | None = None,
     **structural: Any,
-) -> Any:
-    """The compiled module's Spec; or `into`, where `view` says how a mask or bias becomes a view. What masks say in
-    numbers is a `structure`, or the arguments that make one."""
-    spec: Any = _core.Spec() if into is None else into
+) -> Problem:
+    """From the arguments of attention; `view` says what a mask or bias becomes."""
+    rule, factor, scales = "sqrt_dk", None, []
     if scale is None or isinstance(scale, str):
-        spec.scale = "sqrt_dk" if scale is None else scale
+        rule = "sqrt_dk" if scale is None else scale
     elif hasattr(scale, "__len__") and getattr(scale, "shape", (1,)) != ():
-        spec.scale_heads = reals("scale", scale, heads)
+        scales = reals("scale", scale, heads)
     else:
-        spec.scale_value = real("scale", scale)
-    (Structure.of(**structural) if structure is None else structure).into(spec)
-    if mask is not None:
-        spec.set_allowed(view("mask", four_axes("mask", mask)))
-    if bias is not None:
-        spec.set_bias(view("bias", four_axes("bias", bias)))
-    if alibi is not None:
-        spec.alibi = reals("alibi", alibi, heads)
-    if softcap is not None:
-        spec.softcap = real("softcap", softcap)
-    if sink is not None:
-        spec.sink = reals("sink", sink, heads)
-    spec.dropout = real("dropout", dropout)
-    spec.seed = seed
-    apply_options(spec, options)
-    return spec
+        factor = real("scale", scale)
+    description = Description(
+        Structure.of(**structural),
+        rule,
+        factor,
+        None if softcap is None else real("softcap", softcap),
+        None if alibi is None else tuple(reals("alibi", alibi, heads)),
+        real("dropout", dropout),
+        seed,
+    )
+    return Problem(
+        description,
+        scales,
+        [] if sink is None else reals("sink", sink, heads),
+        None if mask is None else view("mask", four_axes("mask", mask)),
+        None if bias is None else view("bias", four_axes("bias", bias)),
+        options,
+    )
 
 
 def seed_of(seed: int | None, dropout: float) -> int:
@@ -267,19 +269,13 @@ def _attend(
             raise TypeError(f"{name}: {type(array).__name__}, but {_ARRAY} is wanted")
     if device_of(q) is not None:
         maker = Maker(q)
-        spec = build(
-            heads,
-            options=options,
-            dropout=dropout,
-            seed=seed_of(seed, dropout),
-            into=_cuda.Spec(),
-            view=maker.view,
-            **arguments,
+        problem = build(
+            heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), view=maker.view, **arguments
         )
         if (norm := QkNorm.of(qk_norm)) is not None:
             q, k = normalised(norm, norm.q_gain, q), normalised(norm, norm.k_gain, k)
-        return attend(spec, maker, q, k, v, options)
-    spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), **arguments)
+        return attend(problem, maker, q, k, v, options)
+    spec = build(heads, options=options, dropout=dropout, seed=seed_of(seed, dropout), **arguments).spec()
     if (norm := QkNorm.of(qk_norm)) is not None:
         q, k = _normalised("q", norm, norm.q_gain, q), _normalised("k", norm, norm.k_gain, k)
     batch, _, len_q, _ = q.shape

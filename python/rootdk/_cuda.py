@@ -12,15 +12,18 @@ import struct
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+from ._description import Problem
+from ._masks import PER_ITEM
+from ._problem import checked
 from ._slow import mind
 from ._statistics import BASIC_ROWS, FULL_ROWS, GRADIENTS
+from ._structure import KINDS
 
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f64": 3, "bool": 4}
-_DIAGONALS = {"bottom_right": 0, "top_left": 1, "last_key": 2, "at": 3}
-_LEVELS = {"none": 0, "basic": 1, "full": 2}
-_UNBOUNDED = 2**63 - 1
+_LEVELS = {"basic": 1, "full": 2}
 _LEAST, _FAR = 2.0**-100, 2**28  # a scale and an offset, as kernels tell them apart
 _CPU, _CUDA = 0, 1
+_SPARE = 24  # ROOTDK_PROBLEM_SPARE
 FORWARD, BACKWARD = 0, 1
 
 
@@ -53,7 +56,6 @@ class CProblem(ctypes.Structure):
         ("diagonal_offset", c_int64),
         ("window_left", c_int64),
         ("window_right", c_int64),
-        ("key_lengths", CArray),
         ("document_q_starts", CArray),
         ("document_kv_starts", CArray),
         ("allowed", CTensor),
@@ -75,9 +77,8 @@ class CProblem(ctypes.Structure):
         ("stats_flags", c_int32),
         ("document_items", c_int32),
         ("dropout_device_seed", c_void_p),
-        ("key_starts", CArray),
-        ("query_lengths", CArray),
-        ("reserved", c_uint64 * 18),
+        *((field.name, CArray) for field in PER_ITEM),
+        ("reserved", c_uint64 * (_SPARE - 2 * len(PER_ITEM))),
     ]
 
 
@@ -152,6 +153,7 @@ def opened(path: pathlib.Path | str) -> ctypes.CDLL:
         "problem_init": [p],
         "forward": [p, p, p, p, size],
         "backward": [p, p, p, p, size],
+        "visible_keys": [p, c_int64, c_int64, c_int64, p, c_int64],
         "stats_free": [p],
         "stats_read": [p, p, c_int64, p, c_int64],
         "stats_shape": [p, p, p],
@@ -225,125 +227,74 @@ def _put(to: ctypes.Structure, field: Any, view: Optional[View]) -> None:
         ctypes.memmove(ctypes.addressof(to) + field.offset, view.packed, _TENSOR.size)
 
 
-class Spec:
-    """A problem, filled in field by field, with the names of the compiled module's Spec; `problem` is
-    rootdk_problem."""
+def kind(problem: Problem) -> tuple[Any, ...]:
+    """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more than
+    it does."""
+    says, heads = problem.description, problem.scale
+    factor = (min(heads) >= _LEAST, len(set(heads)) > 1) if len(heads) else says.factor is None or says.factor >= _LEAST
+    return (
+        says.rule,
+        factor,
+        says.softcap is None,
+        -_FAR <= says.structure.offset <= _FAR,
+        problem.mask is None,
+        problem.bias is None,
+        len(says.alibi or ()),
+        says.dropout > 0,
+        problem.stats and problem.stats.level,
+    )
 
-    def __init__(self) -> None:
-        self.scale = "sqrt_dk"
-        self.scale_value: Optional[float] = None
-        self.scale_heads: Sequence[float] = ()
-        self.softcap: Optional[float] = None
-        self.causal = False
-        self.diagonal, self.diagonal_offset = "bottom_right", 0
-        self.window: tuple[Optional[int], Optional[int]] = (None, None)
-        self.key_starts: Optional[Sequence[int]] = None
-        self.key_lengths: Optional[Sequence[int]] = None
-        self.query_lengths: Optional[Sequence[int]] = None
-        self.documents: Optional[tuple[Sequence[int], Sequence[int]]] = None
-        self.document_items = 0
-        self.allowed: Optional[View] = None
-        self.bias: Optional[View] = None
-        self.sink: Sequence[float] = ()
-        self.alibi: Sequence[float] = ()
-        self.dropout = 0.0
-        self.seed = 0
-        self.seed_address: Optional[int] = None  #: of device memory that holds it, in its place
-        self.stats = "none"
-        self.sample, self.sample_offset, self.first_query = 1, 0, 0
-        self.causes, self.by_keys, self.gaps, self.key_mass = True, False, False, False
 
-    def set_window(self, left: Optional[int], right: Optional[int]) -> None:
-        self.window = (left, right)
+def c_problem(problem: Problem) -> CProblem:
+    """As rootdk/c.h has it; its arrays live as long as it does."""
+    p = CProblem()
+    library().rootdk_problem_init(ctypes.addressof(p))
+    keep: list[Any] = []
+    p.kept = keep
 
-    def set_key_starts(self, starts: Sequence[int]) -> None:
-        self.key_starts = starts
+    def array(values: Optional[Sequence[Any]], kind: Any) -> CArray:
+        if values is None:
+            return CArray()
+        data = (kind * len(values))(*values)
+        keep.append(data)
+        return CArray(ctypes.addressof(data), len(values))
 
-    def set_key_lengths(self, lengths: Sequence[int]) -> None:
-        self.key_lengths = lengths
-
-    def set_query_lengths(self, lengths: Sequence[int]) -> None:
-        self.query_lengths = lengths
-
-    def set_documents(self, q: Sequence[int], kv: Sequence[int], items: int) -> None:
-        self.documents, self.document_items = (q, kv), items
-
-    def set_allowed(self, view: View) -> None:
-        self.allowed = view
-
-    def set_bias(self, view: View) -> None:
-        self.bias = view
-
-    def kind(self) -> tuple[Any, ...]:
-        """All that a choice of kernels looks at, beside the tensors: of numbers that change from call to call no more
-        than it does."""
-        heads, one = self.scale_heads, self.scale_value
-        factor = (min(heads) >= _LEAST, len(set(heads)) > 1) if heads else one is None or one >= _LEAST
-        return (
-            self.scale,
-            factor,
-            self.softcap is None,
-            -_FAR <= self.diagonal_offset <= _FAR,
-            self.allowed is None,
-            self.bias is None,
-            len(self.alibi),
-            self.dropout > 0,
-            self.stats,
-        )
-
-    def problem(self) -> CProblem:
-        """Its arrays live as long as it does."""
-        p = CProblem()
-        library().rootdk_problem_init(ctypes.addressof(p))
-        keep: list[Any] = []
-        p.kept = keep
-
-        def array(values: Sequence[Any], kind: Any) -> CArray:
-            data = (kind * len(values))(*values)
-            keep.append(data)
-            return CArray(ctypes.addressof(data), len(values))
-
-        if len(self.scale_heads):
-            p.scale_rule, p.scale_per_head = 4, array(self.scale_heads, c_float)
-        elif self.scale_value is not None:
-            p.scale_rule, p.scale_value = 3, self.scale_value
-        elif self.scale != "sqrt_dk":
-            p.scale = self.scale.encode()
-        if self.softcap is not None:
-            p.has_soft_cap, p.soft_cap = 1, self.softcap
-        p.causal = self.causal
-        if self.diagonal not in _DIAGONALS:
-            raise ValueError(
-                f'diagonal: {self.diagonal}, but "bottom_right", "top_left", "last_key" or a number is wanted'
-            )
-        p.diagonal, p.diagonal_offset = _DIAGONALS[self.diagonal], self.diagonal_offset
-        left, right = self.window
-        if left is not None:
-            p.window_left = left
-        if right is not None:
-            p.window_right = right
-        if self.key_starts is not None:
-            p.key_starts = array(self.key_starts, c_int64)
-        if self.key_lengths is not None:
-            p.key_lengths = array(self.key_lengths, c_int64)
-        if self.query_lengths is not None:
-            p.query_lengths = array(self.query_lengths, c_int64)
-        if self.documents is not None:
-            p.document_q_starts, p.document_kv_starts = (array(starts, c_int64) for starts in self.documents)
-            p.document_items = self.document_items
-        _put(p, CProblem.allowed, self.allowed)
-        _put(p, CProblem.bias, self.bias)
-        if len(self.alibi):
-            p.alibi_slopes = array(self.alibi, c_float)
-        if len(self.sink):
-            p.sink = array(self.sink, c_float)
-        p.dropout_p, p.dropout_seed, p.dropout_device_seed = self.dropout, self.seed, self.seed_address
-        if self.stats not in _LEVELS:
-            raise ValueError(f'stats: "{self.stats}", but None, "basic" or "full" is wanted')
-        p.stats = _LEVELS[self.stats]
-        p.stats_sample, p.stats_sample_offset, p.stats_first_query = self.sample, self.sample_offset, self.first_query
-        p.stats_flags = (not self.causes) + 2 * self.gaps + 4 * self.key_mass + 8 * self.by_keys
-        return p
+    says = problem.description
+    structure = says.structure
+    if len(problem.scale):
+        p.scale_rule, p.scale_per_head = 4, array(problem.scale, c_float)
+    elif says.factor is not None:
+        p.scale_rule, p.scale_value = 3, says.factor
+    elif says.rule != "sqrt_dk":
+        p.scale = says.rule.encode()
+    if says.softcap is not None:
+        p.has_soft_cap, p.soft_cap = 1, says.softcap
+    p.causal = structure.causal
+    p.diagonal, p.diagonal_offset = KINDS.index(structure.diagonal), structure.offset
+    left, right = structure.window or (None, None)
+    if left is not None:
+        p.window_left = left
+    if right is not None:
+        p.window_right = right
+    p.document_q_starts, p.document_kv_starts = array(structure.q_starts, c_int64), array(structure.kv_starts, c_int64)
+    p.document_items = structure.items
+    for field, values in zip(PER_ITEM, structure.per_item):
+        setattr(p, field.name, array(values, c_int64))
+    _put(p, CProblem.allowed, problem.mask)
+    _put(p, CProblem.bias, problem.bias)
+    if says.alibi:
+        p.alibi_slopes = array(says.alibi, c_float)
+    if len(problem.sink):
+        p.sink = array(problem.sink, c_float)
+    p.dropout_p, p.dropout_seed, p.dropout_device_seed = says.dropout, says.seed, problem.seed_address
+    p.stats = 0
+    if problem.stats is not None:
+        wanted = checked(problem.stats)
+        p.stats = _LEVELS[problem.stats.level]
+        p.stats_sample, p.stats_sample_offset = wanted["sample"], wanted["sample_offset"]
+        p.stats_first_query = wanted["first_query"]
+        p.stats_flags = (not wanted["causes"]) + 2 * wanted["gaps"] + 4 * wanted["key_mass"] + 8 * wanted["by_keys"]
+    return p
 
 
 # Calls ----------------------------------------------------------------------------------------------------------------
@@ -379,16 +330,14 @@ def _workspace(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int,
     return *place.workspace(size.value), size.value
 
 
-def is_fast(spec: Spec, q: View, k: View, v: View, which: int) -> bool:
-    lib, problem, inputs, fast = library(), spec.problem(), _inputs(q, k, v), c_int32()
-    check(
-        lib, lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast))
-    )
+def is_fast(problem: Problem, q: View, k: View, v: View, which: int) -> bool:
+    lib, c, inputs, fast = library(), c_problem(problem), _inputs(q, k, v), c_int32()
+    check(lib, lib.rootdk_cuda_is_fast(ctypes.addressof(c), ctypes.addressof(inputs), which, ctypes.addressof(fast)))
     return bool(fast.value)
 
 
-def explain(spec: Spec, q: View, k: View, v: View, which: int) -> str:
-    return _explain(library(), spec.problem(), _inputs(q, k, v), which)
+def explain(problem: Problem, q: View, k: View, v: View, which: int) -> str:
+    return _explain(library(), c_problem(problem), _inputs(q, k, v), which)
 
 
 def _explain(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int) -> str:
@@ -401,7 +350,7 @@ def _explain(lib: ctypes.CDLL, problem: CProblem, inputs: CInputs, which: int) -
 
 
 def _mind_slowness(
-    lib: ctypes.CDLL, spec: Spec, problem: CProblem, inputs: CInputs, views: Sequence[View], which: int, place: Place
+    lib: ctypes.CDLL, problem: Problem, c: CProblem, inputs: CInputs, views: Sequence[View], which: int, place: Place
 ) -> None:
     """To be called where the place's device is the current one."""
 
@@ -409,17 +358,17 @@ def _mind_slowness(
         fast = c_int32()
         check(
             lib,
-            lib.rootdk_cuda_is_fast(ctypes.addressof(problem), ctypes.addressof(inputs), which, ctypes.addressof(fast)),
+            lib.rootdk_cuda_is_fast(ctypes.addressof(c), ctypes.addressof(inputs), which, ctypes.addressof(fast)),
         )
-        first = "" if fast.value else _explain(lib, problem, inputs, which).split("\n", 1)[0]
+        first = "" if fast.value else _explain(lib, c, inputs, which).split("\n", 1)[0]
         return first.removeprefix("slow: ") if first.startswith("slow: ") else ""  # of an empty problem nothing is said
 
     q, k, v = views
-    mind((which, place.device, spec.kind(), q.kind(), k.kind(), v.kind()), ask)
+    mind((which, place.device, kind(problem), q.kind(), k.kind(), v.kind()), ask)
 
 
 def forward(
-    spec: Spec,
+    problem: Problem,
     q: View,
     k: View,
     v: View,
@@ -430,7 +379,7 @@ def forward(
     place: Place,
 ) -> Callable[..., Any]:
     """Enqueues; returns what reads the statistics into the compiled module's Stats, and waits."""
-    lib, problem, inputs = library(), spec.problem(), _inputs(q, k, v)
+    lib, c, inputs = library(), c_problem(problem), _inputs(q, k, v)
     outputs, full = COutputs(), CRows()
     for field, view in ((COutputs.o, o), (COutputs.lse, lse), (COutputs.key_mass, key_mass)):
         _put(outputs, field, view)
@@ -441,12 +390,12 @@ def forward(
             _put(full, getattr(CRows, name), row)
             outputs.rows = ctypes.addressof(full)
     with place.guard():
-        _mind_slowness(lib, spec, problem, inputs, (q, k, v), FORWARD, place)
-        owner, address, size = _workspace(lib, problem, inputs, FORWARD, place)
+        _mind_slowness(lib, problem, c, inputs, (q, k, v), FORWARD, place)
+        owner, address, size = _workspace(lib, c, inputs, FORWARD, place)
         check(
             lib,
             lib.rootdk_cuda_forward(
-                ctypes.addressof(problem),
+                ctypes.addressof(c),
                 ctypes.addressof(inputs),
                 ctypes.addressof(outputs),
                 address,
@@ -464,7 +413,7 @@ def forward(
             check(
                 lib,
                 lib.rootdk_cuda_read_stats(
-                    ctypes.addressof(problem),
+                    ctypes.addressof(c),
                     ctypes.addressof(inputs),
                     address,
                     size,
@@ -480,7 +429,7 @@ def forward(
 
 
 def backward(
-    spec: Spec,
+    problem: Problem,
     tensors: Mapping[str, Optional[View]],
     gradients: Mapping[str, Optional[View]],
     per_head: Mapping[str, Optional[int]],
@@ -488,7 +437,7 @@ def backward(
 ) -> Callable[..., Any]:
     """`tensors` are q, k, v, o, lse, d_o and d_lse, `gradients` d_q, d_k, d_v and d_bias, `per_head` the addresses of
     d_scale and d_sink. Returns what reads the statistics of the gradients, at level "full"."""
-    lib, problem = library(), spec.problem()
+    lib, c = library(), c_problem(problem)
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
     assert q is not None and k is not None and v is not None
     inputs, back, out = _inputs(q, k, v), CBackwardInputs(), CGradients()
@@ -501,12 +450,12 @@ def backward(
         if pointer is not None:
             setattr(out, name, CArray(pointer, heads))
     with place.guard():
-        _mind_slowness(lib, spec, problem, inputs, (q, k, v), BACKWARD, place)
-        owner, address, size = _workspace(lib, problem, inputs, BACKWARD, place)
+        _mind_slowness(lib, problem, c, inputs, (q, k, v), BACKWARD, place)
+        owner, address, size = _workspace(lib, c, inputs, BACKWARD, place)
         check(
             lib,
             lib.rootdk_cuda_backward(
-                ctypes.addressof(problem), ctypes.addressof(back), ctypes.addressof(out), address, size, place.stream
+                ctypes.addressof(c), ctypes.addressof(back), ctypes.addressof(out), address, size, place.stream
             ),
         )
 
@@ -518,7 +467,7 @@ def backward(
             check(
                 lib,
                 lib.rootdk_cuda_read_gradient_stats(
-                    ctypes.addressof(problem),
+                    ctypes.addressof(c),
                     ctypes.addressof(inputs),
                     address,
                     size,

@@ -16,6 +16,7 @@ from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import Any, Iterator, Optional
 
 from . import _cuda
+from ._description import Problem
 from ._problem import QkNorm, StatsOptions, row_names
 from ._stats import Rows, Stats
 
@@ -173,7 +174,7 @@ def normalised(norm: QkNorm, gain: Any, x: Any) -> Any:
     return wide.astype(x.dtype)
 
 
-def attend(spec: _cuda.Spec, maker: Maker, q: Any, k: Any, v: Any, options: StatsOptions | None) -> Any:
+def attend(problem: Problem, maker: Maker, q: Any, k: Any, v: Any, options: StatsOptions | None) -> Any:
     batch, heads, len_q, _ = q.shape
     out = maker.empty((batch, heads, len_q, v.shape[3] if len(v.shape) == 4 else 0), q.dtype)
     row = (batch, heads, len_q, 1)
@@ -181,7 +182,7 @@ def attend(spec: _cuda.Spec, maker: Maker, q: Any, k: Any, v: Any, options: Stat
     lse = maker.empty(row, "float32") if options is not None and options.rows else None
     mass = maker.empty((batch, heads, k.shape[2], 1), "float32") if options is not None and options.key_mass else None
     read = _cuda.forward(
-        spec,
+        problem,
         maker.view("q", q),
         maker.view("k", k),
         maker.view("v", v),

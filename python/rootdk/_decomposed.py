@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from . import _core
-from ._attention import build
-from ._description import Description
+from ._description import Description, Problem
 from ._problem import StatsOptions
 from ._structure import Structure
 
@@ -61,7 +60,7 @@ def decomposed(
         """As the engine reads them: in f32."""
         return values.float().to(device=q.device, dtype=wide).reshape(1, heads, 1, 1)
 
-    begin, end, position = _ranges(places, len_q, len_kv, q.device)
+    begin, end, position = _seen(places, len_q, len_kv, q.device)
     j = torch.arange(len_kv, device=q.device)
     visible = ((j >= begin.unsqueeze(-1)) & (j < end.unsqueeze(-1))).unsqueeze(1)
     if bias is not None:
@@ -97,6 +96,24 @@ def decomposed(
     return (p @ v).to(dtype), lse
 
 
+def _seen(places: Structure, len_q: int, len_kv: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The first key that each query sees, one past the last, and its place among the keys: [batch, len_q], where batch
+    is 1 if items are alike. Of lists the engine is asked; without them it is arithmetic on the device, so that sizes
+    may be a compiler's symbols and a graph that is captured holds no copy from the host."""
+    if places.by_item or places.q_starts is not None:
+        begin, end, position, _ = (torch.tensor(x, device=device) for x in places.visible(int(len_q), int(len_kv)))
+        return begin, end, position
+    step = {"bottom_right": len_kv - len_q, "at": places.offset}.get(places.diagonal, 0)
+    position = torch.arange(len_q, device=device).unsqueeze(0) + step
+    begin, end = torch.zeros_like(position), torch.zeros_like(position) + len_kv
+    if places.causal:
+        end = torch.minimum(end, position + 1)
+    if places.window is not None:
+        left, right = (_FAR if side is None else min(side, _FAR) for side in places.window)
+        begin, end = torch.maximum(begin, position - left), torch.minimum(end, position + right + 1)
+    return begin, end, position
+
+
 def _finite(x: Tensor, seen: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
     """x with 0 for what is not finite and in rows that are not seen; and which rows had what is not finite."""
     fine = torch.isfinite(x)
@@ -127,53 +144,6 @@ def _softmax(s: Tensor, visible: Tensor, sink: Optional[Tensor]) -> tuple[Tensor
     total = torch.where(nothing, torch.ones_like(total), total)
     p = (e / total).masked_fill(~visible, 0.0)
     return p, (shift + torch.log(total)).masked_fill(nothing, -math.inf).squeeze(-1)
-
-
-def _ranges(places: Structure, len_q: int, len_kv: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Each query's first key and one past its last, and its position among the keys: [batch, len_q], or [1, len_q]
-    where all items are alike."""
-
-    def numbers(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
-
-    def by_item(values: Optional[Sequence[int]]) -> Optional[Tensor]:
-        return None if values is None else numbers(values).unsqueeze(-1)
-
-    query = torch.arange(len_q, device=device).unsqueeze(0)
-    nothing = torch.zeros_like(query)
-    first_q, next_q, begin, end = nothing, nothing + len_q, nothing, nothing + len_kv
-    inside = nothing == 0
-    if places.q_starts is not None and places.kv_starts is not None:
-        rows = max(places.items, 1)
-        q_starts, kv_starts = numbers(places.q_starts).view(rows, -1), numbers(places.kv_starts).view(rows, -1)
-        count, last = q_starts.shape[1], max(q_starts.shape[1] - 1, 0)
-        after = torch.searchsorted(q_starts, query.expand(rows, -1).contiguous(), right=True)
-        inside = (after > 0) & (after < count)
-        after = after.clamp(1, last) if last else torch.zeros_like(after)
-        before = (after - 1).clamp(min=0)
-        first_q, next_q = q_starts.gather(1, before), q_starts.gather(1, after)
-        begin, end = kv_starts.gather(1, before), kv_starts.gather(1, after)
-    starts, lengths, queries = (by_item(x) for x in (places.key_starts, places.key_lengths, places.query_lengths))
-    step: Any = 0
-    if places.diagonal == "bottom_right":
-        step = (end - begin) - (next_q - first_q)
-    elif places.diagonal == "last_key" and lengths is not None:
-        step = lengths - (len_q if queries is None else queries)
-    elif places.diagonal == "at":
-        step = places.offset
-    position = begin + (query - first_q) + step
-    if starts is not None:
-        begin = torch.maximum(begin, starts)
-    if lengths is not None:
-        end = torch.minimum(end, lengths)
-    if queries is not None:
-        inside = inside & (query < queries)
-    if places.causal:
-        end = torch.minimum(end, position + 1)
-    if places.window is not None:
-        left, right = (_FAR if side is None else min(side, _FAR) for side in places.window)
-        begin, end = torch.maximum(begin, position - left), torch.minimum(end, position + right + 1)
-    return begin, torch.where(inside, end, nothing), position
 
 
 # What the engine is asked ---------------------------------------------------------------------------------------------
@@ -214,15 +184,14 @@ def _check(
 
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask: dtype is {_NAMES.get(mask.dtype, mask.dtype)}, but bool is wanted")
-    spec = build(
-        heads,
-        scale=[1.0] * heads if scale is not None else description.rule,
-        mask=None if mask is None else stand_in(mask),
-        bias=None if bias is None else stand_in(bias),
-        sink=None if sink is None else [0.0] * heads,
+    problem = Problem(
+        description,
+        [] if scale is None else [1.0] * heads,
+        [] if sink is None else [0.0] * heads,
+        None if mask is None else stand_in(mask),
+        None if bias is None else stand_in(bias),
     )
-    description.into(spec)
-    _core.explain_plan(spec, stand_in(q), stand_in(k), stand_in(v), False)
+    _core.explain_plan(problem.spec(), stand_in(q), stand_in(k), stand_in(v), False)
 
 
 def _factors(rule: str, dim: int, len_q: int, len_kv: int, places: Structure) -> Any:
@@ -247,11 +216,11 @@ def _asked(rule: str, dim: int, len_q: int, len_kv: int, places: Structure) -> A
     batch = places.batch()
     one = np.zeros(dim)
     one[:1] = 1.0
-    spec = build(1, scale=rule, options=StatsOptions("basic", rows=["raw_max"]), structure=places)
+    problem = Problem(Description(places, rule), stats=StatsOptions("basic", rows=["raw_max"]))
     q, k = np.broadcast_to(one, (batch, 1, len_q, dim)), np.broadcast_to(one, (batch, 1, len_kv, dim))
     v = np.broadcast_to(np.zeros(1), (batch, 1, len_kv, 1))
     out, largest = np.empty((batch, 1, len_q, 1)), np.empty((batch, 1, len_q, 1))
-    _core.forward(spec, q, k, v, out, None, {"raw_max": largest}, None)
+    _core.forward(problem.spec(), q, k, v, out, None, {"raw_max": largest}, None)
     return np.where(largest == -np.inf, 1.0, largest)[..., 0]
 
 

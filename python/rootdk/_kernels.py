@@ -12,8 +12,8 @@ from torch import Tensor
 from . import _core, _cuda
 from ._attention import seed_of
 from ._compiled import has_compiled_operator
-from ._description import Description
-from ._problem import StatsOptions, apply_options, row_names
+from ._description import Description, Problem
+from ._problem import StatsOptions, row_names
 from ._stats import GradientStats, Rows, Stats
 
 _NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -49,7 +49,7 @@ def unregister(tag: int) -> None:
 
 
 # Arguments to the engine --------------------------------------------------------------------------------------
-def _spec(
+def problem_of(
     q: Tensor,
     scale: Optional[Tensor],
     mask: Optional[Tensor],
@@ -57,26 +57,28 @@ def _spec(
     sink: Optional[Tensor],
     seed: Optional[Tensor],
     description: Description,
-) -> Any:
-    """The compiled module's Spec, or that of _cuda."""
-    spec: Any = _cuda.Spec() if q.is_cuda else _core.Spec()
-    heads = q.shape[1]
-    description.into(spec)
-    if scale is not None:
-        spec.scale_heads = _per_head("scale", scale, heads)
-    if mask is not None:
-        spec.set_allowed(_view("mask", mask, q) if q.is_cuda else mask.detach())
-    if bias is not None:
-        spec.set_bias(_view("bias", bias, q) if q.is_cuda else bias.detach())
-    if sink is not None:
-        spec.sink = _per_head("sink", sink, heads)
+    options: Optional[StatsOptions] = None,
+) -> Problem:
+    heads, address = q.shape[1], None
     if seed is not None:
         _check_seed(seed, q)
         if q.is_cuda:
-            spec.seed_address = seed.data_ptr()
+            address = seed.data_ptr()
         else:
-            spec.seed = int(seed) % 2**64
-    return spec
+            description = description._replace(seed=int(seed))
+
+    def table(name: str, x: Optional[Tensor]) -> Any:
+        return None if x is None else _view(name, x, q) if q.is_cuda else x.detach()
+
+    return Problem(
+        description,
+        [] if scale is None else _per_head("scale", scale, heads),
+        [] if sink is None else _per_head("sink", sink, heads),
+        table("mask", mask),
+        table("bias", bias),
+        options,
+        address,
+    )
 
 
 def _check_seed(seed: Tensor, q: Tensor) -> None:
@@ -210,10 +212,9 @@ def attention_kernel(
     if _compiled(q, k, tag):
         scale, sink = per_head_numbers(scale), per_head_numbers(sink)
         return torch.ops.rootdk.fused.default(q, k, v, scale, mask, bias, sink, seed, numbers, reals)  # type: ignore[no-any-return]
-    spec = _spec(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals))
     collector = _collectors.get(tag)
     options = collector.options if collector is not None else None
-    apply_options(spec, options)
+    problem = problem_of(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals), options)
     q, k, v = q.detach(), k.detach(), v.detach()
     batch, heads, len_q, _ = q.shape
     out = _output(q, v)
@@ -222,7 +223,7 @@ def attention_kernel(
     rows = {name: q.new_empty((batch, heads, len_q), dtype=wide) for name in (row_names(options) if options else [])}
     mass = q.new_empty((batch, heads, k.shape[2]), dtype=wide) if options is not None and options.key_mass else None
     core = _forward(
-        spec,
+        problem,
         q,
         k,
         v,
@@ -238,7 +239,7 @@ def attention_kernel(
 
 
 def _forward(
-    spec: Any,
+    problem: Problem,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -249,9 +250,9 @@ def _forward(
 ) -> Any:
     """Statistics, or what reads them."""
     if not q.is_cuda:
-        return _core.forward(spec, q, k, v, out, lse, rows, mass)
+        return _core.forward(problem.spec(), q, k, v, out, lse, rows, mass)
     read = _cuda.forward(
-        spec,
+        problem,
         _view("q", q, q),
         _view("k", k, q),
         _view("v", v, q),
@@ -261,7 +262,7 @@ def _forward(
         None if mass is None else _view("key_mass", mass, q),
         _place(q),
     )
-    return read if spec.stats == "none" else Reader(read, q.device)
+    return read if problem.stats is None else Reader(read, q.device)
 
 
 def attention_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -293,10 +294,9 @@ def backward_kernel(
         scale, sink = per_head_numbers(scale), per_head_numbers(sink)
         each = torch.ops.rootdk.fused_backward.default(*forward, scale, mask, bias, sink, seed, numbers, reals, wanted)
         return _all(dict(zip(_places(wanted), each)), q)
-    spec = _spec(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals))
     collector = _collectors.get(tag)
-    if collector is not None and collector.options.level == "full":
-        spec.stats = "full"
+    options = StatsOptions("full") if collector is not None and collector.options.level == "full" else None
+    problem = problem_of(q, scale, mask, bias, sink, seed, Description.unpacked(numbers, reals), options)
     found = _gradients(q, k, v, scale, bias, sink, wanted)
     tensors = {
         "q": q,
@@ -314,19 +314,22 @@ def backward_kernel(
     if q.is_cuda:
         given["d_o"] = _readable(d_out.detach())
         core = _cuda.backward(
-            spec,
+            problem,
             _views(given, q),
             _views(gradients, q),
             {name: None if x is None else x.data_ptr() for name, x in per_head.items()},
             _place(q),
         )
-        core = core if spec.stats == "none" else Reader(core, q.device)
+        core = core if options is None else Reader(core, q.device)
     else:
         row = (1, 1, 1, q.shape[1])
         core = _core.backward(
-            spec, **given, **gradients, **{name: None if x is None else x.view(row) for name, x in per_head.items()}
+            problem.spec(),
+            **given,
+            **gradients,
+            **{name: None if x is None else x.view(row) for name, x in per_head.items()},
         )
-    if collector is not None and collector.options.level == "full":
+    if collector is not None and options is not None:
         collector.on_backward(GradientStats(core))
     return _all(found, q)
 

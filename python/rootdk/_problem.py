@@ -266,16 +266,16 @@ def refuse_tracers(arguments: Mapping[str, Any]) -> None:
             )
 
 
-def apply_options(spec: _core.Spec, options: StatsOptions | None) -> None:
-    if options is None:
-        return
+def checked(options: StatsOptions) -> dict[str, int | bool]:
+    """What the engine takes of them, beside the level."""
     if options.level not in ("basic", "full"):
         raise ValueError(f'stats: level is "{options.level}", but "basic" or "full" is wanted')
-    spec.stats = options.level
+    found: dict[str, int | bool] = {}
     for name in ("sample", "sample_offset", "first_query"):
-        setattr(spec, name, whole(f"stats.{name}", getattr(options, name)))
+        found[name] = whole(f"stats.{name}", getattr(options, name))
     for name in ("causes", "by_keys", "gaps", "key_mass"):
-        setattr(spec, name, flag(f"stats.{name}", getattr(options, name)))
+        found[name] = flag(f"stats.{name}", getattr(options, name))
+    return found
 
 
 def row_names(options: StatsOptions) -> list[str]:

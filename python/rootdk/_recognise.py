@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ._decomposed import _ranges
 from ._structure import Structure
 
 Rows = npt.NDArray[np.int64]  #: [batch, len_q]
@@ -74,7 +73,7 @@ def _rows(mask: Tensor) -> Optional[_Seen]:
 
 def _agrees(guess: Structure, seen: _Seen) -> bool:
     len_q = seen.begin.shape[1]
-    begin, end, _ = (x.numpy() for x in _ranges(guess, len_q, seen.len_kv, torch.device("cpu")))
+    begin, end, *_ = guess.visible(len_q, seen.len_kv)
     same = (begin == seen.begin) & (end == seen.end)
     return bool(np.where(seen.any, same, end <= begin).all())
 
@@ -91,7 +90,7 @@ def _guesses(seen: _Seen) -> Iterator[Structure]:
             yield first._replace(causal=True, offset=max(seen.len_kv - seen.begin.shape[1], 0))
         query_lengths = _last(seen.any)
         if (query_lengths < seen.begin.shape[1]).any():
-            yield first._replace(query_lengths=tuple(query_lengths.tolist()))
+            yield first.each({"query_lengths": tuple(query_lengths.tolist())})
 
 
 def _with_places(seen: _Seen, documents: bool) -> Optional[Structure]:
@@ -99,10 +98,11 @@ def _with_places(seen: _Seen, documents: bool) -> Optional[Structure]:
     ends = _per_item(seen.end, seen.any, np.maximum, 0)
     low, high = starts[:, None], ends[:, None]
     position = np.arange(seen.begin.shape[1])[None]
-    guess = Structure(
-        diagonal="at",
-        key_starts=tuple(starts.tolist()) if starts.any() else None,
-        key_lengths=tuple(ends.tolist()) if (ends < seen.len_kv).any() else None,
+    guess = Structure(diagonal="at").each(
+        {
+            "key_starts": tuple(starts.tolist()) if starts.any() else None,
+            "key_lengths": tuple(ends.tolist()) if (ends < seen.len_kv).any() else None,
+        }
     )
     if documents:
         if seen.begin.shape[1] != seen.len_kv:
@@ -111,7 +111,7 @@ def _with_places(seen: _Seen, documents: bool) -> Optional[Structure]:
         most = max(map(len, lists))
         flat = tuple(x for row in lists for x in (*row, *[seen.len_kv] * (most - len(row))))
         guess = guess._replace(q_starts=flat, kv_starts=flat, items=len(lists))
-        low, high, position = (x.numpy() for x in _ranges(guess, seen.len_kv, seen.len_kv, torch.device("cpu")))
+        low, high, position, _ = guess.visible(seen.len_kv, seen.len_kv)
     return guess._replace(**_diagonal_and_window(seen, position, low, high))
 
 

@@ -21,16 +21,16 @@ from ._direct import call_immediately, immediate
 from ._kernels import _NAMES as _NAMES  # what is named twice is for the rest of the package, too
 from ._kernels import Collector as Collector
 from ._kernels import _collectors as _collectors
-from ._kernels import _spec, _wide
 from ._kernels import _view as _view
+from ._kernels import _wide, problem_of
 from ._kernels import register as register
 from ._kernels import seeds as seeds
 from ._kernels import unregister as unregister
 from ._operator import transformed as transformed
 from ._operator import under_autocast as under_autocast
-from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, apply_options, options_of, real, refuse_names
+from ._problem import Arguments, Level, QkNorm, StatsOptions, Window, options_of, real, refuse_names
 from ._stats import GradientStats, Stats
-from ._structure import Structure
+from ._structure import Structure, further
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,6 +157,7 @@ def attention(
             return call_immediately(q, k, v, *_simple(scale, causal, diagonal, softcap))
         except (ValueError, TypeError, NotImplementedError):
             pass  # said below, with more care
+    per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
     if unknown:
         refuse_names("attention", unknown, (*ARGUMENTS, "return_lse"))
     q = _check("q", q)
@@ -190,10 +191,8 @@ def attention(
         causal,
         diagonal,
         window,
-        _constant("key_starts", key_starts),
-        _constant("key_lengths", key_lengths),
-        _constant("query_lengths", query_lengths),
         documents,
+        **{name: _constant(name, values) for name, values in per_item.items()},
     )
     dropout = real("dropout", _constant("dropout", dropout))
     number, seed_tensor = seeds(q, dropout, seed)
@@ -399,11 +398,10 @@ def is_fast(
     if attn_mask is not None:
         table = _mask_four(attn_mask.detach(), (*batch, *query.shape[-3:-1], key.shape[-2]))
         mask, bias = (table, None) if table.dtype == torch.bool else (None, table)
-    spec = _spec(q, None, mask, bias, None, None, pytorch_s(is_causal, scale))
-    apply_options(spec, options)
+    problem = problem_of(q, None, mask, bias, None, None, pytorch_s(is_causal, scale), options)
     views = _view("q", q, q), _view("k", k, q), _view("v", v, q)
     with torch.cuda.device(q.device):
-        return all(_cuda.is_fast(spec, *views, which) for which in passes)
+        return all(_cuda.is_fast(problem, *views, which) for which in passes)
 
 
 def _gpu_missing(device: int) -> str:

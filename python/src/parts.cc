@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/row_tensors.h"
+#include "base/visibility.h"
 
 namespace rootdk::python {
 
@@ -71,9 +72,8 @@ Problem part(const Problem& problem, const Shape& shape, const Part& p) {
   out.scale.head_values = slice(problem.scale.head_values, q.first, q.count);
   out.scale.head_gains = slice(problem.scale.head_gains, q.first, q.count);
   out.scale.head_offsets = slice(problem.scale.head_offsets, q.first, q.count);
-  out.mask.key_starts = slice(problem.mask.key_starts, p.batch, p.batches);
-  out.mask.key_lengths = slice(problem.mask.key_lengths, p.batch, p.batches);
-  out.mask.query_lengths = slice(problem.mask.query_lengths, p.batch, p.batches);
+  for (const base::PerItem& field : base::kPerItem)
+    out.mask.*field.numbers = slice(field.of(problem.mask), p.batch, p.batches);
   if (out.mask.documents && out.mask.documents->items > 0) {
     Documents& documents = *out.mask.documents;
     const auto count = static_cast<std::int64_t>(documents.q_starts.size()) / documents.items;

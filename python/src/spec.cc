@@ -1,56 +1,47 @@
-// The Problem that a Spec stands for, and its fields as properties of a Python class.
+// The Problem that a Spec stands for, and how Python makes one: python/rootdk/_description.py.
 #include "spec.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+#include <iterator>
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "base/refuse.h"
+#include "base/visibility.h"
+#include "description.h"
+#include "rootdk/plan.h"
 
 namespace rootdk::python {
 
 namespace {
 
-Diagonal diagonal_of(const std::string& name, std::int64_t offset) {
-  if (name == "bottom_right") return Diagonal::bottom_right();
-  if (name == "top_left") return Diagonal::top_left();
-  if (name == "last_key") return Diagonal::last_key();
-  if (name == "at") return Diagonal::at(offset);
-  base::refuse("diagonal: {}, but \"bottom_right\", \"top_left\", \"last_key\" or a number is wanted", name);
-}
+constexpr const char* kLevels[] = {"none", "basic", "full"};  // in the order of StatsLevel
 
 StatsLevel level_of(const std::string& name) {
-  if (name == "none") return StatsLevel::kNone;
-  if (name == "basic") return StatsLevel::kBasic;
-  if (name == "full") return StatsLevel::kFull;
+  for (std::size_t i = 0; i < std::size(kLevels); ++i)
+    if (name == kLevels[i]) return static_cast<StatsLevel>(i);
   base::refuse("stats: \"{}\", but None, \"basic\" or \"full\" is wanted", name);
 }
 
 }  // namespace
 
+Spec::Spec(std::vector<std::int64_t> numbers, const std::vector<double>& reals, std::vector<float> scale,
+           std::vector<float> sink)
+    : numbers_(std::move(numbers)), scale_(std::move(scale)), sink_(std::move(sink)) {
+  read_description(numbers_, reals, problem_, slopes_);
+  if (!scale_.empty()) problem_.scale = Scale::per_head(scale_);
+  problem_.sink = sink_;
+}
+
 Problem Spec::problem() const {
-  Problem p;
-  if (!scale_heads.empty()) p.scale = Scale::per_head(scale_heads);
-  else if (scale_value) p.scale = Scale::constant(*scale_value);
-  else p.scale = Scale::parse(scale);
-  p.soft_cap = softcap;
-  p.mask.causal = causal;
-  p.mask.diagonal = diagonal_of(diagonal, diagonal_offset);
-  p.mask.window = window;
-  if (key_starts) p.mask.key_starts = *key_starts;
-  if (key_lengths) p.mask.key_lengths = *key_lengths;
-  if (query_lengths) p.mask.query_lengths = *query_lengths;
-  if (has_documents) p.mask.documents = Documents{q_starts, kv_starts, document_items};
+  Problem p = problem_;
   p.mask.allowed = view_of(allowed);
   p.mask.bias = view_of(bias);
-  p.mask.alibi_slopes = alibi;
-  p.sink = sink;
-  p.dropout = {dropout, seed};
-  p.stats = level_of(stats);
+  p.stats = stats;
   p.stats_options = options;
   return p;
 }
@@ -65,43 +56,31 @@ void option(nb::class_<Spec>& spec, const char* name) {
       name, [](const Spec& s) { return s.options.*field; }, [](Spec& s, Value value) { s.options.*field = value; });
 }
 
+/// As rootdk_visible_keys: into [batch, len_q, 4].
+void visible_keys(const Spec& spec, std::int64_t batch, std::int64_t len_q, std::int64_t len_kv, nb::handle ranges) {
+  Problem masked;
+  masked.mask = spec.problem().mask;
+  masked.mask.allowed = masked.mask.bias = {}, masked.mask.alibi_slopes = {};
+  Shape shape;
+  shape.batch = batch, shape.len_q = len_q, shape.len_kv = len_kv, shape.dim_qk = shape.dim_v = 1;
+  make_plan(masked, shape);  // refuses what is wrong
+  const auto out = nb::cast<nb::ndarray<std::int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>>(ranges);
+  if (out.shape(0) != static_cast<std::size_t>(batch) || out.shape(1) != static_cast<std::size_t>(len_q) ||
+      out.shape(2) != 4)
+    base::refuse("ranges: [{}, {}, 4] is wanted", batch, len_q);
+  base::write_visible_keys(base::view_of(masked.mask, shape), batch, out.data());
+}
+
 }  // namespace
 
 void bind_spec(nb::module_& m) {
   nb::class_<Spec> spec(m, "Spec");
-  spec.def(nb::init<>())
-      .def_rw("scale", &Spec::scale)
-      .def_rw("scale_value", &Spec::scale_value, nb::arg().none())
-      .def_rw("scale_heads", &Spec::scale_heads)
-      .def_rw("softcap", &Spec::softcap, nb::arg().none())
-      .def_rw("causal", &Spec::causal)
-      .def_rw("diagonal", &Spec::diagonal)
-      .def_rw("diagonal_offset", &Spec::diagonal_offset)
-      .def(
-          "set_window",
-          [](Spec& s, std::optional<std::int64_t> left, std::optional<std::int64_t> right) {
-            s.window = Window{left.value_or(Window::kUnbounded), right.value_or(Window::kUnbounded)};
-          },
-          nb::arg("left").none(), nb::arg("right").none())
-      .def("set_key_starts", [](Spec& s, std::vector<std::int64_t> starts) { s.key_starts = std::move(starts); })
-      .def("set_key_lengths", [](Spec& s, std::vector<std::int64_t> lengths) { s.key_lengths = std::move(lengths); })
-      .def("set_query_lengths",
-           [](Spec& s, std::vector<std::int64_t> lengths) { s.query_lengths = std::move(lengths); })
-      .def("set_documents",
-           [](Spec& s, std::vector<std::int64_t> q, std::vector<std::int64_t> kv, std::int64_t items) {
-             s.q_starts = std::move(q);
-             s.kv_starts = std::move(kv);
-             s.has_documents = true;
-             s.document_items = items;
-           })
+  spec.def(nb::init<std::vector<std::int64_t>, const std::vector<double>&, std::vector<float>, std::vector<float>>())
       .def("set_allowed", [](Spec& s, nb::handle array) { s.allowed = optional_input("mask", array); })
-      .def(
-          "set_bias", [](Spec& s, nb::handle array) { s.bias = optional_input("bias", array); }, nb::arg().none())
-      .def_rw("sink", &Spec::sink)
-      .def_rw("alibi", &Spec::alibi)
-      .def_rw("dropout", &Spec::dropout)
-      .def_rw("seed", &Spec::seed)
-      .def_rw("stats", &Spec::stats);
+      .def("set_bias", [](Spec& s, nb::handle array) { s.bias = optional_input("bias", array); })
+      .def_prop_rw(
+          "stats", [](const Spec& s) { return kLevels[static_cast<std::size_t>(s.stats)]; },
+          [](Spec& s, const std::string& level) { s.stats = level_of(level); });
   option<&StatsOptions::sample>(spec, "sample");
   option<&StatsOptions::sample_offset>(spec, "sample_offset");
   option<&StatsOptions::first_query>(spec, "first_query");
@@ -109,6 +88,7 @@ void bind_spec(nb::module_& m) {
   option<&StatsOptions::by_keys>(spec, "by_keys");
   option<&StatsOptions::gaps>(spec, "gaps");
   option<&StatsOptions::key_mass>(spec, "key_mass");
+  m.def("visible_keys", &visible_keys);
 }
 
 }  // namespace rootdk::python

@@ -16,6 +16,7 @@
 #include "base/overlap.h"
 #include "base/refuse.h"
 #include "base/row_tensors.h"
+#include "base/visibility.h"
 
 namespace rootdk::base {
 
@@ -103,14 +104,17 @@ void check_starts(std::string_view name, std::int64_t items, std::span<const std
                  length, axis);
 }
 
-void check_per_item(std::string_view name, std::span<const std::int64_t> values, const Shape& s, std::int64_t most,
-                    const char* axis) {
+void check_per_item(const PerItem& field, const Mask& mask, const Shape& s) {
+  const std::span<const std::int64_t> values = field.of(mask);
   if (values.empty()) return;
   if (static_cast<std::int64_t>(values.size()) != s.batch)
-    refuse("{}: {} entries, but batch is {}", name, values.size(), s.batch);
+    refuse("{}: {} entries, but batch is {}", field.name, values.size(), s.batch);
+  const bool of_queries = field.axis == PerItem::Axis::q;
+  const std::int64_t most = of_queries ? s.len_q : s.len_kv;
   for (std::size_t b = 0; b < values.size(); ++b)
     if (values[b] < 0 || values[b] > most)
-      refuse("{}: entry {} is {}, but 0 to {} ({}) is wanted", name, b, values[b], axis, most);
+      refuse("{}: entry {} is {}, but 0 to {} ({}) is wanted", field.name, b, values[b],
+             of_queries ? "len_q" : "len_kv", most);
 }
 
 void check_size(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -184,9 +188,7 @@ void check_mask(const Mask& mask, const Shape& s, Device device) {
     refuse("window: left {} and right {}, but neither can be negative", mask.window->left, mask.window->right);
   if (mask.diagonal.offset > kMaxOffset || mask.diagonal.offset < -kMaxOffset)
     refuse("diagonal: offset {} is beyond ±{}", mask.diagonal.offset, kMaxOffset);
-  check_per_item("key_starts", mask.key_starts, s, s.len_kv, "len_kv");
-  check_per_item("key_lengths", mask.key_lengths, s, s.len_kv, "len_kv");
-  check_per_item("query_lengths", mask.query_lengths, s, s.len_q, "len_q");
+  for (const PerItem& field : kPerItem) check_per_item(field, mask, s);
   if (mask.diagonal.kind == Diagonal::Kind::kLastKey && s.batch > 0 && (mask.key_lengths.empty() || mask.documents))
     refuse("diagonal: last_key measures from key_lengths, so it needs them, and no documents");
   if (mask.documents) {
@@ -286,9 +288,7 @@ class Arrays {
     add("mask", mask.allowed);
     add("bias", mask.bias);
     add("alibi", mask.alibi_slopes);
-    add("key_starts", mask.key_starts);
-    add("key_lengths", mask.key_lengths);
-    add("query_lengths", mask.query_lengths);
+    for (const PerItem& field : kPerItem) add(field.name, field.of(mask));
     if (mask.documents) add("documents of q", mask.documents->q_starts);
     if (mask.documents) add("documents of k", mask.documents->kv_starts);
     add("scale", problem.scale.head_values);

@@ -23,10 +23,27 @@ struct MaskView {
   Diagonal::Kind diagonal = Diagonal::Kind::kBottomRight;
   bool documents_by_item = false;  ///< items have starts of their own, one after another
   std::int64_t diagonal_offset = 0;
-  std::int64_t left = kFar, right = kFar;  ///< the window, no wider than that
-  const std::int64_t *key_starts = nullptr, *key_lengths = nullptr, *query_lengths = nullptr;  ///< [batch]
+  std::int64_t left = kFar, right = kFar;                                            ///< the window, no wider than that
+#define ROOTDK_PER_ITEM(name, axis, words, doc) const std::int64_t* name = nullptr;  ///< [batch]
+#include "rootdk/masks.def"
   const std::int64_t *q_starts = nullptr, *kv_starts = nullptr;  ///< [documents + 1], or of each item
   std::int64_t documents = 0;
+};
+
+/// What rootdk/masks.def lists, to go through.
+struct PerItem {
+  enum class Axis : std::uint8_t { q, kv };
+  std::span<const std::int64_t> Mask::*numbers;
+  const std::int64_t* MaskView::*view;
+  Axis axis;
+  const char *name, *words;
+
+  const std::span<const std::int64_t>& of(const Mask& mask) const { return mask.*numbers; }
+  bool in(const Mask& mask) const { return !of(mask).empty(); }
+};
+inline constexpr PerItem kPerItem[] = {
+#define ROOTDK_PER_ITEM(name, axis, words, doc) {&Mask::name, &MaskView::name, PerItem::Axis::axis, #name, words},
+#include "rootdk/masks.def"
 };
 
 /// Here and not in a file of its own: libraries above and beside the engine's ask for it, too.
@@ -38,8 +55,7 @@ inline MaskView view_of(const Mask& mask, const Shape& shape) {
   view.causal = mask.causal;
   view.diagonal = mask.diagonal.kind, view.diagonal_offset = mask.diagonal.offset;
   view.left = std::min(window.left, kFar), view.right = std::min(window.right, kFar);
-  view.key_starts = data(mask.key_starts), view.key_lengths = data(mask.key_lengths),
-  view.query_lengths = data(mask.query_lengths);
+  for (const PerItem& field : kPerItem) view.*field.view = data(field.of(mask));
   if (!mask.documents) return view;
   const Documents& documents = *mask.documents;
   view.q_starts = data(documents.q_starts), view.kv_starts = data(documents.kv_starts);
@@ -64,7 +80,7 @@ using KeyRange = KeyRangeOf<std::int64_t>;
 /// Which parts of a mask there may be. A kernel that does not take padding need not ask for it.
 enum class MaskParts : std::uint8_t {
   kAll,
-  kUnpadded,  ///< no key starts, query lengths or documents by item
+  kUnpadded,  ///< of what each item has of its own only key lengths; no documents by item
 };
 
 /// Of the queries or keys of a document.
@@ -86,9 +102,14 @@ ROOTDK_ON_BOTH inline std::int64_t entry(const std::int64_t* per_item, std::int6
   return per_item ? per_item[batch] : otherwise;
 }
 
-/// False for rows that are padding: statistics leave them out.
+/// The rows of an item that are queries. Others are padding: they see nothing, and statistics leave them out.
+ROOTDK_ON_BOTH inline SpanOf<std::int64_t> queries_of(const MaskView& mask, std::int64_t batch) {
+  return {0, entry(mask.query_lengths, batch, mask.len_q)};
+}
+
 ROOTDK_ON_BOTH inline bool is_query(const MaskView& mask, std::int64_t batch, std::int64_t query) {
-  return query < entry(mask.query_lengths, batch, mask.len_q);
+  const SpanOf<std::int64_t> queries = queries_of(mask, batch);
+  return query >= queries.begin && query < queries.end;
 }
 
 /// Finds the document that owns a query; false if none does.
@@ -191,12 +212,11 @@ struct Seen {
   SpanOf<std::int64_t> queries, keys;
 };
 
-/// Of `queries` queries from 0 on, where query i sees what of `keys` lies from `reach.left` before to `reach.right`
-/// after i + offset. Both are runs.
-ROOTDK_ON_BOTH inline Seen seen_of(std::int64_t queries, SpanOf<std::int64_t> keys, std::int64_t offset,
+/// Where query i sees what of `keys` lies from `reach.left` before to `reach.right` after i + offset. Both are runs.
+ROOTDK_ON_BOTH inline Seen seen_of(SpanOf<std::int64_t> queries, SpanOf<std::int64_t> keys, std::int64_t offset,
                                    ReachOf<std::int64_t> reach) {
-  const SpanOf<std::int64_t> looking{larger(std::int64_t{0}, keys.begin - offset - reach.right),
-                                     smaller(queries, keys.end + reach.left - offset)};
+  const SpanOf<std::int64_t> looking{larger(queries.begin, keys.begin - offset - reach.right),
+                                     smaller(queries.end, keys.end + reach.left - offset)};
   if (keys.begin >= keys.end || looking.begin >= looking.end) return {{0, 0}, {0, 0}};
   return {
       looking,
@@ -205,7 +225,7 @@ ROOTDK_ON_BOTH inline Seen seen_of(std::int64_t queries, SpanOf<std::int64_t> ke
 
 /// Of a batch item, as far as structural masks go, which have no documents.
 ROOTDK_ON_BOTH inline Seen seen_of(const MaskView& mask, std::int64_t batch) {
-  return seen_of(entry(mask.query_lengths, batch, mask.len_q),
+  return seen_of(queries_of(mask, batch),
                  {entry(mask.key_starts, batch, 0), entry(mask.key_lengths, batch, mask.len_kv)},
                  diagonal_offset(mask, batch, mask.len_q, mask.len_kv), reach_of<std::int64_t>(mask));
 }
@@ -216,8 +236,18 @@ inline KeyRange visible_keys(const Mask& mask, const Shape& shape, std::int64_t 
   return visible_keys(view_of(mask, shape), batch, query);
 }
 
-inline bool is_query(const Mask& mask, std::int64_t batch, std::int64_t query) {
-  return mask.query_lengths.empty() || query < mask.query_lengths[static_cast<std::size_t>(batch)];
+/// What structural masks leave each query, as [batch][len_q][4]: the first key, one past the last, the query's position
+/// among the keys, and 0 if it is padding.
+inline void write_visible_keys(const MaskView& mask, std::int64_t batch, std::int64_t* ranges) {
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t i = 0; i < mask.len_q; ++i) {
+      const KeyRange range = visible_keys(mask, b, i);
+      *ranges++ = range.begin, *ranges++ = range.end, *ranges++ = range.position, *ranges++ = is_query(mask, b, i);
+    }
+}
+
+inline bool is_query(const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t query) {
+  return is_query(view_of(mask, shape), batch, query);
 }
 
 /// The document that owns a query, or one of nothing; the whole of both axes where there are none.
@@ -244,17 +274,22 @@ inline std::int64_t position_of(const Mask& mask, const Shape& shape, std::int64
 
 /// True if all queries of an item see the same keys, as far as structural masks go.
 inline bool rows_alike(const Mask& mask) {
-  return !mask.causal && !mask.window && mask.query_lengths.empty() && !mask.documents;
+  return !mask.causal && !mask.window && !mask.documents &&
+         std::none_of(std::begin(kPerItem), std::end(kPerItem),
+                      [&](const PerItem& field) { return field.axis == PerItem::Axis::q && field.in(mask); });
 }
 
 /// True if every query sees every key, as far as structural masks go.
 inline bool sees_everything(const Mask& mask) {
-  return rows_alike(mask) && mask.key_starts.empty() && mask.key_lengths.empty();
+  return rows_alike(mask) &&
+         std::none_of(std::begin(kPerItem), std::end(kPerItem), [&](const PerItem& field) { return field.in(mask); });
 }
 
-/// True if key starts, query lengths or documents by item are there: what MaskParts::kUnpadded leaves out.
+/// True if there is what MaskParts::kUnpadded leaves out.
 inline bool has_padding(const Mask& mask) {
-  return !mask.key_starts.empty() || !mask.query_lengths.empty() || (mask.documents && mask.documents->items > 0);
+  return (mask.documents && mask.documents->items > 0) ||
+         std::any_of(std::begin(kPerItem), std::end(kPerItem),
+                     [&](const PerItem& field) { return field.numbers != &Mask::key_lengths && field.in(mask); });
 }
 
 /// Marks the keys of a batch item that a query of any head of a group sees, by structural masks, boolean masks and

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/refuse.h"
+#include "base/visibility.h"
 #include "distributed/parts.h"
 #include "distributed/rows.h"
 
@@ -95,7 +96,8 @@ std::int64_t mask_digest(const Mask& m) {
   const Window window = m.window.value_or(Window{});
   Digest digest;
   digest.add(m.causal).add(m.diagonal.kind).add(m.diagonal.offset).add(window.left).add(window.right);
-  return digest.add(m.key_starts).add(m.key_lengths).add(m.query_lengths).add(m.alibi_slopes).value();
+  for (const base::PerItem& field : base::kPerItem) digest.add(field.of(m));
+  return digest.add(m.alibi_slopes).value();
 }
 
 Header header_of(const CallArguments& a) {

@@ -151,7 +151,8 @@ void ForwardParts::begin_rows() {
     const RowTensors& rows = rows_.tensors();
     if (!rows.raw_max.present()) return;
     const double mass = sink.empty() ? 0 : 1;
-    base::RowRecord row{kNothing, kNothing, 0, z, base::is_query(whole_.problem.mask, b, query) ? 0 : -1, true};
+    base::RowRecord row{kNothing, kNothing, 0, z, base::is_query(whole_.problem.mask, whole_.shape, b, query) ? 0 : -1,
+                        true};
     base::FullRecord full{{}, {}, 0, mass, mass, mass};  // all of the probability is the sink's
     base::write(rows.raw_max, b, h, i, 0, row.raw_max);
     base::write(rows.score_max, b, h, i, 0, row.score_max);

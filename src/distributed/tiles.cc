@@ -67,9 +67,11 @@ TileMask::TileMask(const Mask& whole, const Tile& tile) : mask(whole) {
       out.push_back(std::clamp<std::int64_t>(per_item[static_cast<std::size_t>(b)] - run.begin, 0, run.length()));
     return out;
   };
-  mask.key_starts = key_starts_ = within(whole.key_starts, tile.keys);
-  mask.key_lengths = key_lengths_ = within(whole.key_lengths, tile.keys);
-  mask.query_lengths = query_lengths_ = within(whole.query_lengths, tile.queries);
+  for (std::size_t i = 0; i < std::size(base::kPerItem); ++i) {
+    const base::PerItem& field = base::kPerItem[i];
+    per_item_[i] = within(field.of(whole), field.axis == base::PerItem::Axis::q ? tile.queries : tile.keys);
+    mask.*field.numbers = per_item_[i];
+  }
   mask.documents = {};
   if (!tile.q_starts.empty()) mask.documents = Documents{tile.q_starts, tile.kv_starts, 0};
 }

@@ -1,9 +1,12 @@
 // What queries of one rank see of keys of another, as problems that the engine knows.
 #pragma once
 
+#include <array>
+#include <iterator>
 #include <memory>
 #include <vector>
 
+#include "base/visibility.h"
 #include "rootdk/distributed/layout.h"
 #include "rootdk/problem.h"
 
@@ -31,7 +34,7 @@ struct TileMask {
   Mask mask;
 
  private:
-  std::vector<std::int64_t> key_starts_, key_lengths_, query_lengths_;
+  std::array<std::vector<std::int64_t>, std::size(base::kPerItem)> per_item_;
 };
 
 }  // namespace rootdk::distributed

@@ -99,9 +99,7 @@ std::string masks_of(const Mask& mask) {
   };
   mention(mask.causal, "causal");
   mention(mask.window.has_value(), "window");
-  mention(!mask.key_starts.empty(), "key starts");
-  mention(!mask.key_lengths.empty(), "key lengths");
-  mention(!mask.query_lengths.empty(), "query lengths");
+  for (const base::PerItem& field : base::kPerItem) mention(field.in(mask), field.words);
   mention(mask.documents.has_value(), "documents");
   mention(mask.allowed.present(), "boolean mask");
   mention(mask.bias.present(), "bias, if it hides keys");

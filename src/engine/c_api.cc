@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "base/validate.h"
+#include "base/visibility.h"
 #include "engine/c_structs.h"
 #include "rootdk/version.h"
 
@@ -108,6 +110,21 @@ int rootdk_workspace_size(const rootdk_problem* problem, const rootdk_inputs* in
 int rootdk_explain(const rootdk_problem* problem, const rootdk_inputs* inputs, rootdk_pass pass, char* buffer,
                    size_t capacity, size_t* needed) {
   return guarded([&] { copy_words(plan_for(problem, inputs, pass).explain(), buffer, capacity, needed); });
+}
+
+int rootdk_visible_keys(const rootdk_problem* problem, int64_t batch, int64_t len_q, int64_t len_kv, int64_t* ranges,
+                        int64_t count) {
+  return guarded([&] {
+    Shape s;
+    s.batch = batch, s.len_q = len_q, s.len_kv = len_kv, s.dim_qk = s.dim_v = 1;
+    Problem masked;
+    masked.mask = to_problem(problem).mask;
+    masked.mask.allowed = masked.mask.bias = {}, masked.mask.alibi_slopes = {};
+    base::check_problem(masked, s);
+    if (count != 4 * batch * len_q) refuse("ranges: count is {}, but {} is wanted", count, 4 * batch * len_q);
+    if (count != 0) given("ranges", ranges);
+    base::write_visible_keys(base::view_of(masked.mask, s), batch, ranges);
+  });
 }
 
 int rootdk_stats_read(const rootdk_stats* stats, rootdk_head_stats* heads, int64_t heads_count, int64_t* gaps,

@@ -116,9 +116,8 @@ Mask to_mask(const rootdk_problem& p) {
   mask.diagonal = {to_enum("problem", "diagonal", p.diagonal, Diagonal::Kind::kAt), p.diagonal_offset};
   if (p.window_left != ROOTDK_UNBOUNDED || p.window_right != ROOTDK_UNBOUNDED)
     mask.window = Window{p.window_left, p.window_right};
-  mask.key_starts = to_span("key_starts", p.key_starts);
-  mask.key_lengths = to_span("key_lengths", p.key_lengths);
-  mask.query_lengths = to_span("query_lengths", p.query_lengths);
+#define ROOTDK_PER_ITEM(name, axis, words, doc) mask.name = to_span(#name, p.name);
+#include "rootdk/masks.def"
   const auto q_starts = to_span("document_q_starts", p.document_q_starts);
   const auto kv_starts = to_span("document_kv_starts", p.document_kv_starts);
   if (q_starts.data() != nullptr || kv_starts.data() != nullptr)

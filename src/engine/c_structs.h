@@ -13,7 +13,7 @@
 
 namespace rootdk::c {
 
-inline constexpr std::int32_t kProblemVersion = 1;
+inline constexpr std::int32_t kProblemVersion = 2;
 
 /// What rootdk_last_error() says next; kept in a fixed array, since to remember why something failed must not itself
 /// fail.

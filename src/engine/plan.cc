@@ -117,9 +117,7 @@ std::string features(const Problem& p) {
   mention(!p.mask.alibi_slopes.empty(), "ALiBi");
   mention(p.mask.causal, "causal");
   mention(p.mask.window.has_value(), "window");
-  mention(!p.mask.key_starts.empty(), "key starts");
-  mention(!p.mask.key_lengths.empty(), "key lengths");
-  mention(!p.mask.query_lengths.empty(), "query lengths");
+  for (const base::PerItem& field : base::kPerItem) mention(field.in(p.mask), field.words);
   mention(p.mask.documents.has_value(), "documents");
   mention(p.mask.allowed.present(), "boolean mask");
   mention(!p.sink.empty(), "sink");

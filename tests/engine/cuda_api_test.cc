@@ -8,6 +8,7 @@
 
 #include "rootdk/c.h"
 #include "rootdk/cuda.h"
+#include "rootdk/version.h"
 #include "support/message.h"
 
 namespace rootdk::test {
@@ -135,13 +136,13 @@ TEST_F(CudaC, HostileArgumentsAreRefused) {
                  "pass: value is 2, but 0 to 1 is wanted");
   in.reserved[7] = 1;
   expect_refused([&] { return forward(); },
-                 "inputs: reserved is not zero: not initialised, or made for a later version than 0.1.0");
+                 "inputs: reserved is not zero: not initialised, or made for a later version than " ROOTDK_VERSION);
   in.reserved[7] = 0;
   in.q.dtype = 77;
   expect_refused([&] { return forward(); }, "q: dtype is 77, but 0 to 4 is wanted");
   in.q.dtype = ROOTDK_F32;
   problem.version = 0;
-  expect_refused([&] { return forward(); }, "problem: version is 0, but 1 is wanted; call rootdk_problem_init first");
+  expect_refused([&] { return forward(); }, "problem: version is 0, but 2 is wanted; call rootdk_problem_init first");
 }
 
 }  // namespace

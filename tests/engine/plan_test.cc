@@ -352,7 +352,7 @@ HeadStats summary(const Case& c, const Result& r, std::int64_t b, std::int64_t h
     const auto row = static_cast<std::size_t>((b * c.shape.heads_q + h) * c.shape.len_q + i);
     const auto dim = static_cast<std::size_t>(c.shape.dim_v);
     const std::int64_t visible = visible_count(c, b, h, i);
-    if (!base::is_query(c.problem.mask, b, i)) continue;
+    if (!base::is_query(c.problem.mask, c.shape, b, i)) continue;
     const bool finite = (std::isfinite(r.lse[row]) || r.lse[row] == -kInf) &&
                         std::all_of(r.o.begin() + static_cast<std::ptrdiff_t>(row * dim),
                                     r.o.begin() + static_cast<std::ptrdiff_t>((row + 1) * dim),

@@ -28,7 +28,7 @@ def install() -> Any:
     """The package of the source tree, over this module."""
     sys.modules["rootdk._core"] = sys.modules[__name__]
     sys.path.insert(0, str(_ROOT / "python"))
-    made = [sys.executable, str(_ROOT / "tools/stats_table.py"), "module", str(_ROOT / "python/rootdk/_statistics.py")]
+    made = [sys.executable, str(_ROOT / "tools/tables.py"), "modules", str(_ROOT / "python/rootdk")]
     subprocess.run(made, check=True)
     import rootdk
     from rootdk import _cuda
@@ -51,9 +51,27 @@ class _Missing:
 theory = _Missing()
 
 
+def _needs_it(*_: Any) -> Any:
+    raise NotImplementedError("the CPU needs the compiled module")
+
+
+forward = explain_plan = _needs_it
+
+
 class Spec:
-    def __init__(self) -> None:
-        raise NotImplementedError("the CPU needs the compiled module")
+    """Of what the compiled module's does only the list of numbers is kept: see visible_keys."""
+
+    def __init__(self, numbers: list[int], *_: Any) -> None:
+        self.numbers = numbers
+
+
+def visible_keys(spec: Spec, batch: int, len_q: int, len_kv: int, ranges: Any) -> None:
+    from rootdk._description import Description, Problem
+
+    c, problem = _c(), Problem(Description.unpacked(spec.numbers, None))
+    lib, described = c.library(), c.c_problem(problem)
+    shape = batch, len_q, len_kv
+    c.check(lib, lib.rootdk_visible_keys(ctypes.addressof(described), *shape, ranges.ctypes.data, ranges.size))
 
 
 _WORDS = 96  # ROOTDK_HEAD_STATS_WORDS

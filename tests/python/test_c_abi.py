@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import rootdk
 from rootdk import _attention, _core, _cuda
+from rootdk._description import Description, Problem
 from rootdk._problem import options_of
 from rootdk._stats import Stats
+from rootdk._structure import Structure
 
 NAMES = {"float32": "f32", "float16": "f16", "float64": "f64", "bool": "bool"}
 
@@ -25,8 +27,12 @@ def view(name, x):
 
 def through_c(q, k, v, stats=None, seed=0, **arguments):
     options = options_of(stats)
-    spec = _attention.build(q.shape[1], options=options, seed=seed, into=_cuda.Spec(), view=view, **arguments)
-    lib, problem, inputs = _cuda.library(), spec.problem(), _cuda._inputs(*(view("x", x) for x in (q, k, v)))
+    described = _attention.build(q.shape[1], options=options, seed=seed, view=view, **arguments)
+    lib, problem, inputs = (
+        _cuda.library(),
+        _cuda.c_problem(described),
+        _cuda._inputs(*(view("x", x) for x in (q, k, v))),
+    )
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     outputs, full, handle = _cuda.COutputs(), _cuda.CRows(), ctypes.c_void_p()
     rows = (
@@ -98,20 +104,19 @@ def test_a_machine_without_a_gpu_says_so(qkv):
     views = [_cuda.View(64, "f32", x.shape, (1, 1, 1, 1)) for x in qkv]
     place = _cuda.Place(lambda size: (None, 64), 0)
     for call in (
-        lambda: _cuda.forward(_cuda.Spec(), *views, views[0], None, {}, None, place),
-        lambda: _cuda.explain(_cuda.Spec(), *views, 0),
-        lambda: _cuda.is_fast(_cuda.Spec(), *views, 1),
+        lambda: _cuda.forward(Problem(), *views, views[0], None, {}, None, place),
+        lambda: _cuda.explain(Problem(), *views, 0),
+        lambda: _cuda.is_fast(Problem(), *views, 1),
     ):
         with pytest.raises(ValueError, match="^cuda: "):
             call()
 
 
 def test_a_seed_on_a_gpu_is_not_for_the_cpu(qkv):
-    spec = _cuda.Spec()
-    spec.dropout, spec.seed_address = 0.5, qkv[0].ctypes.data
+    described = Problem(Description(dropout=0.5), seed_address=qkv[0].ctypes.data)
     lib, problem, inputs, outputs = (
         _cuda.library(),
-        spec.problem(),
+        _cuda.c_problem(described),
         _cuda._inputs(*(view("x", x) for x in qkv)),
         _cuda.COutputs(),
     )
@@ -123,11 +128,25 @@ def test_a_seed_on_a_gpu_is_not_for_the_cpu(qkv):
         )
 
 
-def test_a_wrong_name_is_refused():
-    spec = _cuda.Spec()
-    spec.diagonal = "sideways"
+def test_a_wrong_name_is_refused(qkv):
     with pytest.raises(ValueError, match="diagonal: sideways, but"):
-        spec.problem()
+        through_c(*qkv, diagonal="sideways")
+
+
+def test_what_each_query_sees(qkv, rng):
+    """By rootdk_visible_keys and by the compiled module, which the problems' outputs are held against."""
+    for arguments in problems(rng):
+        structural = {n: x for n, x in arguments.items() if n in ("causal", "diagonal", "window", "documents")}
+        structural |= {n: x for n, x in arguments.items() if n.endswith(("_starts", "_lengths"))}
+        described = Problem(Description(Structure.of(**structural)))
+        seen, ranges = described.description.structure.visible(70, 70), np.full((2, 70, 4), -7, np.int64)
+        lib, problem = _cuda.library(), _cuda.c_problem(described)
+        where = ctypes.addressof(problem), 2, 70, 70, ranges.ctypes.data
+        _cuda.check(lib, lib.rootdk_visible_keys(*where, ranges.size))
+        for column, values in enumerate(seen):
+            assert (ranges[..., column] == values).all(), (arguments, column)
+        with pytest.raises(ValueError, match="^ranges: count is 3, but 560 is wanted"):
+            _cuda.check(lib, lib.rootdk_visible_keys(*where, 3))
 
 
 def test_a_program_runs_over_the_c_abi_alone(tmp_path, compiler):

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rootdk import _compiled, _direct, _kernels
 from rootdk._description import Description
+from rootdk._masks import PER_ITEM
 from rootdk._structure import Structure
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -521,14 +522,17 @@ def test_no_packed_numbers_bring_it_down(numbers, reals):
         assert d_v.shape == v.shape
 
 
+LISTS = st.none() | st.lists(st.integers(0, 9), max_size=3).map(tuple)
 STRUCTURES = st.builds(
     Structure,
     st.booleans(),
     st.sampled_from(["bottom_right", "top_left", "last_key", "at"]),
     st.integers(-9, 9),
     st.none() | st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
-    *(st.none() | st.lists(st.integers(0, 9), max_size=3).map(tuple) for _ in range(5)),
+    LISTS,
+    LISTS,
     st.integers(0, 3),
+    st.tuples(*(LISTS,) * len(PER_ITEM)),
 )
 FLOATS = st.none() | st.floats(allow_nan=False)
 

@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import rootdk
 from rootdk import StatsOptions, _cuda, _slow
-from rootdk._description import Description
+from rootdk._description import Description, Problem
 from rootdk._watch import look
 from rootdk._watch import transformers as _transformers
 
@@ -1027,7 +1027,7 @@ def test_watch_takes_statistics_from_the_fused_call():
         out = model(x)
         out.float().square().mean().backward()
     fast = _cuda.is_fast(
-        _cuda.Spec(), *(rootdk.torch._view("x", y, y) for y in (model[0].q.detach().contiguous(),) * 3), 0
+        Problem(), *(rootdk.torch._view("x", y, y) for y in (model[0].q.detach().contiguous(),) * 3), 0
     )
     assert (calls.count, back.count) == ((2, 2) if fast else (0, 0))
     # Both kernels round P and the output to bf16: two units of that on the way to the loss, through two layers.

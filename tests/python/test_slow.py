@@ -10,6 +10,8 @@ import warnings
 import pytest
 import rootdk
 from rootdk import _cuda, _slow
+from rootdk._description import Description, Problem
+from rootdk._problem import StatsOptions
 from rootdk._slow import SlowKernelWarning
 
 LINE = "slow: forward runs without tensor cores, since it is a test: change it"
@@ -72,16 +74,14 @@ def views(length=8, dtype="f32", address=64, dim=16):
     return [_cuda.View(address, dtype, shape, (2 * length * dim, length * dim, dim, 1))] * 3
 
 
-def forward(x, device=0, **spec):
-    s = _cuda.Spec()
-    for name, value in spec.items():
-        setattr(s, name, value)
-    _cuda.forward(s, *x, x[0], None, {}, None, _cuda.Place(lambda size: (None, 64), 0, device=device))
+def forward(x, device=0, stats=None, bias=None, **description):
+    problem = Problem(Description(**description), stats=stats, bias=bias)
+    _cuda.forward(problem, *x, x[0], None, {}, None, _cuda.Place(lambda size: (None, 64), 0, device=device))
 
 
 def backward(x):
     tensors = dict.fromkeys(("q", "k", "v", "o", "lse", "d_o", "d_lse"), x[0])
-    _cuda.backward(_cuda.Spec(), tensors, {}, {}, _cuda.Place(lambda size: (None, 64), 0))
+    _cuda.backward(Problem(), tensors, {}, {}, _cuda.Place(lambda size: (None, 64), 0))
 
 
 def said(call):
@@ -104,16 +104,16 @@ def test_the_library_is_asked_once_for_each_problem(library):
     said(lambda: [forward(views(dtype="bf16")) for _ in range(5)])
     assert library.asked == 1
     # numbers that no kernel looks at
-    said(lambda: [forward(views(dtype="bf16"), scale_value=c, seed=7, sample_offset=1) for c in (0.1, 0.2, 0.3)])
+    said(lambda: [forward(views(dtype="bf16"), factor=c, seed=7) for c in (0.1, 0.2, 0.3)])
     assert library.asked == 1
     for changed in (
         {"softcap": 5.0},
         {"dropout": 0.1},
-        {"stats": "full"},
-        {"scale_value": -1.0},
+        {"stats": StatsOptions("full", sample=4)},
+        {"factor": -1.0},
         {"bias": views()[0]},
-        {"alibi": [0.1, 0.2]},
-        {"scale": "dk"},
+        {"alibi": (0.1, 0.2)},
+        {"rule": "dk"},
     ):
         before = library.asked
         forward(views(dtype="bf16"), **changed)

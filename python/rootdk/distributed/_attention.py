@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from .._attention import four_axes
+from .._masks import PER_ITEM
 from .._problem import QkNorm, StatsOptions, Window, options_of, real, refuse_names
-from .._structure import Structure
+from .._structure import Structure, further
 from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
 from ._call import Call, described, pairs_of
 from ._check import agree, check_shapes
@@ -97,6 +98,7 @@ def attention(
     arguments: dict[str, Any] = dict.fromkeys(_TOLD)
     tensors = None
     try:
+        per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
         if unknown:
             refuse_names("attention", unknown, attention.__kwdefaults__ or ())
         if transformed(q, k, v):
@@ -109,10 +111,8 @@ def attention(
             causal,
             diagonal,
             window,
-            _constant("key_starts", key_starts),
-            _constant("key_lengths", key_lengths),
-            _constant("query_lengths", query_lengths),
             documents,
+            **{name: _constant(name, values) for name, values in per_item.items()},
         )
         problem = _problem(q, k, v, structure, scale, mask, bias, alibi, softcap, sink, stats, return_lse)
         if real("dropout", dropout) and team.size > 1:
@@ -198,13 +198,9 @@ def _problem(
     options = options_of(stats)
     if options is not None and options != StatsOptions(options.level):
         raise ValueError('stats: only the level can be chosen over ranks, so None, "basic" or "full" is wanted')
-    for name, lengths in (
-        ("key_starts", structure.key_starts),
-        ("key_lengths", structure.key_lengths),
-        ("query_lengths", structure.query_lengths),
-    ):
+    for field, lengths in zip(PER_ITEM, structure.per_item):
         if lengths is not None and len(lengths) != q.shape[0]:
-            raise ValueError(f"{name}: {len(lengths)} values, but there are {q.shape[0]} batch items")
+            raise ValueError(f"{field.name}: {len(lengths)} values, but there are {q.shape[0]} batch items")
     if structure.items not in (0, q.shape[0]):
         raise ValueError(f"documents: of {structure.items} items, but there are {q.shape[0]} batch items")
     return Problem(
@@ -231,8 +227,8 @@ def _ask_the_engine(p: Problem) -> None:
     if s.diagonal == "last_key" and (s.key_lengths is None or s.q_starts is not None):
         raise ValueError("diagonal: last_key measures from key_lengths, so it needs them, and no documents")
     none = (0,) * p.q.shape[0]
-    starts, keys, queries = (None if x is None else none for x in (s.key_starts, s.key_lengths, s.query_lengths))
-    structure = Structure(s.causal, s.diagonal, s.offset, s.window, starts, keys, queries)
+    per_item = tuple(None if x is None else none for x in s.per_item)
+    structure = Structure(s.causal, s.diagonal, s.offset, s.window, per_item=per_item)
     q, k, v = (x.detach()[:, :, :0] for x in (p.q, p.k, p.v))
     mask, bias = (
         None if x is None else x.detach()[:, :, : 0 if x.shape[2] > 1 else 1, : 0 if x.shape[3] > 1 else 1]
@@ -291,6 +287,11 @@ def layouts(layout: Layouts, len_q: tuple[int, ...], len_kv: tuple[int, ...]) ->
 
 
 def _check_lengths(p: Problem, q: Layout, k: Layout) -> None:
+    for field, values in zip(PER_ITEM, p.structure.per_item):
+        most = q.total if field.axis == "q" else k.total
+        for item, value in enumerate(values or ()):
+            if not 0 <= value <= most:
+                raise ValueError(f"{field.name}: entry {item} is {value}, but 0 to {most} is wanted")
     for name, starts, total in (("q", p.structure.q_starts, q.total), ("k", p.structure.kv_starts, k.total)):
         if starts is None:
             continue

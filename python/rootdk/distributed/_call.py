@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._description import Description, Packed
 from .._kernels import Collector, register, unregister
+from .._masks import PER_ITEM
 from .._problem import StatsOptions
 from .._stats import GradientStats, Stats
 from .._structure import Structure
@@ -82,7 +83,7 @@ class Call:
     def tiles(self, batch: int, queries: Sequence[Piece], keys: Sequence[Piece]) -> Iterator[tuple[slice, Tile]]:
         """The calls that queries in these pieces against keys in those come to."""
         s, totals = self.structure, (self.q_layout.total, self.k_layout.total)
-        plain = s.key_starts is s.key_lengths is s.query_lengths is None and not self.tables
+        plain = not s.by_item and not self.tables
         for items, item in self.items(batch):
             for tile in tiles_of(s, totals, item, tuple(queries), tuple(keys), plain):
                 yield items, tile
@@ -101,9 +102,10 @@ class Call:
             diagonal="at",
             offset=tile.offset,
             window=s.window,
-            key_starts=here(s.key_starts, tile.first_key, m),
-            key_lengths=here(s.key_lengths, tile.first_key, m),
-            query_lengths=here(s.query_lengths, tile.first_query, n),
+            per_item=tuple(
+                here(values, tile.first_query, n) if field.axis == "q" else here(values, tile.first_key, m)
+                for field, values in zip(PER_ITEM, s.per_item)
+            ),
             q_starts=tuple(q for q, _ in starts) if starts else None,
             kv_starts=tuple(k for _, k in starts) if starts else None,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -95,9 +97,9 @@ class RowTable:
         for name, row in merged_rows(here, more).items():
             self.rows[name][where] = row
 
-    def mark_padding(self, items: int, first: int) -> None:
-        """Queries of an item from there on are none."""
-        self.rows["visible"][items, :, first:] = -1
+    def mark_padding(self, item: int, padding: npt.NDArray[np.bool_]) -> None:
+        """Which rows of an item are no queries."""
+        self.rows["visible"][item, :, torch.from_numpy(padding).to(self.device)] = -1
 
     def with_sink(self, z: Tensor) -> None:
         """z [heads]: one more key of that score, which counts among probabilities and nowhere else."""

@@ -72,8 +72,9 @@ def compute(p: Problem, call: Call, team: Team, way: str, machine: Machine) -> R
 def _rows_stats(p: Problem, call: Call, table: RowTable, layout: Layout, rank: int) -> Stats:
     """Of rows that this rank holds."""
     positions = layout.positions(rank)
-    for item, length in enumerate(call.structure.query_lengths or ()):
-        table.mark_padding(item, int((positions < length).sum()))
+    if call.structure.pads_queries:
+        for item, real in enumerate(call.structure.visible(layout.total, call.k_layout.total).is_query):
+            table.mark_padding(item, real[positions] == 0)
     return renumbered(table.stats(), positions)
 
 

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "description.h"
+#include "described.h"
 #include "tensors.h"
 
 namespace rootdk::torch_operators {

@@ -80,6 +80,7 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
   }
   if (result.data == rows) store_tile_rows(out.o, lanes, rows, dim);
 
+  const base::MaskView mask = base::view_of(problem.mask, shape);
   for (int r = 0; r < lanes.count; ++r) {
     const float raw_max = passes.raw_differs() ? state.raw_max[r] : state.max[r];
     write_row_value(out.lse, lanes, r, lse[r]);
@@ -89,7 +90,7 @@ HWY_INLINE void finish_tile(const base::ForwardCall& call, const Passes& passes,
     if (!call.records) continue;
     const bool finite = (std::isfinite(lse[r]) || lse[r] == base::RowState<float>::kNothing) &&
                         all_finite(Matrix{result.data + static_cast<std::size_t>(r) * result.stride, dim}, 1, dim);
-    const std::int32_t visible = !base::is_query(problem.mask, lanes.batch, lanes.query[r]) ? -1
+    const std::int32_t visible = !base::is_query(mask, lanes.batch, lanes.query[r]) ? -1
                                  : passes.hides_keys() ? static_cast<std::int32_t>(state.visible[r])
                                                        : lanes.end[r] - lanes.begin[r];
     const std::int64_t index = (lanes.batch * shape.heads_q + lanes.head[r]) * shape.len_q + lanes.query[r];

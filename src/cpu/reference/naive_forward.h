@@ -79,12 +79,13 @@ class NaiveForward : NaiveRows<Arithmetic> {
     write_row(out.rows.p_max, b, h, i, p_max);
     if (!call.records) return;
     const std::int64_t index = (b * s.heads_q + h) * s.len_q + i;
-    const base::RowRecord record = {static_cast<double>(state.raw_max),
-                                    static_cast<double>(state.max),
-                                    static_cast<double>(p_max),
-                                    static_cast<double>(lse),
-                                    base::is_query(problem.mask, b, i) ? static_cast<std::int32_t>(state.visible) : -1,
-                                    finite};
+    const base::RowRecord record = {
+        static_cast<double>(state.raw_max),
+        static_cast<double>(state.max),
+        static_cast<double>(p_max),
+        static_cast<double>(lse),
+        base::is_query(problem.mask, s, b, i) ? static_cast<std::int32_t>(state.visible) : -1,
+        finite};
     call.records[index] = record;
     if (finite) look_again(call, (b * s.heads_q + h) * GapHistogram::kBins, row, record, mass);
     if (!call.full) return;

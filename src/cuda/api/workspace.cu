@@ -2,6 +2,8 @@
 #include "cuda/api/workspace.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "base/dropout.h"
 #include "cuda/common/launch.h"
@@ -56,9 +58,9 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   p.length = problem.scale.length;
   p.cap = problem.soft_cap.value_or(0);
 
-  const auto key_starts = arrays.add(mask.key_starts.data(), mask.key_starts.size());
-  const auto key_lengths = arrays.add(mask.key_lengths.data(), mask.key_lengths.size());
-  const auto query_lengths = arrays.add(mask.query_lengths.data(), mask.query_lengths.size());
+  std::array<Arrays::Slot<std::int64_t>, std::size(base::kPerItem)> per_item;
+  std::transform(std::begin(base::kPerItem), std::end(base::kPerItem), per_item.begin(),
+                 [&](const auto& field) { return arrays.add(field.of(mask).data(), field.of(mask).size()); });
   Arrays::Slot<std::int64_t> q_starts, kv_starts;
   if (mask.documents) {
     q_starts = arrays.add(mask.documents->q_starts.data(), mask.documents->q_starts.size());
@@ -88,8 +90,7 @@ Staged stage(const Plan& plan, std::int64_t page_size, base::Arena& arena) {
   out.base = arena.take<std::byte>(static_cast<std::int64_t>(arrays.bytes().size()));
   p.factor = Arrays::at(out.base, factor);
   p.log_n_gain = Arrays::at(out.base, gain), p.log_n_offset = Arrays::at(out.base, offset);
-  p.key_starts = Arrays::at(out.base, key_starts), p.key_lengths = Arrays::at(out.base, key_lengths);
-  p.query_lengths = Arrays::at(out.base, query_lengths);
+  for (std::size_t i = 0; i < per_item.size(); ++i) p.*base::kPerItem[i].view = Arrays::at(out.base, per_item[i]);
   p.q_starts = Arrays::at(out.base, q_starts), p.kv_starts = Arrays::at(out.base, kv_starts);
   p.slopes = Arrays::at(out.base, slopes), p.sink = Arrays::at(out.base, sink);
   p.pages = Arrays::at(out.base, pages);

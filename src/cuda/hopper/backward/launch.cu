@@ -251,7 +251,7 @@ bool leaves_unseen(const Mask& mask, const Shape& s) {
   if (!mask.causal && !mask.window) return false;
   base::MaskView view = base::view_of(mask, s);
   if (view.diagonal == Diagonal::Kind::kLastKey) view.diagonal = Diagonal::Kind::kBottomRight;
-  const base::Seen seen = base::seen_of(s.len_q, {0, s.len_kv}, base::diagonal_offset(view, 0, s.len_q, s.len_kv),
+  const base::Seen seen = base::seen_of({0, s.len_q}, {0, s.len_kv}, base::diagonal_offset(view, 0, s.len_q, s.len_kv),
                                         base::reach_of<std::int64_t>(view));
   return seen.keys.begin > 0 || seen.keys.end < s.len_kv;
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What is made from the table of statistics, include/rootdk/statistics.def, beside what C and C++ make of it
-themselves: the package's typed properties, and the tables of docs/statistics.md.
+"""What is made from the tables of statistics and of masks, include/rootdk/statistics.def and masks.def, beside what C
+and C++ make of them themselves: the package's names and typed properties, and the tables of docs/statistics.md.
 
-usage: tools/stats_table.py module FILE        write the Python module (rootdk/_statistics.py)
-       tools/stats_table.py docs               write the tables into docs/statistics.md
-       tools/stats_table.py check              whether they are as they should be; exits with 1 if not
-       with --include FOLDER                  the table of another folder, include by default
+usage: tools/tables.py modules FOLDER     write the Python modules, _statistics.py and _masks.py
+       tools/tables.py docs               write the tables into docs/statistics.md
+       tools/tables.py check              whether they are as they should be; exits with 1 if not
+       with --include FOLDER              the tables of another folder, include by default
 
-The table is read as compilers read it, by one: $CXX, or c++.
+The tables are read as compilers read them, by one: $CXX, or c++.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "statistics.md"
@@ -46,29 +46,47 @@ EMIT = """
 """
 
 
-def read(include: pathlib.Path) -> list[Statistic]:
+class PerItem(NamedTuple):
+    """What a mask says of each batch item by a number."""
+
+    name: str
+    axis: str
+    doc: str
+
+
+EMIT_MASKS = """
+#define ROOTDK_PER_ITEM(name, axis, words, doc) @name axis doc ;
+#include "rootdk/masks.def"
+"""
+
+
+def entries(include: pathlib.Path, emit: str) -> Iterator[tuple[list[str], str]]:
+    """The words of each and its line of documentation."""
     compiler = shlex.split(os.environ.get("CXX") or "c++")
-    text = subprocess.run(
-        [*compiler, "-E", "-P", "-x", "c++", f"-I{include}", "-"],
-        input=EMIT,
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    ).stdout
-    found = []
+    command = [*compiler, "-E", "-P", "-x", "c++", f"-I{include}", f"-I{ROOT / 'include'}", "-"]
+    text = subprocess.run(command, input=emit, capture_output=True, encoding="utf-8", check=True).stdout
     for entry in re.findall(r'@((?:"(?:[^"\\]|\\.)*"|[^;"])*);', text):
         words, _, quoted = entry.partition('"')
-        kind, level, type_, name, merges = words.split()
-        doc = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', '"' + quoted))
-        found.append(Statistic(kind, level, type_, name, merges, doc))
+        yield words.split(), "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', '"' + quoted))
+
+
+def read(include: pathlib.Path) -> list[Statistic]:
+    found = [Statistic(*words, doc) for words, doc in entries(include, EMIT)]
     if not found:
         raise SystemExit(f"{include}: no statistics in rootdk/statistics.def")
     return found
 
 
-# The Python module ----------------------------------------------------------------------------------------------------
+def read_masks(include: pathlib.Path) -> list[PerItem]:
+    found = [PerItem(*words, doc) for words, doc in entries(include, EMIT_MASKS)]
+    if not found:
+        raise SystemExit(f"{include}: nothing in rootdk/masks.def")
+    return found
+
+
+# The Python modules ---------------------------------------------------------------------------------------------------
 HEADER = '''"""Every statistic by its name: what there is, and properties with types, so that editors know them. Made by
-tools/stats_table.py from include/rootdk/statistics.def."""
+tools/tables.py from include/rootdk/statistics.def."""
 
 from __future__ import annotations
 
@@ -119,6 +137,26 @@ def module(table: list[Statistic]) -> str:
     return out
 
 
+MASKS = '''"""What a mask says of each batch item by a number. Made by tools/tables.py from include/rootdk/masks.def."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PerItem(NamedTuple):
+    name: str
+    axis: str  #: "q" or "kv", along which it counts
+    doc: str
+
+
+'''
+
+
+def masks_module(masks: list[PerItem]) -> str:
+    return MASKS + lines_of("PER_ITEM", [f"PerItem({', '.join(map(quoted, field))})" for field in masks])
+
+
 # The page's tables ----------------------------------------------------------------------------------------------------
 def spoken(merges: str) -> str:
     if merges == "again":
@@ -161,17 +199,18 @@ def page_with(text: str, table: list[Statistic]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("module", "docs", "check"))
-    parser.add_argument("file", nargs="?", type=pathlib.Path)
+    parser.add_argument("what", choices=("modules", "docs", "check"))
+    parser.add_argument("folder", nargs="?", type=pathlib.Path)
     parser.add_argument("--include", type=pathlib.Path, default=ROOT / "include")
     given = parser.parse_args()
-    if (given.what == "module") != (given.file is not None):
-        parser.error("a file goes with module, and with nothing else")
+    if (given.what == "modules") != (given.folder is not None):
+        parser.error("a folder goes with modules, and with nothing else")
     table = read(given.include)
-    if given.what == "module":
-        text = module(table)
-        if not given.file.exists() or given.file.read_text(encoding="utf-8") != text:
-            given.file.write_text(text, encoding="utf-8")
+    if given.what == "modules":
+        for name, text in (("_statistics", module(table)), ("_masks", masks_module(read_masks(given.include)))):
+            path = given.folder / f"{name}.py"
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
         return 0
     old = PAGE.read_text(encoding="utf-8")
     new = page_with(old, table)
@@ -179,7 +218,7 @@ def main() -> int:
         PAGE.write_text(new, encoding="utf-8")
     elif new != old:
         sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), str(PAGE), "the table"))
-        print("tools/stats_table.py docs writes them")
+        print("tools/tables.py docs writes them")
         return 1
     return 0
 

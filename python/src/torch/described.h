@@ -1,5 +1,4 @@
-// What an operator computes beside its tensors, as one list of whole numbers and one of reals: python/rootdk/
-// _description.py packs it, and says what lies where.
+// What an operator of torch computes: a Problem, from tensors and two lists of numbers.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ class Described {
   Problem problem;
 
  private:
-  std::vector<float> scale_, sink_, alibi_;
+  std::vector<float> scale_, sink_, slopes_;
 };
 
 }  // namespace rootdk::torch_operators
