@@ -33,8 +33,7 @@ class Description(NamedTuple):
         letters = [] if self.rule == "sqrt_dk" else [ord(letter) for letter in self.rule]
         structure = self.structure.packed(whole=bool(letters))
         if self.seed or structure or letters:
-            signed = (self.seed + 2**63) % 2**64 - 2**63  # the same 64 bits, which an operator's whole numbers have
-            numbers = [signed, *structure, *letters]
+            numbers = [self.seed, *structure, *letters]
         reals: list[float] = []
         if self.factor is not None or self.softcap is not None or self.alibi or self.dropout:
             reals = [
@@ -89,7 +88,8 @@ class Problem(NamedTuple):
         if self.bias is not None:
             spec.set_bias(self.bias)
         if self.stats is not None:
+            wanted = checked(self.stats)
             spec.stats = self.stats.level
-            for name, value in checked(self.stats).items():
+            for name, value in wanted.items():
                 setattr(spec, name, value)
         return spec
