@@ -58,8 +58,8 @@ void all_gather_forward(const Ranks& ranks, const Whole& whole, const ConstTenso
   parts.add(all.pieces, all.all_k.tensor(), all.all_v.tensor());
 }
 
-void all_gather_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
-                         BackwardParts& parts, const Tensor& d_k, const Tensor& d_v) {
+KvMessage all_gather_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
+                              BackwardParts& parts) {
   const Gathered all(ranks, whole, k, v);
   const Block all_d_k(whole.meter, whole.work(), all.all_k.tensor().shape),
       all_d_v(whole.meter, whole.work(), all.all_v.tensor().shape);
@@ -85,8 +85,7 @@ void all_gather_backward(const Ranks& ranks, const Whole& whole, const ConstTens
   const KvMessage sum(whole, whole.work(), ranks.keys.length(ranks.group.me));
   for (std::size_t r = 0; r < from.size(); ++r)
     if (all.needing[r]) add(from[r].k, sum.k), add(from[r].v, sum.v);
-  if (d_k.present()) copy(sum.k, d_k);
-  if (d_v.present()) copy(sum.v, d_v);
+  return sum;
 }
 
 }  // namespace rootdk::distributed

@@ -1,4 +1,5 @@
-// Agree, bring queries and keys together in the way asked for, run the parts, send home what travelled.
+// Agree, bring queries and keys together in the way asked for, run the parts, send home what travelled. Outputs are
+// written once nothing more is to come from anybody: where a rank fails, nobody's are written in part.
 #include "rootdk/distributed/attention.h"
 
 #include <algorithm>
@@ -159,6 +160,12 @@ void copy_if_wanted(const ConstTensor& from, const Tensor& to) {
   if (to.present()) copy(from, to);
 }
 
+void write(const Outputs& found, const Outputs& outputs) {
+  copy(found.o, outputs.o);
+  copy_if_wanted(found.lse, outputs.lse);
+  for (Tensor RowTensors::*const row : row_tensors()) copy_if_wanted(found.rows.*row, outputs.rows.*row);
+}
+
 /// From who computed heads to whose rows they are; lse and row tensors where somebody wants them.
 void send_home(const Call& call, const HeadTravel& travel, const Block& o, const Outputs& result,
                const Outputs& outputs) {
@@ -183,29 +190,31 @@ Stats run_forward(const Call& call, const Inputs& inputs, const Outputs& outputs
   (call.gathers ? all_gather_forward : ring_forward)(call.ring, call.whole, here.k, here.v, parts);
   const Outputs result = parts.result();
   if (!call.travels()) {
-    copy(result.o, outputs.o);
-    copy_if_wanted(result.lse, outputs.lse);
-    for (Tensor RowTensors::*const row : row_tensors()) copy_if_wanted(result.rows.*row, outputs.rows.*row);
-    return stats ? merged_over_ranks(call, local_stats(call, result.rows, result.lse)) : Stats{};
+    Stats found = stats ? merged_over_ranks(call, local_stats(call, result.rows, result.lse)) : Stats{};
+    write(result, outputs);
+    return found;
   }
   kept->o = Block(call.meter, call.shape.dtype, result.o.shape);
   copy(result.o, kept->o.tensor());
   Outputs home = outputs;
   RowBlocks rows;
-  Block lse;
+  Block o, lse;
   if (stats) {
     const Extents shape = {call.shape.batch, call.shape.heads_q, length_of(call.own_queries()), 1};
-    rows = RowBlocks(call.meter, call.whole.work(), shape), home.rows = rows.tensors();
-    if (!home.lse.present()) lse = Block(call.meter, call.whole.work(), shape), home.lse = lse.tensor();
+    o = Block(call.meter, call.shape.dtype, outputs.o.shape), lse = Block(call.meter, call.whole.work(), shape);
+    rows = RowBlocks(call.meter, call.whole.work(), shape);
+    home = {o.tensor(), lse.tensor(), rows.tensors()};
   }
   send_home(call, travel, kept->o, result, home);
-  for (Tensor RowTensors::*const row : row_tensors()) copy_if_wanted(home.rows.*row, outputs.rows.*row);
   if (notes) {
     kept->lse = Block(call.meter, call.whole.work(), result.lse.shape);
     copy(result.lse, kept->lse.tensor());
     notes->kept = kept;
   }
-  return stats ? merged_over_ranks(call, local_stats(call, home.rows, home.lse)) : Stats{};
+  if (!stats) return {};
+  Stats found = merged_over_ranks(call, local_stats(call, home.rows, home.lse));
+  write(home, outputs);
+  return found;
 }
 
 /// One number per head, summed over ranks in their order.
@@ -239,8 +248,12 @@ void run_backward(const Call& call, const BackwardInputs& inputs, const Gradient
   const auto gather_or_ring = call.gathers ? all_gather_backward : ring_backward;
   if (!call.travels()) {
     BackwardParts parts(call.whole, call.queries(), inputs);
-    gather_or_ring(call.ring, call.whole, inputs.k, inputs.v, parts, gradients.d_k, gradients.d_v);
-    return write_head_sums(call, parts.finish(gradients.d_q), gradients);
+    const KvMessage d_kv = gather_or_ring(call.ring, call.whole, inputs.k, inputs.v, parts);
+    write_head_sums(call, parts.sums(), gradients);
+    parts.write(gradients.d_q);
+    copy_if_wanted(d_kv.k, gradients.d_k);
+    copy_if_wanted(d_kv.v, gradients.d_v);
+    return;
   }
   const HeadTravel travel(call.node, call.shape, call.meter);
   std::vector<Leg> legs = {{false, inputs.d_o}};
@@ -263,17 +276,21 @@ void run_backward(const Call& call, const BackwardInputs& inputs, const Gradient
               keys_dtype = shares_key_heads(call.shape, call.node_size) ? call.whole.work() : dtype;
   const Block d_q(call.meter, dtype, here.q.shape), d_k(call.meter, keys_dtype, here.k.shape),
       d_v(call.meter, keys_dtype, here.v.shape);
-  gather_or_ring(call.ring, call.whole, here.k, here.v, parts, d_k.tensor(), d_v.tensor());
-  const HeadSums sums = parts.finish(d_q.tensor());
+  {
+    const KvMessage d_kv = gather_or_ring(call.ring, call.whole, here.k, here.v, parts);
+    copy(d_kv.k, d_k.tensor()), copy(d_kv.v, d_v.tensor());
+  }
+  const HeadSums sums = parts.sums();
+  parts.write(d_q.tensor());
   const Block home_q(call.meter, dtype, inputs.q.shape), home_k(call.meter, call.whole.work(), inputs.k.shape),
       home_v(call.meter, call.whole.work(), inputs.v.shape);
   travel.back({{false, d_q.tensor(), home_q.tensor()},
                {true, d_k.tensor(), home_k.tensor()},
                {true, d_v.tensor(), home_v.tensor()}});
+  write_head_sums(call, sums, gradients);
   copy_if_wanted(home_q.tensor(), gradients.d_q);
   copy_if_wanted(home_k.tensor(), gradients.d_k);
   copy_if_wanted(home_v.tensor(), gradients.d_v);
-  write_head_sums(call, sums, gradients);
 }
 
 }  // namespace

@@ -240,7 +240,7 @@ void BackwardParts::run(const Tile& tile, const HeadRun& heads, const ConstTenso
     sums_.scale[static_cast<std::size_t>(heads.q_begin) + h] += static_cast<double>(d_scale[h]);
 }
 
-HeadSums BackwardParts::finish(const Tensor& d_q) {
+HeadSums BackwardParts::sums() {
   const Problem& problem = whole_.problem;
   Scale length = problem.scale;  // the length rule alone
   length.rule = Scale::Rule::kNone, length.yarn = 1;
@@ -263,12 +263,18 @@ HeadSums BackwardParts::finish(const Tensor& d_q) {
         if (const double o = base::read(in_.o, b, h, i, d); o != 0) delta += o * base::read(in_.d_o, b, h, i, d);
       sums_.sink[head] -= std::exp(static_cast<double>(problem.sink[head]) - lse) * delta;
     }
-    if (!d_q.present()) return;
+  });
+  return sums_;
+}
+
+void BackwardParts::write(const Tensor& d_q) const {
+  if (!d_q.present()) return;
+  const bool by_row = whole_.problem.scale.by_row();
+  each_query(whole_, queries_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t query) {
     const double factor = by_row ? length_factor(whole_, b, h, query) : 1;
     for (std::int64_t d = 0; d < d_q.shape[kDim]; ++d)
       base::write(d_q, b, h, i, d, factor * base::read(d_q_.tensor(), b, h, i, d));
   });
-  return sums_;
 }
 
 }  // namespace rootdk::distributed

@@ -85,8 +85,9 @@ class BackwardParts {
   void add(const Pieces& keys, const ConstTensor& k, const ConstTensor& v, const Tensor& d_k, const Tensor& d_v,
            const Poll& poll = {});
 
-  /// Once all keys were there. The sums are of the queries here.
-  HeadSums finish(const Tensor& d_q);
+  /// Of the queries here, once all keys were there.
+  HeadSums sums();
+  void write(const Tensor& d_q) const;
 
  private:
   void run(const Tile& tile, const HeadRun& heads, const ConstTensor& k, const ConstTensor& v, const Tensor& d_k,

@@ -85,8 +85,8 @@ void ring_forward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, 
   }
 }
 
-void ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
-                   BackwardParts& parts, const Tensor& d_k, const Tensor& d_v) {
+KvMessage ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
+                        BackwardParts& parts) {
   const Group& group = ranks.group;
   Round round(ranks, whole, k, v);
   KvMessage home = round.gradients(0);
@@ -125,8 +125,7 @@ void ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k,
   if (homing) homing->wait();
   if (sending) sending->wait();
   for (const auto& transfer : returning) transfer->wait();
-  if (d_k.present()) copy(home.k, d_k);
-  if (d_v.present()) copy(home.v, d_v);
+  return home;
 }
 
 }  // namespace rootdk::distributed

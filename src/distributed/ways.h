@@ -21,15 +21,15 @@ struct Ranks {
   Layout queries, keys;
 };
 
-// K and V, and their gradients, are those of this rank's pieces.
+// K and V, and what backward gives, their gradients in the work dtype, are those of this rank's pieces.
 void ring_forward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
                   ForwardParts& parts);
-void ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
-                   BackwardParts& parts, const Tensor& d_k, const Tensor& d_v);
+KvMessage ring_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
+                        BackwardParts& parts);
 
 void all_gather_forward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
                         ForwardParts& parts);
-void all_gather_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
-                         BackwardParts& parts, const Tensor& d_k, const Tensor& d_v);
+KvMessage all_gather_backward(const Ranks& ranks, const Whole& whole, const ConstTensor& k, const ConstTensor& v,
+                              BackwardParts& parts);
 
 }  // namespace rootdk::distributed

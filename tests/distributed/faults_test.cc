@@ -1,8 +1,11 @@
 // What goes wrong on one rank is said on all, with its number: before rows move, or within the stated time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <mutex>
+#include <utility>
 
 #include "distributed/over_ranks.h"
 
@@ -117,6 +120,26 @@ TEST(Faults, AnotherProblemOnOneRankIsToldOnAll) {
              2, "rank 2: the layout is not the same as on 3 of 4 ranks");
 }
 
+/// From a message on of which `when` is true nothing more comes from this rank.
+class Stalls final : public Transport {
+ public:
+  Stalls(Transport& inner, std::function<bool(distributed::Channel)> when) : inner_(inner), when_(std::move(when)) {}
+  int rank() const override { return inner_.rank(); }
+  int ranks() const override { return inner_.ranks(); }
+  void raise(std::string_view) noexcept override {}
+
+ protected:
+  std::unique_ptr<distributed::Transfer> start(distributed::Channel channel, std::vector<distributed::Send> sends,
+                                               std::vector<distributed::Receive> receives) override {
+    if (when_(channel)) throw std::runtime_error("stalls");
+    return inner_.begin(channel, std::move(sends), std::move(receives));
+  }
+
+ private:
+  Transport& inner_;
+  std::function<bool(distributed::Channel)> when_;
+};
+
 // Rank 1 goes no further: all others name it, though most of them wait for somebody who waits for somebody.
 TEST(Faults, AStalledRankIsNamedByAllInTime) {
   const auto c = small_case();
@@ -127,19 +150,7 @@ TEST(Faults, AStalledRankIsNamedByAllInTime) {
         RankCase mine(*c, share, transport.rank());
         if (transport.rank() == 1 && at_once) return;
         // Later: it has agreed, and then nothing more comes from it.
-        struct Stalls final : Transport {
-          explicit Stalls(Transport& t) : inner(t) {}
-          int rank() const override { return inner.rank(); }
-          int ranks() const override { return inner.ranks(); }
-          void raise(std::string_view) noexcept override {}
-          std::unique_ptr<distributed::Transfer> start(distributed::Channel channel,
-                                                       std::vector<distributed::Send> sends,
-                                                       std::vector<distributed::Receive> receives) override {
-            if (channel != distributed::Channel::kControl) throw std::runtime_error("stalls");
-            return inner.begin(channel, std::move(sends), std::move(receives));
-          }
-          Transport& inner;
-        } stalls(transport);
+        Stalls stalls(transport, [](distributed::Channel channel) { return channel != distributed::Channel::kControl; });
         Transport& used = transport.rank() == 1 ? static_cast<Transport&>(stalls) : transport;
         distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
       });
@@ -150,6 +161,48 @@ TEST(Faults, AStalledRankIsNamedByAllInTime) {
         EXPECT_EQ(all[rank].rank, 1);
         EXPECT_LT(all[rank].after.count(), 4);  // 0.4 s, 0.2 s of listening, and a machine that does other things
       }
+    }
+}
+
+// All rows have moved, and what is missing is one rank's word on statistics or on the sums over heads.
+TEST(Faults, WhatIsLostAtTheVeryEndLeavesNothingHalfWritten) {
+  const auto c = small_case();
+  c->problem.stats = StatsLevel::kBasic;
+  const std::vector<float> sink(2, 0.5f);
+  c->problem.sink = sink;
+  for (const Way way : kWays)
+    for (const bool backward : {false, true}) {
+      SCOPED_TRACE(std::string(distributed::name_of(way)) + (backward ? ", backward" : ", forward"));
+      const auto all = heard(4, 400ms, [&](Transport& transport) {
+        const Share share = share_of(*c, 4, way);
+        RankCase mine(*c, share, transport.rank());
+        if (backward) distributed::forward(transport, mine.problem, share, mine.inputs(), mine.outputs);
+        std::vector<Buffer*> written = {&mine.d_q, &mine.d_k, &mine.d_v};
+        if (!backward) {
+          written = {&mine.o, &mine.lse};
+          for (Buffer& row : mine.rows) written.push_back(&row);
+        }
+        for (Buffer* const buffer : written) buffer->fill(77);
+        std::fill(mine.d_sink.begin(), mine.d_sink.end(), 77.0f);
+        bool moved = false;
+        Stalls stalls(transport, [&](distributed::Channel channel) {
+          moved |= channel != distributed::Channel::kControl;
+          return moved && channel == distributed::Channel::kControl;
+        });
+        Transport& used = transport.rank() == 1 ? static_cast<Transport&>(stalls) : transport;
+        try {
+          if (backward)
+            distributed::backward(used, mine.problem, share, mine.backward_inputs(), mine.gradients());
+          else distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
+        } catch (...) {
+          for (const Buffer* const buffer : written)
+            for (const double x : buffer->values()) EXPECT_EQ(x, 77);
+          for (const float x : mine.d_sink) EXPECT_EQ(x, 77);
+          throw;
+        }
+      });
+      for (std::size_t rank = 0; rank < all.size(); ++rank)
+        EXPECT_EQ(all[rank].message, rank == 1 ? "stalls" : "rank 1: nothing came from it for 400 ms");
     }
 }
 
