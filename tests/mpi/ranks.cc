@@ -16,6 +16,7 @@
 
 #include "distributed/over_ranks.h"
 #include "rootdk/mpi.h"
+#include "support/close_stats.h"
 #include "support/tolerance.h"
 
 namespace rootdk::test {
@@ -58,9 +59,7 @@ int sweep(Transport& transport, int count, int first) {
       over.result.d_bias = yardstick->exact().d_bias;  // attention over ranks has none
       std::string out = yardstick->judge(over.result) + wrong_bytes(*c, share, over, keep);
       if (!over.alike) out += "statistics or sums differ between ranks\n";
-      for (std::size_t h = 0; h < over.result.stats.per_head.size(); ++h)
-        if (over.result.stats.per_head[h].raw.pairs != yardstick->exact().stats.per_head[h].raw.pairs)
-          out += fmt::format("statistics of head {} are of {} pairs\n", h, over.result.stats.per_head[h].raw.pairs);
+      out += far_statistics(*c, over.result, yardstick->exact(), floors(*c, yardstick->exact()));
       ++tried;
       if (out.empty()) continue;
       fmt::print(stderr, "seed {}, {}:\n{}{}\n", seed, distributed::name_of(way), out, c->describe());

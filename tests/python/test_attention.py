@@ -332,6 +332,7 @@ BAD = [
     (dict(bias=np.ones((1,) * 5, np.float32)), ValueError, "bias: 5 axes"),
     (dict(scale=float("nan")), ValueError, "scale"),
     (dict(scale=[1.0]), ValueError, "scale: 1 values"),
+    (dict(scale=""), ValueError, 'scale: "" is not known'),
     (dict(scale=True), TypeError, "scale: bool"),
     (dict(scale=object()), TypeError, "scale: object"),
     (dict(causal=1), TypeError, "causal: int"),
