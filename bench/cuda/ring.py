@@ -156,9 +156,7 @@ class Share:
     def backward(self, ring):
         """As RingAttention.backward does it; (dq,), since dk and dv lack what others add."""
         wanted = [True, True, True, False, False]
-        gradients = Gradients(
-            self.call, self.q, self.out, self.lse, self.d_out, None, self.pieces, None, None, wanted
-        )
+        gradients = Gradients(self.call, self.q, self.out, self.lse, self.d_out, None, self.pieces, None, None, wanted)
         _backward_round(ring, gradients)
         return (gradients.d_q,)
 
@@ -194,7 +192,9 @@ class Share:
     def error(self, which, found):
         """The relative error of some rows: bf16 leaves a few 1e-3, of gradients up to 1e-2."""
         generator = torch.Generator().manual_seed(3)
-        rows = [tuple(int(torch.randint(n, (1,), generator=generator)) for n in (HEADS, self.tokens)) for _ in range(24)]
+        rows = [
+            tuple(int(torch.randint(n, (1,), generator=generator)) for n in (HEADS, self.tokens)) for _ in range(24)
+        ]
         want = self.exact(rows)[PASSES.index(which)]
         got = torch.stack([found[0][0, h, i] for h, i in rows]).double()
         return float((got - want).norm() / want.norm())

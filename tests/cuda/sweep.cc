@@ -1,8 +1,8 @@
 // The engine tests' random sweep on a GPU, against the double reference with the same error rule: outputs, every
 // gradient, statistics. Std and CUDA only, so that it builds where nothing but the toolkit is installed.
 //
-//   sweep [PROBLEMS [FIRST-SEED [first | statistics | backward | decode | sequences | hidden | numbers | few | long |
-//   many | tiles | same_bits | statistics_long]]]      one part only, for tools under which the rest would take too long
+//   sweep [PROBLEMS [FIRST-SEED [PART]]]      one part only, for tools under which the rest would take too long: first,
+//   statistics, backward, decode, sequences, hidden, numbers, few, long, many, tiles, same_bits or statistics_long
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

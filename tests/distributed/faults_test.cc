@@ -150,7 +150,8 @@ TEST(Faults, AStalledRankIsNamedByAllInTime) {
         RankCase mine(*c, share, transport.rank());
         if (transport.rank() == 1 && at_once) return;
         // Later: it has agreed, and then nothing more comes from it.
-        Stalls stalls(transport, [](distributed::Channel channel) { return channel != distributed::Channel::kControl; });
+        Stalls stalls(transport,
+                      [](distributed::Channel channel) { return channel != distributed::Channel::kControl; });
         Transport& used = transport.rank() == 1 ? static_cast<Transport&>(stalls) : transport;
         distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
       });
@@ -191,8 +192,7 @@ TEST(Faults, WhatIsLostAtTheVeryEndLeavesNothingHalfWritten) {
         });
         Transport& used = transport.rank() == 1 ? static_cast<Transport&>(stalls) : transport;
         try {
-          if (backward)
-            distributed::backward(used, mine.problem, share, mine.backward_inputs(), mine.gradients());
+          if (backward) distributed::backward(used, mine.problem, share, mine.backward_inputs(), mine.gradients());
           else distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
         } catch (...) {
           for (const Buffer* const buffer : written)
