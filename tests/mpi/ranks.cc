@@ -1,9 +1,10 @@
 // A rank of the tests over MPI, to be run by mpirun. What it is to do is its first argument:
 //   sweep COUNT FIRST   random problems in every way, held by rank 0 against the error rule and the cost model
 //   wrong               rank 2 has another shape: every rank must say so, and end well
-//   stall WHEN          rank 1 stops (SIGSTOP) at once or amid rows: the others must name it
-//   die WHEN            rank 1 is killed (SIGKILL)
-//   raise               rank 1 throws amid rows: the others must hear why at once
+//   stall WHEN [WAY [backward]]   rank 1 stops (SIGSTOP) at once, later (amid rows) or at_last (amid numbers a head):
+//                                 the others must name it in time, and have written nothing
+//   die WHEN [WAY [backward]]     rank 1 is killed (SIGKILL)
+//   raise WHEN [WAY [backward]]   rank 1 throws: the others must hear why at once
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -70,10 +71,11 @@ int sweep(Transport& transport, int count, int first) {
   return wrong > 0 || (transport.rank() == 0 && tried < count) ? 1 : 0;
 }
 
-/// Does something when rows are about to move.
+/// Does something when rows are about to move, or when the first numbers are that follow them.
 class Interrupted final : public Transport {
  public:
-  Interrupted(Transport& inner, std::function<void()> what) : inner_(inner), what_(std::move(what)) {}
+  Interrupted(Transport& inner, bool at_last, std::function<void()> what)
+      : inner_(inner), at_last_(at_last), what_(std::move(what)) {}
   int rank() const override { return inner_.rank(); }
   int ranks() const override { return inner_.ranks(); }
   void raise(std::string_view why) noexcept override { inner_.raise(why); }
@@ -81,33 +83,51 @@ class Interrupted final : public Transport {
  protected:
   std::unique_ptr<distributed::Transfer> start(distributed::Channel channel, std::vector<distributed::Send> sends,
                                                std::vector<distributed::Receive> receives) override {
-    if (channel == distributed::Channel::kData) what_();
+    const bool rows = channel != distributed::Channel::kControl;
+    moved_ |= rows;
+    if (at_last_ ? moved_ && !rows : rows) what_();
     return inner_.begin(channel, std::move(sends), std::move(receives));
   }
 
  private:
   Transport& inner_;
+  bool at_last_, moved_ = false;
   std::function<void()> what_;
 };
 
-/// One call, in which rank `whose` does something else; how each rank ends goes to standard output.
-int interrupted(Transport& transport, int whose, bool at_once, const std::function<void()>& what) {
+struct Interruption {
+  std::string_view when;  ///< at_once, later or at_last
+  Way way = Way::kRing;
+  bool backward = false;
+  std::chrono::duration<double> in_time;  ///< for the others to say so
+  std::function<void()> what;
+};
+
+/// One call, in which rank 1 does something else; how each rank ends goes to standard output.
+int interrupted(Transport& transport, const Interruption& other) {
   const auto c = random_case(11, {.work = 1 << 12, .paged = false, .padding = false});
   c->problem = {};
   const RankLayout queries = RankLayout::even(c->shape.len_q, transport.ranks()),
                    keys = RankLayout::even(c->shape.len_kv, transport.ranks());
-  const Share share{queries, keys, Way::kRing, 1, 1};
+  const Share share{queries, keys, other.way, 2, 1};
   RankCase mine(*c, share, transport.rank());
-  Interrupted other(transport, what);
-  const bool is_it = transport.rank() == whose;
+  if (other.backward) distributed::forward(transport, mine.problem, share, mine.inputs(), mine.outputs);
+  const auto written = other.backward ? std::vector{&mine.d_q, &mine.d_k, &mine.d_v} : std::vector{&mine.o, &mine.lse};
+  for (Buffer* const buffer : written) buffer->fill(77);
+  Interrupted interrupts(transport, other.when == "at_last", other.what);
+  const bool is_it = transport.rank() == 1;
   const auto start = std::chrono::steady_clock::now();
   try {
-    if (is_it && at_once) what();
-    Transport& used = is_it ? static_cast<Transport&>(other) : transport;
-    distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
+    if (is_it && other.when == "at_once") other.what();
+    Transport& used = is_it ? static_cast<Transport&>(interrupts) : transport;
+    if (other.backward) distributed::backward(used, mine.problem, share, mine.backward_inputs(), mine.gradients());
+    else distributed::forward(used, mine.problem, share, mine.inputs(), mine.outputs);
   } catch (const std::exception& error) {
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    fmt::print("[{}] {}\n", error.what(), took.count() < 12 ? "in time" : "late");
+    const bool late = std::chrono::steady_clock::now() - start > other.in_time;
+    bool wrote = false;
+    for (const Buffer* const buffer : written)
+      for (const double x : buffer->values()) wrote |= x != 77;
+    fmt::print("[{}] {}{}\n", error.what(), late ? "late" : "in time", wrote ? ", half-written" : "");
     std::fflush(stdout);
     return 3;
   }
@@ -133,15 +153,20 @@ int wrong(Transport& transport) {
 }
 
 int run_rank(int count, char** arguments) {
-  const std::string_view what = count > 1 ? arguments[1] : "", when = count > 2 ? arguments[2] : "";
+  const std::string_view what = count > 1 ? arguments[1] : "";
   const auto transport = distributed::mpi_transport({.timeout = what == "sweep" ? 60s : 3s});
   if (what == "sweep") return sweep(*transport, std::atoi(arguments[2]), std::atoi(arguments[3]));
   if (what == "wrong") return wrong(*transport);
-  int status = 2;
-  if (what == "stall") status = interrupted(*transport, 1, when == "at_once", [] { kill(getpid(), SIGSTOP); });
-  if (what == "die") status = interrupted(*transport, 1, when == "at_once", [] { kill(getpid(), SIGKILL); });
+  // In time is 3 s and a quarter of them, on a busy machine.
+  Interruption other{.when = count > 2 ? arguments[2] : "", .in_time = 5s, .what = {}};
+  if (count > 3) other.way = distributed::parse_way(arguments[3]);
+  other.backward = count > 4;
+  if (what == "stall") other.what = [] { kill(getpid(), SIGSTOP); };
+  if (what == "die") other.what = [] { kill(getpid(), SIGKILL); };
   if (what == "raise")
-    status = interrupted(*transport, 1, false, [] { throw Error(ErrorCode::kOutOfMemory, "out of memory, as asked"); });
+    other.what = [] { throw Error(ErrorCode::kOutOfMemory, "out of memory, as asked"); }, other.in_time = 2s;
+  if (!other.what) return 2;
+  const int status = interrupted(*transport, other);
   if (status == 0) return 0;
   // Others have what they need to say as much; then the job ends, with whoever is stopped.
   std::this_thread::sleep_for(2s);
