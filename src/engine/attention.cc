@@ -12,6 +12,7 @@
 #include "base/memory_errors.h"
 #include "base/parallel.h"
 #include "base/validate.h"
+#include "engine/check_plan.h"
 #include "engine/kernel_table.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
@@ -42,22 +43,6 @@ class Workspace {
   std::size_t bytes_;
 };
 
-void check_run(const Plan& plan, Pass pass, std::span<std::byte> workspace) {
-  if (plan.device != Device::kCpu)
-    throw Error(ErrorCode::kInvalidArgument,
-                "plan: made for a GPU, but the CPU was called (rootdk/cuda.h has forward and backward for GPUs)");
-  if (plan.pass != pass)
-    throw Error(ErrorCode::kInvalidArgument, pass == Pass::kForward
-                                                 ? "plan: made for backward, but forward was called"
-                                                 : "plan: made for forward, but backward was called");
-  if (workspace.size() < plan.workspace_bytes)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("workspace: {} bytes, but the plan needs {}", workspace.size(), plan.workspace_bytes));
-  if (!workspace.empty() && reinterpret_cast<std::uintptr_t>(workspace.data()) % base::kAlignment != 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: not aligned to {} bytes", base::kAlignment));
-  base::check_problem(plan.problem, plan.shape);  // its arrays may have changed since the plan was made
-}
-
 Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
   if (stats.level == StatsLevel::kNone) return stats;
@@ -69,46 +54,59 @@ Stats reduce(const Plan& plan, const engine::ForwardRecords& records) {
   return stats;
 }
 
+// Of what has been checked.
+Stats run_forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace) {
+  base::Arena arena(workspace.data());
+  const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
+  if (records.gaps) std::fill_n(records.gaps, plan.shape.batch * plan.shape.heads_q * GapHistogram::kBins, 0);
+  engine::kernel_of(plan).forward({plan, inputs, outputs, records.rows, records.full, records.causes, records.gaps,
+                                   workspace.data() + arena.used()});
+  return reduce(plan, records);
+}
+
+GradientStats run_backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients,
+                           std::span<std::byte> workspace) {
+  base::Arena arena(workspace.data());
+  const engine::BackwardRecords records = engine::BackwardRecords::take(arena, plan);
+  engine::kernel_of(plan).backward({plan, inputs, gradients, records.heads, workspace.data() + arena.used()});
+  GradientStats stats{plan.shape.batch, plan.shape.heads_q, {}};
+  if (records.heads) stats.per_head.assign(records.heads, records.heads + stats.batch * stats.heads);
+  return stats;
+}
+
 }  // namespace
 
 Stats forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace) {
   return with_memory_errors([&] {
-    check_run(plan, Pass::kForward, workspace);
+    engine::check_plan(plan, Pass::kForward, Device::kCpu, workspace);
     base::check_forward(plan.problem, plan.shape, inputs, outputs);
-    base::Arena arena(workspace.data());
-    const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
-    if (records.gaps) std::fill_n(records.gaps, plan.shape.batch * plan.shape.heads_q * GapHistogram::kBins, 0);
-    engine::kernel_of(plan).forward({plan, inputs, outputs, records.rows, records.full, records.causes, records.gaps,
-                                     workspace.data() + arena.used()});
-    return reduce(plan, records);
+    return run_forward(plan, inputs, outputs, workspace);
   });
 }
 
 GradientStats backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients,
                        std::span<std::byte> workspace) {
   return with_memory_errors([&] {
-    check_run(plan, Pass::kBackward, workspace);
+    engine::check_plan(plan, Pass::kBackward, Device::kCpu, workspace);
     base::check_backward(plan.problem, plan.shape, inputs, gradients);
-    base::Arena arena(workspace.data());
-    const engine::BackwardRecords records = engine::BackwardRecords::take(arena, plan);
-    engine::kernel_of(plan).backward({plan, inputs, gradients, records.heads, workspace.data() + arena.used()});
-    GradientStats stats{plan.shape.batch, plan.shape.heads_q, {}};
-    if (records.heads) stats.per_head.assign(records.heads, records.heads + stats.batch * stats.heads);
-    return stats;
+    return run_backward(plan, inputs, gradients, workspace);
   });
 }
 
 Stats forward(const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
   const Plan plan = make_plan(problem, shape_of(inputs, problem), Pass::kForward);
-  with_memory_errors(
-      [&] { base::check_forward(problem, plan.shape, inputs, outputs); });  // before asking for a workspace
-  return forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
+  return with_memory_errors([&] {
+    base::check_forward(problem, plan.shape, inputs, outputs);
+    return run_forward(plan, inputs, outputs, Workspace(plan.workspace_bytes).span());
+  });
 }
 
 GradientStats backward(const Problem& problem, const BackwardInputs& inputs, const Gradients& gradients) {
   const Plan plan = make_plan(problem, shape_of({inputs.q, inputs.k, inputs.v}, problem), Pass::kBackward);
-  with_memory_errors([&] { base::check_backward(problem, plan.shape, inputs, gradients); });
-  return backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
+  return with_memory_errors([&] {
+    base::check_backward(problem, plan.shape, inputs, gradients);
+    return run_backward(plan, inputs, gradients, Workspace(plan.workspace_bytes).span());
+  });
 }
 
 }  // namespace rootdk

@@ -1,8 +1,6 @@
 // The public face of the CUDA backend: checks, lays out the workspace, and reads statistics back.
 #include "rootdk/cuda.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -14,6 +12,7 @@
 #include "base/parallel.h"
 #include "base/validate.h"
 #include "cuda/api/backend.h"
+#include "engine/check_plan.h"
 #include "engine/records.h"
 #include "engine/reduce.h"
 #include "engine/slow.h"
@@ -26,21 +25,6 @@ const cuda::Backend& backend() {
   const std::string why = missing();
   if (!why.empty()) throw Error(ErrorCode::kInvalidArgument, "cuda: " + why);
   return *cuda::load_backend().backend;
-}
-
-void check_plan(const Plan& plan, Pass pass, std::span<const std::byte> workspace) {
-  const char* wanted = pass == Pass::kForward ? "forward" : "backward";
-  if (plan.device != Device::kCuda)
-    throw Error(ErrorCode::kInvalidArgument,
-                "plan: made for the CPU, but a GPU was called (make it with the GPU's machine)");
-  if (plan.pass != pass)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("plan: not made for {}, which was called", wanted));
-  if (workspace.size() < plan.workspace_bytes)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("workspace: {} bytes, but the plan needs {}", workspace.size(), plan.workspace_bytes));
-  if (!workspace.empty() && reinterpret_cast<std::uintptr_t>(workspace.data()) % base::kAlignment != 0)
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("workspace: not aligned to {} bytes", base::kAlignment));
-  base::check_problem(plan.problem, plan.shape, Device::kCuda);  // its arrays may have changed since the plan was made
 }
 
 constexpr std::int64_t kFewRows =
@@ -110,7 +94,7 @@ std::string why_slow(const Plan& plan, const Inputs& inputs) {
 void forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std::span<std::byte> workspace,
              Stream stream) {
   base::with_memory_errors([&] {
-    check_plan(plan, Pass::kForward, workspace);
+    engine::check_plan(plan, Pass::kForward, Device::kCuda, workspace);
     base::check_forward(plan.problem, plan.shape, inputs, outputs, Device::kCuda);
     base::Arena arena(workspace.data());
     const engine::ForwardRecords records = engine::ForwardRecords::take(arena, plan);
@@ -123,7 +107,7 @@ void forward(const Plan& plan, const Inputs& inputs, const Outputs& outputs, std
 void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& gradients,
               std::span<std::byte> workspace, Stream stream) {
   base::with_memory_errors([&] {
-    check_plan(plan, Pass::kBackward, workspace);
+    engine::check_plan(plan, Pass::kBackward, Device::kCuda, workspace);
     base::check_backward(plan.problem, plan.shape, inputs, gradients, Device::kCuda);
     base::Arena arena(workspace.data());
     const engine::BackwardRecords records = engine::BackwardRecords::take(arena, plan);
@@ -133,7 +117,7 @@ void backward(const Plan& plan, const BackwardInputs& inputs, const Gradients& g
 
 Stats read_stats(const Plan& plan, std::span<std::byte> workspace, Stream stream) {
   return base::with_memory_errors([&] {
-    check_plan(plan, Pass::kForward, workspace);
+    engine::check_plan(plan, Pass::kForward, Device::kCuda, workspace);
     Stats stats{plan.problem.stats, plan.shape.batch, plan.shape.heads_q, {}};
     if (stats.level == StatsLevel::kNone) return stats;
     const std::int64_t heads = stats.batch * stats.heads;
@@ -167,7 +151,7 @@ Stats read_stats(const Plan& plan, std::span<std::byte> workspace, Stream stream
 
 GradientStats read_gradient_stats(const Plan& plan, std::span<const std::byte> workspace, Stream stream) {
   return base::with_memory_errors([&] {
-    check_plan(plan, Pass::kBackward, workspace);
+    engine::check_plan(plan, Pass::kBackward, Device::kCuda, workspace);
     GradientStats stats{plan.shape.batch, plan.shape.heads_q, {}};
     if (engine::records_bytes(plan) == 0) return stats;
     stats.per_head.resize(static_cast<std::size_t>(stats.batch * stats.heads));

@@ -267,7 +267,7 @@ std::string hopper_backward_misfit(const Problem& problem, const Shape& s, const
   if (std::max(s.dim_qk, s.dim_v) > 128 && problem.stats == StatsLevel::kFull)
     return "does not take full statistics of dims above 128 backwards";
   const Mask& mask = problem.mask;
-  if (base::has_padding(mask)) return "does not take key starts, query lengths or documents per item yet";
+  if (base::has_padding(mask)) return "does not take padding but key lengths, or documents per item, yet";
   const std::pair<bool, const char*> unknown[] = {
       {mask.allowed.present(), "boolean masks"},    {mask.bias.present(), "biases"},
       {!mask.alibi_slopes.empty(), "ALiBi"},        {problem.soft_cap.has_value(), "a soft-cap"},

@@ -125,7 +125,7 @@ std::string hopper_misfit(const Problem& problem, const Shape& s, const Gpu& car
     return std::string("takes f16 and bf16, not ") + name_of(s.dtype);
   if (std::max(s.dim_qk, s.dim_v) > 256) return "takes dims up to 256";
   const Mask& mask = problem.mask;
-  if (base::has_padding(mask)) return "does not take key starts, query lengths or documents per item yet";
+  if (base::has_padding(mask)) return "does not take padding but key lengths, or documents per item, yet";
   if (problem.paged) return "does not take pages";
   if (mask.bias.present()) return "reads a bias score by score, which mma does in half the time";
   if (problem.stats == StatsLevel::kFull && kind_of(problem, s) != ScoreKind::kScaled)
