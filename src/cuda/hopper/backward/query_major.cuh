@@ -14,9 +14,9 @@
 
 namespace rootdk::cuda::back {
 
-template <int kDim_>
+template <int kHeadDim>
 struct QueryTile {
-  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kPanels = kDim / 64,
+  static constexpr int kDim = kHeadDim, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kPanels = kDim / 64,
                        kThreads = 384;  ///< rows: of a warpgroup
   static constexpr int kRowBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2,
                        kKeyStages = 2;  ///< of K, which dQ needs longer than the scores do; one of V

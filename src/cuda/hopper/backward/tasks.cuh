@@ -9,9 +9,9 @@ namespace rootdk::cuda::back {
 
 inline constexpr int kStepBytes = 48;
 
-template <int kDim_>
+template <int kHeadDim>
 struct KeyTile {
-  static constexpr int kDim = kDim_, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384,
+  static constexpr int kDim = kHeadDim, kRows = backward_rows(kDim), kKeys = backward_keys(kDim), kThreads = 384,
                        kPanels = kDim / 64;
   static constexpr bool kWide = kDim == 256;
   static constexpr int kQueryStages = kWide ? 2 : 3,

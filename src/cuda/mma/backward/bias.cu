@@ -10,10 +10,12 @@ namespace rootdk::cuda::mma::back {
 
 namespace {
 
+consteval TileShape in_one_stage(TileShape shape) {
+  shape.stages = 1;
+  return shape;
+}
 template <int kDim>
-using BiasTile = std::conditional_t<
-    kDim == 64, Tile<64, 64, 64, 256, 1, 4, 2, 2>,
-    std::conditional_t<kDim == 128, Tile<128, 32, 64, 256, 1, 2, 2, 2>, Tile<256, 32, 32, 128, 1, 2, 1, 1>>>;
+using BiasTile = Tile<in_one_stage(shape_of<kDim, Kind::kSmall>())>;
 
 /// A range of tiles along an axis.
 struct Range {

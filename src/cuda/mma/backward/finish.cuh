@@ -50,9 +50,9 @@ void launch_tile(const Arguments& a, cudaStream_t stream) {
 template <int kDim>
 void launch_dim(const Arguments& a, DType dtype, Kind kind, cudaStream_t stream) {
   const auto go = [&]<class T>(T) {
-    if (kind == Kind::kScaled) launch_tile<typename TileFor<kDim, Kind::kScaled>::Type, T, false>(a, stream);
-    else if (kind == Kind::kRich) launch_tile<typename TileFor<kDim, Kind::kRich>::Type, T, true>(a, stream);
-    else launch_tile<typename TileFor<kDim, Kind::kSmall>::Type, T, true>(a, stream);
+    if (kind == Kind::kScaled) launch_tile<TileFor<kDim, Kind::kScaled>, T, false>(a, stream);
+    else if (kind == Kind::kRich) launch_tile<TileFor<kDim, Kind::kRich>, T, true>(a, stream);
+    else launch_tile<TileFor<kDim, Kind::kSmall>, T, true>(a, stream);
   };
   if (dtype == DType::kBF16) go(__nv_bfloat16{});
   else go(__half{});

@@ -23,9 +23,9 @@ struct TileSize {
 template <int kDim>
 TileSize tile_size_of(Kind kind) {
   const auto of = []<class Tile>(Tile) { return TileSize{Tile::kRows, Tile::kKeys, Tile::kBytes}; };
-  if (kind == Kind::kScaled) return of(typename TileFor<kDim, Kind::kScaled>::Type{});
-  if (kind == Kind::kRich) return of(typename TileFor<kDim, Kind::kRich>::Type{});
-  return of(typename TileFor<kDim, Kind::kSmall>::Type{});
+  if (kind == Kind::kScaled) return of(TileFor<kDim, Kind::kScaled>{});
+  if (kind == Kind::kRich) return of(TileFor<kDim, Kind::kRich>{});
+  return of(TileFor<kDim, Kind::kSmall>{});
 }
 
 TileSize tile_size(int dim, Kind kind) {

@@ -19,16 +19,26 @@ struct Warps {
   static __device__ __forceinline__ int column() { return thread_now() / 32 % kAcross; }
 };
 
-/// `kScoresDown`, …: how many warps are above each other in a product's result. `kStages`: of Q and dO.
-template <int kDim_, int kRows_, int kKeys_, int kThreads_, int kStages_, int kScoresDown, int kKeysDown,
-          int kQueriesDown>
+struct TileShape {
+  int dim;
+  int rows;  ///< of queries
+  int keys;
+  int threads = 256;
+  int stages = 2;       ///< of Q and dO in shared memory
+  int scores_down;      ///< warps above each other in S and dP,
+  int key_sums_down;    ///< in dV and dK,
+  int query_sums_down;  ///< in dQ
+};
+
+template <TileShape kShape>
 struct Tile {
-  static constexpr int kDim = kDim_, kRows = kRows_, kKeys = kKeys_, kThreads = kThreads_, kStages = kStages_;
+  static constexpr int kDim = kShape.dim, kRows = kShape.rows, kKeys = kShape.keys, kThreads = kShape.threads,
+                       kStages = kShape.stages;
   static constexpr int kWarps = kThreads / 32;
-  using Scores = Warps<kRows, kKeys, kWarps / kScoresDown, kScoresDown>;      // S, dP
-  using KeySums = Warps<kKeys, kDim, kWarps / kKeysDown, kKeysDown>;          // dV, dK
-  using QuerySums = Warps<kRows, kDim, kWarps / kQueriesDown, kQueriesDown>;  // dQ
-  static constexpr int kScoreColumns = kKeys < 64 ? 64 : kKeys;               ///< a tile has at least 64
+  using Scores = Warps<kRows, kKeys, kWarps / kShape.scores_down, kShape.scores_down>;            // S, dP
+  using KeySums = Warps<kKeys, kDim, kWarps / kShape.key_sums_down, kShape.key_sums_down>;        // dV, dK
+  using QuerySums = Warps<kRows, kDim, kWarps / kShape.query_sums_down, kShape.query_sums_down>;  // dQ
+  static constexpr int kScoreColumns = kKeys < 64 ? 64 : kKeys;  ///< a tile has at least 64
 
   // Offsets in shared memory
   static constexpr int kKeyBytes = kKeys * kDim * 2, kRowBytes = kRows * kDim * 2,
@@ -43,40 +53,32 @@ struct Tile {
 };
 
 template <int kDim, Kind kKind>
-struct TileFor;
-template <>
-struct TileFor<64, Kind::kScaled> {
-  using Type = Tile<64, 128, 128, 256, 2, 4, 4, 4>;
-};
-template <>
-struct TileFor<64, Kind::kRich> {  // more rows would not leave it registers
-  using Type = Tile<64, 64, 128, 256, 2, 2, 4, 2>;
-};
-template <>
-struct TileFor<64, Kind::kSmall> {
-  using Type = Tile<64, 64, 64, 256, 2, 4, 2, 2>;
-};
-template <>
-struct TileFor<128, Kind::kScaled> {
-  using Type = Tile<128, 64, 128, 256, 2, 2, 4, 2>;
-};
-template <>
-struct TileFor<128, Kind::kRich> : TileFor<128, Kind::kScaled> {};
-template <>
-struct TileFor<128, Kind::kSmall> {
-  using Type = Tile<128, 32, 64, 256, 2, 2, 2, 2>;
-};
-template <>
-struct TileFor<256, Kind::kScaled> {
-  using Type = Tile<256, 64, 64, 256, 2, 4, 2, 2>;
-};
-template <>
-struct TileFor<256, Kind::kRich> : TileFor<256, Kind::kScaled> {};
-template <>
-struct TileFor<256, Kind::kSmall> {
-  using Type = Tile<256, 32, 32, 128, 1, 2, 1, 1>;
-};
-static_assert(TileFor<64, Kind::kSmall>::Type::kBytes <= 101376 && TileFor<128, Kind::kSmall>::Type::kBytes <= 101376 &&
-              TileFor<256, Kind::kSmall>::Type::kBytes <= 101376);
+consteval TileShape shape_of() {
+  constexpr bool kSmall = kKind == Kind::kSmall;
+  if (kDim == 64 && kKind == Kind::kScaled)
+    return {.dim = 64, .rows = 128, .keys = 128, .scores_down = 4, .key_sums_down = 4, .query_sums_down = 4};
+  if (kDim == 64 && kKind == Kind::kRich)  // more rows would not leave it registers
+    return {.dim = 64, .rows = 64, .keys = 128, .scores_down = 2, .key_sums_down = 4, .query_sums_down = 2};
+  if (kDim == 64)
+    return {.dim = 64, .rows = 64, .keys = 64, .scores_down = 4, .key_sums_down = 2, .query_sums_down = 2};
+  if (kDim == 128 && kSmall)
+    return {.dim = 128, .rows = 32, .keys = 64, .scores_down = 2, .key_sums_down = 2, .query_sums_down = 2};
+  if (kDim == 128)
+    return {.dim = 128, .rows = 64, .keys = 128, .scores_down = 2, .key_sums_down = 4, .query_sums_down = 2};
+  if (kSmall)
+    return {.dim = 256,
+            .rows = 32,
+            .keys = 32,
+            .threads = 128,
+            .stages = 1,
+            .scores_down = 2,
+            .key_sums_down = 1,
+            .query_sums_down = 1};
+  return {.dim = 256, .rows = 64, .keys = 64, .scores_down = 4, .key_sums_down = 2, .query_sums_down = 2};
+}
+template <int kDim, Kind kKind>
+using TileFor = Tile<shape_of<kDim, kKind>()>;
+static_assert(TileFor<64, Kind::kSmall>::kBytes <= 101376 && TileFor<128, Kind::kSmall>::kBytes <= 101376 &&
+              TileFor<256, Kind::kSmall>::kBytes <= 101376);
 
 }  // namespace rootdk::cuda::mma::back

@@ -33,9 +33,9 @@ struct Origin {
 /// A thread's rows so far. Weights are 2^gap. The origin agrees across the quad; it follows the maximum only once that
 /// is 2^kSlack times as heavy, so that what was added up seldom has to be multiplied, and lanes seldom have to ask each
 /// other. Maxima and sums are the thread's own until the end.
-template <int kRows, bool kScores_>
+template <int kRows, bool kOfScores>
 struct RowsSoFar {
-  static constexpr bool kScores = kScores_;
+  static constexpr bool kScores = kOfScores;
   float max[kRows], origin[kRows], sum[kRows];
 
   __device__ __forceinline__ void begin() {
