@@ -21,11 +21,10 @@ from ._check import agree, check_shapes
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
 from ._statistics import RankStats
-from ._team import Team, no_autocast
+from ._team import TIMEOUT, Team, no_autocast, seconds_of
 from ._ways import Problem, compute
 
 Layouts = Union[str, Layout, "tuple[Layout, Layout]"]
-TIMEOUT = 120.0  #: seconds that a rank waits for another
 #: what ranks compare, as an error names it
 _TOLD = (
     "causal, diagonal, window, lengths or documents",
@@ -92,12 +91,13 @@ def attention(
     Gradients reach q, k, v, scale, bias and sink. Those of scale, bias and sink are of the rows or heads here: their
     sum over ranks is the gradient, as it is of every weight.
     """
-    team = Team.of(group, _seconds(timeout))
+    team = Team.of(group)
     problem: Optional[Problem] = None
     failed: Optional[Exception] = None
     arguments: dict[str, Any] = dict.fromkeys(_TOLD)
     tensors = None
     try:
+        team.timeout = seconds_of(timeout)
         per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
         if unknown:
             refuse_names("attention", unknown, attention.__kwdefaults__ or ())
@@ -129,7 +129,7 @@ def attention(
         arguments = _told(problem, layout, way, machine, partials)
     except Exception as error:
         failed = error
-    agreed = agree(team, tensors, arguments, failed)
+    agreed = agree(team, tensors, arguments, failed, like=q)
     assert problem is not None
     team.get_ready(q)
     with team.telling(), no_autocast(q):
@@ -141,8 +141,7 @@ def attention(
         machine = machine or default_machine(q)
         out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
     if seen is not None and found is not None and found.stats is not None:
-        if found.heads is not None:
-            seen.heads_are(found.first_head, found.heads)
+        seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
         seen.on_forward(found.stats)
     results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
     if problem.stats is not None:
@@ -249,13 +248,6 @@ def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Mac
     scale = (p.rule, p.factor, p.scale is None)
     values = (p.structure, scale, p.softcap, p.alibi, *given, p.stats, p.return_lse, partials, layout, way, machine)
     return dict(zip(_TOLD, (*values, learning)))
-
-
-def _seconds(timeout: Any) -> float:
-    seconds = real("timeout", timeout)
-    if not seconds > 0:
-        raise ValueError(f"timeout: {timeout}, but seconds are wanted, more than 0")
-    return seconds
 
 
 def _check_names(layout: Layouts, way: Optional[str]) -> None:

@@ -57,15 +57,15 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
 
 
 def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], arguments: Mapping[str, Any],
-          failed: Optional[Exception]) -> Agreed:  # fmt: skip
+          failed: Optional[Exception], like: Any = None) -> Agreed:  # fmt: skip
     """Raises on all ranks if one has failed, or means something else; the one that has failed raises its own error.
-    arguments: by name, the same names on all ranks, whatever has a repr."""
+    arguments: by name, the same names on all ranks, whatever has a repr. like: a tensor where packets may lie, if it is
+    one."""
     names = sorted(arguments)
     words = [int(failed is not None), *([0] * len(_NUMBERS))]
     if failed is None and tensors is not None:
         words[1:] = numbers_of(*tensors)
     words += [_digest(arguments[name]) for name in names]
-    like = tensors[0] if tensors is not None else torch.empty(0)
     text = f"{type(failed).__name__}: {failed}" if failed is not None else ""
     packet = torch.tensor([*words, *_words(text)], dtype=torch.int64)
     if team.size > 1:
