@@ -22,14 +22,12 @@ import rootdk.distributed as rd
 import rootdk.torch
 import torch
 import torch.distributed as dist
-from clip_worker import Attention, made
 from distributed_problems import UNIT, Case
+from distributed_watch import watch
 from rootdk._structure import Structure
 from rootdk.distributed._call import pairs_of, tiles_of
 from rootdk.distributed._plan import Model
 from rootdk.distributed._sight import Sight
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAYS = ("ring", "all_gather", "heads", "two_levels")
@@ -319,6 +317,7 @@ def refusals(rank, ranks):
         "name": lambda: rd.attention(q, q, q, is_causal=True),
         "gaps": lambda: rd.attention(q, q, q, stats=rootdk.StatsOptions(gaps=True)),
         "ring": lambda: rd.attention(q, q, q, scale="ssmax(1)", way="ring"),
+        "timeout": lambda: rd.attention(q, q, q, timeout=0 if odd else 20),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
     }
@@ -348,63 +347,6 @@ def chosen(rank, ranks):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out["autocast"] = str(rd.attention(q, q, q, way="ring").dtype)
     return out
-
-
-class Watched(torch.nn.Module):
-    """Attention of [batch, heads, length, dim] as it comes, over ranks if told how."""
-
-    def forward(self, q, k, v, **how):
-        if not how:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return rd.attention(q, k, v, causal=True, **how)
-
-
-def watch(rank, ranks):
-    """A model that all ranks share in three ways, watched on each, and on one that has it all."""
-    g = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn(2 * ranks, 4, 24, 8, generator=g) for _ in range(3))
-    model = torch.nn.Sequential()
-    model.add_module("attention", Watched())
-    layout = rd.Layout.zigzag(24, ranks)
-    where, own = torch.from_numpy(layout.positions(rank)), slice(2 * rank, 2 * rank + 2)
-    columns = ("rows_counted", "raw_max", "entropy", "score_sigma", "mean_p_max", "median_p_max", "raw_max_query")
-
-    def seen(tensors, group=None, **how):
-        with rootdk.watch(model, group=group) as w, torch.no_grad():
-            model.attention(*tensors, **how)
-        return w
-
-    alone = {name: seen([q, k, v]).stats("attention")[name].tolist() for name in columns}
-    found = {"alone": alone}
-    runs = {
-        "data": ([x[own] for x in (q, k, v)], {}),
-        "context, ring": ([x[:, :, where] for x in (q, k, v)], dict(layout=layout, way="ring")),
-        "context, heads": ([x[:, :, where] for x in (q, k, v)], dict(layout=layout, way="heads")),
-    }
-    for name, (tensors, how) in runs.items():
-        whole = seen(tensors, **how).over_ranks()
-        found[name] = {column: whole["attention"][column].tolist() for column in columns}
-    if ranks == 4:
-        found["tensor and data"] = tensor_and_data_parallel(columns)
-    return found
-
-
-def tensor_and_data_parallel(columns):
-    """Heads 0 and 1 on one rank of a pair, 2 and 3 on the other; two pairs, each with other sequences."""
-    torch.manual_seed(0)
-    plain = made(Attention())
-    model = made(Attention())
-    model.load_state_dict(plain.state_dict())
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    columnwise = {f"layers.0.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
-    parallelize_module(model, mesh["tp"], columnwise | {"layers.0.o_proj": RowwiseParallel()})
-    x = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(7))
-    pair = mesh["dp"].get_local_rank()
-    with rootdk.watch(plain) as alone, rootdk.watch(model) as w, torch.no_grad():
-        plain(x)
-        model(x[2 * pair : 2 * pair + 2])
-    whole, one = w.over_ranks()["layers.0"], alone.stats("layers.0")
-    return {column: [whole[column].tolist(), one[column].tolist()] for column in columns}
 
 
 TASKS = {

@@ -119,12 +119,22 @@ def test_statistics_merge_over_rows_and_heads(world):
 def test_a_watch_sees_what_all_ranks_compute(world):
     """Scores of 8 components of about 1 are off by some roundings; a merge of rows rounds a few times more."""
     for one in ranks(world):
-        alone, *others = one["watch"].items()
-        assert len(others) == (4 if world == 4 else 3)
-        for name, columns in others:
-            for column, seen in columns.items():
-                ours, wanted = seen if name == "tensor and data" else (seen, alone[1][column])
-                assert np.allclose(ours, wanted, rtol=2.0**-18, atol=0), (name, column, ours, wanted)
+        found = dict(one["watch"])
+        found.pop("what one raises")
+        alone = found.pop("alone")
+        assert len(found) == (11 if world == 4 else 4)
+        for name, seen in found.items():
+            ours, wanted = seen if isinstance(seen, list) else (seen, alone)
+            for column in alone:
+                assert np.allclose(ours[column], wanted[column], rtol=2.0**-18, atol=0), (name, column, ours, wanted)
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_all_ranks_hear_of_what_a_watch_does_not_know_on_one(world):
+    for rank, one in enumerate(ranks(world)):
+        text, after = one["watch"]["what one raises"]
+        words = "ValueError: over_ranks: a: its heads are nowhere"
+        assert text == (words if rank == 1 else f"RankError: rank 1: {words}") and after < 5
 
 
 def test_a_way_is_chosen_and_groups_and_autocast_count():
@@ -145,6 +155,7 @@ REFUSED = {
     "name": ("TypeError: attention: is_causal is PyTorch's name",) * 2,
     "gaps": ("ValueError: stats: only the level can be chosen over ranks",) * 2,
     "ring": ("ValueError: way: ring cannot compute this; scale: ssmax wants all of a row's keys",) * 2,
+    "timeout": ("RankError: rank 1: ValueError: timeout: 0, but seconds", "ValueError: timeout: 0, but seconds"),
     "gradients": ("RankError: rank 1: whether gradients are wanted is another than on rank 0",) * 2,
     "documents": ("ValueError: documents: [0, 3, 999] for q, but ascending starts up to 20 are wanted",) * 2,
     "and then it works": ("[1, 4, 5, 8]",) * 2,
