@@ -12,7 +12,7 @@ from rootdk._structure import Structure
 
 pytest.importorskip("torch")
 from rootdk.distributed import Layout, Machine, Sight, Sizes, plan
-from rootdk.distributed._call import segments
+from rootdk.distributed._call import Call, segments
 from rootdk.distributed._plan import head_range, hops, key_head_range, needs
 
 
@@ -69,6 +69,25 @@ def test_tiles_are_every_visible_pair_once_and_pairs_counts_them(seed):
                             )
                             found[rows[tile.q0 + i], keys[tile.k0 + j]] += not hidden
     assert (found == seen).all()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_padding_is_asked_for_where_it_lies(seed, monkeypatch):
+    """The engine's rule, for the rows that a rank holds and no others: [length, 4] numbers of a whole sequence are more
+    than a rank's part of q."""
+    layout, structure, _ = drawn(seed)
+    rng = random.Random(seed)
+    lengths = tuple(rng.randint(0, layout.total) for _ in range(2))
+    structure = structure.each({"query_lengths": lengths, "key_starts": tuple(n // 2 for n in lengths)})
+    whole = structure.visible(layout.total, layout.total).is_query
+    asked, visible = [], Structure.visible
+    monkeypatch.setattr(Structure, "visible", lambda s, q, k: (asked.append(s.batch() * q), visible(s, q, k))[1])
+    for rank, here in enumerate(layout.lengths):
+        asked.clear()
+        for item in range(2):
+            found = Call(layout, layout, structure).padding(rank, item)
+            assert (found == (whole[item][layout.positions(rank)] == 0)).all() and len(found) == here
+        assert sum(asked) == 2 * here
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])

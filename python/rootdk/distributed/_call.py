@@ -7,6 +7,7 @@ import functools
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -109,6 +110,15 @@ class Call:
             q_starts=tuple(q for q, _ in starts) if starts else None,
             kv_starts=tuple(k for _, k in starts) if starts else None,
         )
+
+    def padding(self, rank: int, item: int) -> npt.NDArray[np.bool_]:
+        """Which rows of a rank are no queries of an item, by the engine's rule: asked for the pieces that it holds, not
+        for the sequence."""
+        out = [np.zeros(0, np.bool_)]
+        for begin, end in self.q_layout.pieces[rank]:
+            here = self.local(Tile(0, end - begin, 0, 0, 0, 0, begin), slice(item, item + 1))
+            out.append(here.visible(end - begin, 0).is_query[0] == 0)
+        return np.concatenate(out)
 
 
 # The schedule of a step: all layers of a model, forward and backward, ask for the same.

@@ -69,20 +69,19 @@ def compute(p: Problem, call: Call, team: Team, way: str, machine: Machine) -> R
     return _by_rows(p, call, team, way)
 
 
-def _rows_stats(p: Problem, call: Call, table: RowTable, layout: Layout, rank: int) -> Stats:
-    """Of rows that this rank holds."""
-    positions = layout.positions(rank)
+def _rows_stats(call: Call, table: RowTable, rank: int) -> Stats:
+    """Of rows that a rank of the call holds."""
     if call.structure.pads_queries:
-        for item, real in enumerate(call.structure.visible(layout.total, call.k_layout.total).is_query):
-            table.mark_padding(item, real[positions] == 0)
-    return renumbered(table.stats(), positions)
+        for item in range(call.structure.batch()):
+            table.mark_padding(item, call.padding(rank, item))
+    return renumbered(table.stats(), call.q_layout.positions(rank))
 
 
 def _by_rows(p: Problem, call: Call, team: Team, way: str) -> Result:
     function = RingAttention if way == "ring" else GatherAttention
     rows: list[RowTable] = []
     out, lse = function.apply(p.q, p.k, p.v, p.scale, p.bias, p.sink, call, team, rows)  # type: ignore[no-untyped-call]
-    found = RankStats(_rows_stats(p, call, rows[0], call.q_layout, team.rank)) if rows else None
+    found = RankStats(_rows_stats(call, rows[0], team.rank)) if rows else None
     return out, lse, found
 
 
@@ -162,7 +161,7 @@ def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Resu
     out, lse = RingAttention.apply(q, k, v, mine.scale, None, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
     found: Optional[RankStats] = None
     if rows:
-        stats = _rows_stats(p, call, rows[0], ring.q_layout, node) if q.shape[1] else None
+        stats = _rows_stats(ring, rows[0], node) if q.shape[1] else None
         found = RankStats(stats, mine.q.start, p.q.shape[1])
     if p.return_lse:
         out, lse = FromHeads.apply(out, lse, exchange)  # type: ignore[no-untyped-call]
