@@ -166,6 +166,25 @@ def test_the_plan_takes_what_is_cheapest_and_fits():
     assert plan(sizes, uneven, sight=sight).costs["ring"].efficiency < 0.6, "contiguous causal runs are not balanced"
 
 
+def test_what_is_computed_wide_has_a_rate_of_its_own():
+    """16-bit inputs whose parts are float32: by ring and two levels, and backward where other ranks add to it."""
+    layout = Layout.zigzag(65536, 16)
+    even, wide = Machine(latency=0, latency_between=0), Machine(latency=0, latency_between=0, flops_wide=50e12)
+
+    def costs(machine, **sizes):
+        return plan(Sizes(1, 32, 8, 128, 128, **sizes), layout, machine=machine).costs
+
+    for same in (dict(element=4), dict(element=2, wide_parts=False)):
+        assert costs(wide, **same) == costs(even, **same)
+    fast, slow = costs(even), costs(wide)
+    for way, forward, backward in (("ring", 10, 10), ("two_levels", 10, 10), ("all_gather", 1, 10), ("heads", 1, 1)):
+        for name, times in (("forward", forward), ("backward", backward)):
+            a, b = (getattr(found[way], f"seconds_{name}") for found in (fast, slow))
+            flops = max(getattr(fast[way], f"flops_{name}")) / 500e12
+            # What is not hidden behind the kernels is the same; where more is hidden, it is less.
+            assert (times - 1) * flops * (1 - 1e-9) - (a - flops) <= b - a <= (times - 1) * flops * (1 + 1e-9)
+
+
 def test_importing_rootdk_imports_neither_torch_nor_this():
     code = "import sys, rootdk; sys.exit('torch' in sys.modules or 'rootdk.distributed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

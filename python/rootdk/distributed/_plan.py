@@ -25,11 +25,13 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
                 forward   B·e·(Nq_r·hq_j·Dk + Nk_r·hk_j·(Dk + Dv))              q, k and v of these heads, there
                           B·e·Nq_j·hq_r·Dv                                      the output, back
                 backward  B·e·Nq_r·hq_j·Dv there; B·e·(Nq_j·hq_r·Dk + Nk_j·hk_r·(Dk + Dv)) back: do; dq, dk and dv
-              one message each that is not empty. (A logsumexp that is asked for adds B·w·Nq·hq to o and to do.)
+              one message each that is not empty. A logsumexp that is asked for adds B·w·Nq·hq to o and to do.
   two_levels  G ranks a node, which divides P: heads among the G of a node, each with the node's tokens; then the ring
               over nodes, P/G of them, for the heads that each rank then has; then heads back.
 
-  time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes.
+  time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes. Flops are done
+           at flops a second; at flops_wide where 16-bit inputs are computed in float32, which ring and two_levels do,
+           and the backward of all_gather: what other ranks add to is not rounded before.
            ring         a step at a time, all ranks together: Σ_s max over r of max(compute of step s, message of step
                         s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
@@ -67,6 +69,8 @@ class Sizes:
     dim_qk: int = 64
     dim_v: int = 64
     element: int = 2  #: bytes: e
+    lse: bool = False  #: the logsumexp is wanted as well
+    wide_parts: bool = True  #: partial results of 16-bit inputs are computed in float32
 
     @property
     def wide(self) -> int:
@@ -82,6 +86,9 @@ class Machine:
     """What ranks and their links can do. The defaults are of an H200 node with 400 Gb/s between nodes to each GPU."""
 
     flops: float = 500e12  #: a second, of one rank
+    #: the same where parts of 16-bit inputs are computed in float32 (an H200 has 67e12 by its data sheet, a tenth of
+    #: what its tensor cores do); None: as many
+    flops_wide: Optional[float] = None
     ranks_per_node: int = 8
     link: float = 450e9  #: bytes a second, one way, inside a node
     latency: float = 5e-6  #: seconds a message
@@ -192,9 +199,10 @@ def gather_traffic(sizes: Sizes, k: Layout, need: npt.NDArray[np.bool_]) -> tupl
     return forward, backward
 
 
-def heads_traffic(sizes: Sizes, q: Layout, k: Layout, lse: bool = False) -> tuple[Traffic, Traffic]:
+def heads_traffic(sizes: Sizes, q: Layout, k: Layout) -> tuple[Traffic, Traffic]:
     forward, backward = Traffic.none(q.ranks), Traffic.none(q.ranks)
     b, e = sizes.batch, sizes.element
+    row = e * sizes.dim_v + (sizes.wide if sizes.lse else 0)  # of outputs
     for j in range(q.ranks):  # who computes
         first, last = head_range(sizes.heads_q, q.ranks, j)
         k_first, k_last = key_head_range(sizes.heads_q, sizes.heads_kv, q.ranks, j)
@@ -202,8 +210,8 @@ def heads_traffic(sizes: Sizes, q: Layout, k: Layout, lse: bool = False) -> tupl
             rows, keys = q.lengths[r] * (last - first), k.lengths[r] * (k_last - k_first)
             there = b * e * (rows * sizes.dim_qk + keys * (sizes.dim_qk + sizes.dim_v))
             forward.send(r, j, there)
-            forward.send(j, r, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
-            backward.send(r, j, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
+            forward.send(j, r, b * rows * row)
+            backward.send(r, j, b * rows * row)
             backward.send(j, r, there)
     return forward, backward
 
@@ -245,6 +253,9 @@ class Model:
             2.0 * (s.dim_qk + s.dim_v) * s.batch * s.heads_q,
             2.0 * (3 * s.dim_qk + 2 * s.dim_v) * s.batch * s.heads_q,
         )  # a pair: forward, backward
+        m = self.machine
+        widens = s.wide_parts and s.element < s.wide and m.flops_wide is not None
+        self.wide_rate = m.flops_wide if widens and m.flops_wide is not None else m.flops
 
     def costs(self) -> dict[str, Cost]:
         makers: dict[str, Callable[[], Cost]] = {
@@ -262,7 +273,7 @@ class Model:
                 self.sizes,
                 self.k,
                 self.far,
-                np.asarray(self.pairs * f / self.machine.flops, np.float64),
+                np.asarray(self.pairs * f / self.wide_rate, np.float64),
                 self.machine,
                 back,
             )
@@ -274,14 +285,14 @@ class Model:
     def all_gather(self) -> Cost:
         traffic = gather_traffic(self.sizes, self.k, self.need)
         work = self.pairs.sum(1)
-        return self._cost("all_gather", traffic, self._times(traffic, work), work, self._gathered())
+        rates = (self.machine.flops, self.wide_rate)
+        return self._cost("all_gather", traffic, self._times(traffic, work, rates), work, self._gathered())
 
     def heads(self) -> Cost:
         traffic = heads_traffic(self.sizes, self.q, self.k)
         work = self._by_heads(self.ranks) * int(self.pairs.sum())
-        return self._cost(
-            "heads", traffic, self._times(traffic, work), work, self._arriving(self.ranks, self.q, self.k)
-        )
+        times = self._times(traffic, work, (self.machine.flops,) * 2)
+        return self._cost("heads", traffic, times, work, self._arriving(self.ranks, self.q, self.k))
 
     def two_levels(self) -> Cost:
         size, m = self.machine.ranks_per_node, self.machine
@@ -309,7 +320,7 @@ class Model:
                 total.bytes[column, column] += part.bytes
                 total.messages[column, column] += part.messages
                 between = dataclasses.replace(m, ranks_per_node=1)
-                compute = pairs * (share * self.flops[place] / m.flops)
+                compute = pairs * (share * self.flops[place] / self.wide_rate)
                 slowest[place] = max(slowest[place], _ring_seconds(sizes, k, far, compute, between, place == 1))
             work[column] = pairs.sum(1) * share
         times = [a + b for a, b in zip(times, slowest)]
@@ -348,9 +359,10 @@ class Model:
         rows = widest.batch * widest.heads_q * queries * widest.dim_qk * widest.element
         return 2 * (rows + widest.kv(keys, widest.element))
 
-    def _times(self, traffic: tuple[Traffic, Traffic], work: npt.NDArray[np.float64]) -> list[float]:
+    def _times(self, traffic: tuple[Traffic, Traffic], work: npt.NDArray[np.float64],
+               rates: tuple[float, float]) -> list[float]:  # fmt: skip
         slowest = float(work.max(initial=0))
-        return [t.seconds(self.machine) + slowest * f / self.machine.flops for t, f in zip(traffic, self.flops)]
+        return [t.seconds(self.machine) + slowest * f / rate for t, f, rate in zip(traffic, self.flops, rates)]
 
     def _cost(
         self,
