@@ -194,7 +194,8 @@ def traffic(rank, ranks, count):
     for seed in range(int(count)):
         case = Case(seed, ranks)
         pairs = _pairs(case)
-        sizes = rd.Sizes(case.batch, case.heads, case.heads_kv, case.dim, case.dim_v, case.q.element_size())
+        lse = seed % 2 == 1
+        sizes = rd.Sizes(case.batch, case.heads, case.heads_kv, case.dim, case.dim_v, case.q.element_size(), lse)
         model = Model(sizes, case.q_layout, case.k_layout, pairs, nodes(ranks))
         costs = model.costs()
         for way in WAYS:
@@ -204,9 +205,9 @@ def traffic(rank, ranks, count):
             try:
                 with rd.counting() as count, torch.enable_grad():
                     tensors, arguments = case.local(rank)
-                    out = rd.attention(*tensors, **arguments, way=way, machine=nodes(ranks))
+                    out = rd.attention(*tensors, **arguments, way=way, machine=nodes(ranks), return_lse=lse)
                     forward = dataclasses.replace(count)
-                    out.sum().backward()
+                    (out[0] if lse else out).sum().backward()
             except ValueError:
                 continue
             sent = [forward.bytes, count.bytes - forward.bytes]
@@ -215,6 +216,23 @@ def traffic(rank, ranks, count):
             dist.all_reduce(total)
             found.append([f"{way}, messages, {case}", total.tolist(), [cost.messages_forward, cost.messages_backward]])
     return found
+
+
+def one_row(rank, ranks):
+    """A mask or a bias with one row for all queries, of some heads or of all: in every way."""
+    worst, failures = {}, []
+    for table in ("mask", "bias"):
+        for heads in (1, None):
+            case = Case(3, ranks)
+            case.arguments, case.mask, case.bias = dict(causal=True), None, None
+            shape = (case.batch, heads or case.heads, 1, case.len_kv)
+            drawn = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+            setattr(case, table, drawn > -1 if table == "mask" else drawn.to(case.dtype))
+            for way in WAYS[: 4 if ranks > 2 else 3]:
+                ratios = compared(case, rank, way)
+                worst[f"{table} of {heads}, {way}"] = max(ratios.values())
+                failures += [f"{way}, {table}: {text}" for text in statistics(case, rank, way)]
+    return {"worst": worst, "failures": failures}
 
 
 def halves(rank, ranks):
@@ -317,6 +335,7 @@ def refusals(rank, ranks):
         "name": lambda: rd.attention(q, q, q, is_causal=True),
         "gaps": lambda: rd.attention(q, q, q, stats=rootdk.StatsOptions(gaps=True)),
         "ring": lambda: rd.attention(q, q, q, scale="ssmax(1)", way="ring"),
+        "rows": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5 if odd else 1, 20) > 0, way="heads"),
         "timeout": lambda: rd.attention(q, q, q, timeout=0 if odd else 20),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
@@ -353,6 +372,7 @@ TASKS = {
     "problems": run_problems,
     "bits": bits,
     "traffic": traffic,
+    "one_row": one_row,
     "halves": halves,
     "memory": memory,
     "stats": statistics_of_rows_and_heads,

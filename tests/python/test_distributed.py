@@ -38,7 +38,7 @@ def everybody():
     for world in WORLDS:
         count = SEEDS[world]
         tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
-        tasks += ["stats", "chosen", "watch"]
+        tasks += ["stats", "chosen", "watch", "one_row"]
         tasks += ["refusals"] if world == 4 else []
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
@@ -52,6 +52,14 @@ def checked(found, least):
     for one in found:
         assert one["failures"] == []
         assert one["computed"] >= least
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_one_row_of_a_mask_or_bias_is_that_of_all_queries(world):
+    for one in ranks(world):
+        assert one["one_row"]["failures"] == []
+        assert len(one["one_row"]["worst"]) == (16 if world > 2 else 12)
+        assert max(one["one_row"]["worst"].values()) <= 1, one["one_row"]
 
 
 def problems(world):
@@ -155,6 +163,7 @@ REFUSED = {
     "name": ("TypeError: attention: is_causal is PyTorch's name",) * 2,
     "gaps": ("ValueError: stats: only the level can be chosen over ranks",) * 2,
     "ring": ("ValueError: way: ring cannot compute this; scale: ssmax wants all of a row's keys",) * 2,
+    "rows": ("ValueError: way: heads cannot compute this; mask: is of the queries of this rank",) * 2,
     "timeout": ("RankError: rank 1: ValueError: timeout: 0, but seconds", "ValueError: timeout: 0, but seconds"),
     "gradients": ("RankError: rank 1: whether gradients are wanted is another than on rank 0",) * 2,
     "documents": ("ValueError: documents: [0, 3, 999] for q, but ascending starts up to 20 are wanted",) * 2,

@@ -41,6 +41,7 @@ class Problem:
     stats: Optional[StatsOptions]
     return_lse: bool
     wide: bool = True
+    one_row: bool = False  #: mask and bias have one row for the queries of all ranks
 
     def call(self, q_layout: Layout, k_layout: Layout) -> Call:
         return Call(
@@ -92,7 +93,13 @@ class _Share:
         self.q, self.kv = exchange.range(0, rank), exchange.range(1, rank)
         self.segments = segments(self.q.start, self.q.stop, p.q.shape[1] // p.k.shape[1])
         self.scale, self.sink = (None if x is None else x[self.q] for x in (p.scale, p.sink))
+        self.mask, self.bias = (_heads_of(x, self.q) for x in (p.mask, p.bias))
         self.alibi = of_heads(p.alibi, self.q)
+
+
+def _heads_of(table: Optional[Tensor], heads: slice) -> Optional[Tensor]:
+    """[batch, heads, …], each 1 or all."""
+    return table if table is None or table.shape[1] == 1 else table[:, heads]
 
 
 def _by_heads(p: Problem, call: Call, team: Team) -> Result:
@@ -109,7 +116,7 @@ def _by_heads(p: Problem, call: Call, team: Team) -> Result:
         boxes.append((part.q.start, box))
     if not outs:
         # No heads, but zero gradients for what others have some of.
-        learned = [x for x in (q, k, v, p.scale, p.sink) if x is not None]
+        learned = [x for x in (q, k, v, p.scale, p.sink, p.bias) if x is not None]
         outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].sum().to(q.dtype) for x in learned)]
         lses = [q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)]
     out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
@@ -131,8 +138,8 @@ def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Te
         k[:, part.kv],
         v[:, part.kv],
         None if mine.scale is None else mine.scale[part.q],
-        None,
-        None,
+        _heads_of(mine.mask, part.q),
+        _heads_of(mine.bias, part.q),
         None if mine.sink is None else mine.sink[part.q],
         None,
         *described(p, p.structure, of_heads(mine.alibi, part.q)),
@@ -155,10 +162,11 @@ def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Resu
         q_layout=call.q_layout.over(ranks_per_node),
         k_layout=call.k_layout.over(ranks_per_node),
         alibi=None if mine.alibi is None else tuple(mine.alibi),
+        mask=mine.mask,
         heads=tuple(mine.segments),
     )
     rows: list[RowTable] = []
-    out, lse = RingAttention.apply(q, k, v, mine.scale, None, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
+    out, lse = RingAttention.apply(q, k, v, mine.scale, mine.bias, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
     found: Optional[RankStats] = None
     if rows:
         stats = _rows_stats(ring, rows[0], node) if q.shape[1] else None
