@@ -23,7 +23,6 @@ import rootdk.torch
 import torch
 import torch.distributed as dist
 from distributed_problems import UNIT, Case
-from distributed_watch import watch
 from rootdk._structure import Structure
 from rootdk.distributed._call import pairs_of, tiles_of
 from rootdk.distributed._plan import Model
@@ -235,6 +234,46 @@ def one_row(rank, ranks):
     return {"worst": worst, "failures": failures}
 
 
+def packed(rank, ranks, *lengths):
+    """Documents of these lengths, as the schedule deals them out, in every way that can: a result may be off from that
+    in double by twice as much as float32 on one rank is, and by what merging rounds."""
+    case = Case(0, ranks)
+    case.batch, case.heads, case.heads_kv, case.dim, case.dim_v = 1, 4, 2, 8, 8
+    case.dtype, case.table = torch.float32, None
+    starts = np.cumsum([0, *map(int, lengths)]).tolist()
+    case.len_q = case.len_kv = starts[-1]
+    case.layout = case.q_layout = case.k_layout = rd.Layout.dealt(starts, ranks)
+    case._tensors()
+    worst, failures = {}, []
+    for causal in (True, False):
+        case.arguments = dict(causal=causal, documents=starts)
+        vars(case).pop("of_one_rank", None)
+        exact, plain = (on_one_rank(case, dtype) for dtype in (torch.float64, torch.float32))
+        length = [float(x.detach().norm(dim=-1).max()) for x in (case.q, case.k)]
+        scores = 2 + case.dim**-0.5 * length[0] * length[1]  # no larger sum of products than lengths allow
+        for way in WAYS:
+            out, tensors, _ = attend(case, rank, way)
+            name = f"{way}, causal {causal}"
+            for ours, a, b in zip([out.detach(), *(x.grad for x in tensors)], exact, plain):
+                bad, largest = float((b - a).abs().max()), float(a.abs().max())
+                off = float((ours.double() - case.part(a, rank)).abs().max()) if ours.numel() else 0.0
+                ratio = off / (2 * bad + (1 + ranks) * scores * 2.0**-24 * largest)
+                worst[name] = max(worst.get(name, 0.0), ratio)
+            failures += [f"{name}: {text}" for text in statistics(case, rank, way)]
+    return {"worst": worst, "failures": failures}
+
+
+def on_one_rank(case, dtype):
+    """The output and gradients, in double."""
+    tensors = [x.detach().to(dtype).requires_grad_() for x in (case.q, case.k, case.v)]
+    out, lse = rootdk.torch.attention(*tensors, **case.arguments, return_lse=True)
+    total = (out * case.d_out.to(dtype)).sum()
+    if case.d_lse is not None:
+        total = total + (lse * case.d_lse.to(dtype)).sum()
+    total.backward()
+    return [x.double() for x in (out.detach(), *(x.grad for x in tensors))]
+
+
 def halves(rank, ranks):
     """What is sent forward of float32, and of bfloat16."""
     found = {}
@@ -368,11 +407,16 @@ def chosen(rank, ranks):
     return out
 
 
+def watch(rank, ranks):
+    return importlib.import_module("distributed_watch").watch(rank, ranks)
+
+
 TASKS = {
     "problems": run_problems,
     "bits": bits,
     "traffic": traffic,
     "one_row": one_row,
+    "packed": packed,
     "halves": halves,
     "memory": memory,
     "stats": statistics_of_rows_and_heads,
@@ -428,6 +472,8 @@ def main():
         return
     if any("memory" in argument for argument in sys.argv[1:]):
         importlib.import_module("torch._dynamo")  # a dispatch mode does, on every rank
+    if any("watch" in argument for argument in sys.argv[1:]):
+        importlib.import_module("distributed_watch")
     for argument in sys.argv[1:]:
         ranks, tasks = argument.split("=")
         run(int(ranks), tasks)

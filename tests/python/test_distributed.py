@@ -39,7 +39,7 @@ def everybody():
         count = SEEDS[world]
         tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
         tasks += ["stats", "chosen", "watch", "one_row"]
-        tasks += ["refusals"] if world == 4 else []
+        tasks += ["refusals", "packed:137:2041:89"] if world == 4 else []
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
 
@@ -180,7 +180,23 @@ def test_what_does_not_fit_is_said_before_data_moves(what):
         assert sent == 0
 
 
-def test_torchrun():
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = said_by([*torchrun, str(HERE / "distributed_worker.py"), "problems:100:3"])
-    checked([one["problems:100:3"] for one in found], 5)
+def by_torchrun(world, first, count, timeout=300):
+    """What each rank found in so many problems."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    task = f"problems:{first}:{count}"
+    found = [one[task] for one in said_by([*torchrun, str(HERE / "distributed_worker.py"), task], timeout)]
+    assert len(found) == world
+    return found
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_torchrun(world):
+    checked(by_torchrun(world, first=100 + world, count=2), 4)
+
+
+def test_packed_documents_of_any_lengths():
+    """137, 2,041 and 89 tokens over four ranks: nothing divides anything."""
+    for one in ranks(4):
+        found = one["packed:137:2041:89"]
+        assert found["failures"] == [] and len(found["worst"]) == 8
+        assert all(0 < ratio <= 1 for ratio in found["worst"].values()), found["worst"]
