@@ -324,17 +324,18 @@ class Memory(TorchDispatchMode):
 
 
 def memory(rank, ranks):
-    """Peak of what is allocated beside the inputs, forward and backward, by way."""
+    """Peak of what is allocated beside the inputs, forward and backward, by dtype and way."""
     layout = rd.Layout.zigzag(1024, ranks)
     out = {}
-    for way in ("ring", "heads", "all_gather"):
-        tensors = [torch.randn(1, 8, layout.lengths[rank], 16, requires_grad=True) for _ in range(3)]
-        gc.collect()
-        with Memory() as watched:
-            result = rd.attention(*tensors, causal=True, layout=layout, way=way)
-            result.sum().backward()
-        out[way] = watched.most
-        del result
+    for dtype in (torch.float32, torch.bfloat16):
+        for way in ("ring", "heads", "all_gather"):
+            tensors = [torch.randn(1, 8, layout.lengths[rank], 16, dtype=dtype, requires_grad=True) for _ in range(3)]
+            gc.collect()
+            with Memory() as watched:
+                result = rd.attention(*tensors, causal=True, layout=layout, way=way)
+                result.sum().backward()
+            out[f"{str(dtype)[6:]}, {way}"] = watched.most
+            del result
     return out
 
 
@@ -411,6 +412,12 @@ def watch(rank, ranks):
     return importlib.import_module("distributed_watch").watch(rank, ranks)
 
 
+def resident(rank, ranks):
+    return importlib.import_module("distributed_memory").resident(
+        rank, ranks, WAYS[: 4 if ranks > 2 else 3], nodes(ranks)
+    )
+
+
 TASKS = {
     "problems": run_problems,
     "bits": bits,
@@ -419,6 +426,7 @@ TASKS = {
     "packed": packed,
     "halves": halves,
     "memory": memory,
+    "resident": resident,
     "stats": statistics_of_rows_and_heads,
     "refusals": refusals,
     "chosen": chosen,

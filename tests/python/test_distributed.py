@@ -22,9 +22,9 @@ WORLDS = (1, 2, 4, 8)
 SEEDS = {1: 4, 2: 10, 4: 8, 8: 4}
 
 
-def said_by(command, timeout=300):
+def said_by(command, timeout=300, **variables):
     """The JSON that each rank says."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=timeout, env=environment)
     found = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("JSON ")]
     assert done.returncode == 0 and found, done.stderr[-3000:]
@@ -103,15 +103,46 @@ def test_16_bit_numbers_travel_as_they_are(world):
         assert all(wide == 2 * narrow for wide, narrow in sent) and sum(wide for wide, _ in sent) > 0, (way, sent)
 
 
-def test_memory_falls_with_ranks():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_falls_with_ranks(dtype):
     """Of the whole on one rank, a rank of eight needs an eighth, and what does not fall: nothing that counts. A quarter
     more for what is in transit."""
+
+    def most(way, world):
+        return max(one["memory"][f"{dtype}, {way}"] for one in ranks(world))
+
     for way in ("ring", "heads"):
-        most = {world: max(one["memory"][way] for one in ranks(world)) for world in WORLDS}
         for world in WORLDS[1:]:
-            assert most[world] * world <= 1.25 * most[1] * (1 if way == "heads" else 1.25), (way, most)
-    gathered = max(one["memory"]["all_gather"] for one in ranks(8))
-    assert gathered > 1.5 * max(one["memory"]["ring"] for one in ranks(8)), "the measure sees what is gathered"
+            assert most(way, world) * world <= 1.25 * most(way, 1) * (1 if way == "heads" else 1.25), (way, world)
+    assert most("all_gather", 8) > 1.5 * most("ring", 8), "the measure sees what is gathered"
+
+
+@functools.cache
+def resident():
+    """By number of ranks, the most of any rank, and what the plan says."""
+    found = said_by([str(HERE / "distributed_worker.py"), "2=resident", "4=resident"],
+                    MALLOC_MMAP_THRESHOLD_="16384", MALLOC_TRIM_THRESHOLD_="0")  # fmt: skip
+    out = {}
+    for one in found:
+        for name, (peak, planned) in one["resident"].items():
+            before = out.setdefault(one["ranks"], {}).setdefault(name, [0, planned])
+            before[0] = max(before[0], peak)
+    return out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_plan_says_how_much_memory_it_takes(world):
+    """Forward and backward, the engine's workspace included: never less than is there, and not twice as much."""
+    for name, (peak, planned) in resident()[world].items():
+        assert peak <= planned <= 2 * peak, (name, peak, planned)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_takes_half_with_twice_the_ranks():
+    two, four = resident()[2], resident()[4]
+    for name in (f"{dtype}, {way}" for dtype in ("float32", "bfloat16") for way in ("ring", "heads")):
+        assert 2 * four[name][0] <= 1.25 * two[name][0], name
 
 
 @pytest.mark.parametrize("world", WORLDS)

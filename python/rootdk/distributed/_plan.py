@@ -36,11 +36,12 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
                         s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
                         max over r of compute: nothing is hidden
-  memory   Beyond inputs, outputs and what is kept for backward, the most at a time on any rank (forward; w-byte copies
-           of q, k, v only where e < w):
-           ring         2·kv + wide(kv) + wide(q) + 2·B·Hq·Nq·(Dv·w + 8)
-           all_gather   Σ_c kv_c
-           heads        twice what arrives: q, k and v of its heads for the whole sequence
+  memory   Beyond q, k, v and the gradient of the output, the most at a time on any rank, forward or backward: _memory.py
+           counts results, what is kept for backward, messages and copies. For all heads of all ranks alike, in
+           elements of K and V of a rank (KV), of q and of o, with c = w where 16-bit inputs are computed in float32
+           ring         backward: 2·KV·e + (Q + KV)·(w + c) + 3·KV·w + O·e, and (Q + 2·O + KV)·w where c > e
+           all_gather   backward, of G·KV gathered: (e + 2·c + w)·G·KV, and G·KV·w where c > e
+           heads        no more than 6·(Q + KV)·e + 2·KV·w + 3·O·e
   efficiency  ideal/time with ideal = all flops / (P · flops a second of a rank)
 """
 
@@ -52,6 +53,7 @@ from typing import Callable, Optional, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from . import _memory
 from ._layout import Layout
 from ._sight import Sight
 
@@ -94,7 +96,7 @@ class Machine:
     latency: float = 5e-6  #: seconds a message
     link_between: float = 50e9  #: between nodes, for each rank
     latency_between: float = 10e-6
-    memory: Optional[float] = None  #: bytes that a rank has for what comes on top; None: enough
+    memory: Optional[float] = None  #: bytes that a rank has beyond q, k, v and do; None: enough
 
     def seconds(self, source: int, target: int, size: float) -> float:
         if size == 0:
@@ -143,7 +145,7 @@ class Cost:
     flops_backward: tuple[float, ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
-    memory: int = 0
+    memory: int = 0  #: bytes, of the rank that needs most
     efficiency: float = 0.0
 
     @property
@@ -280,19 +282,27 @@ class Model:
             for f, back in zip(self.flops, (False, True))
         ]
         work = self.pairs.sum(1)
-        return self._cost("ring", traffic, times, work, self._ring_memory(self.sizes, self.q, self.k))
+        longest, travels = (_longest(self.q), _longest(self.k)), any(self.far)
+        return self._cost("ring", traffic, times, work, max(_memory.ring(self.sizes, *longest, travels)))
 
     def all_gather(self) -> Cost:
         traffic = gather_traffic(self.sizes, self.k, self.need)
         work = self.pairs.sum(1)
         rates = (self.machine.flops, self.wide_rate)
-        return self._cost("all_gather", traffic, self._times(traffic, work, rates), work, self._gathered())
+        gathered = max(sum(n for n, need in zip(self.k.lengths, row) if need) for row in self.need)
+        memory = max(_memory.all_gather(self.sizes, _longest(self.q), _longest(self.k), gathered))
+        return self._cost("all_gather", traffic, self._times(traffic, work, rates), work, memory)
 
     def heads(self) -> Cost:
         traffic = heads_traffic(self.sizes, self.q, self.k)
         work = self._by_heads(self.ranks) * int(self.pairs.sum())
         times = self._times(traffic, work, (self.machine.flops,) * 2)
-        return self._cost("heads", traffic, times, work, self._arriving(self.ranks, self.q, self.k))
+        longest = (_longest(self.q), _longest(self.k))
+        memory = max(
+            max(_memory.heads(self.sizes, part, self.ranks, *longest, self.q.total, self.k.total))
+            for part in self._parts(self.ranks)
+        )
+        return self._cost("heads", traffic, times, work, memory)
 
     def two_levels(self) -> Cost:
         size, m = self.machine.ranks_per_node, self.machine
@@ -324,8 +334,8 @@ class Model:
                 slowest[place] = max(slowest[place], _ring_seconds(sizes, k, far, compute, between, place == 1))
             work[column] = pairs.sum(1) * share
         times = [a + b for a, b in zip(times, slowest)]
-        widest = max((self._of_heads(size, j) for j in range(size)), key=lambda s: s.heads_q)
-        memory = self._ring_memory(widest, q, k) + self._arriving(size, q, k)
+        lengths = (_longest(self.q), _longest(self.k), _longest(q), _longest(k))
+        memory = max(max(_memory.two_levels(self.sizes, part, size, *lengths)) for part in self._parts(size))
         return self._cost("two_levels", (forward, backward), times, work, memory)
 
     # Parts of these -----------------------------------------------------------------------------------------------
@@ -340,24 +350,8 @@ class Model:
         ends = [head_range(self.sizes.heads_q, ranks, j) for j in range(ranks)]
         return np.array([last - first for first, last in ends]) / max(self.sizes.heads_q, 1)
 
-    def _ring_memory(self, s: Sizes, q: Layout, k: Layout) -> int:
-        queries, keys = max(q.lengths, default=0), max(k.lengths, default=0)
-        wide = s.wide if s.element < s.wide else 0
-        out = 2 * s.batch * s.heads_q * queries * (s.dim_v * s.wide + 8)
-        return 2 * s.kv(keys, s.element) + s.kv(keys, wide) + s.batch * s.heads_q * queries * s.dim_qk * wide + out
-
-    def _gathered(self) -> int:
-        return max(
-            self.sizes.kv(sum(n for n, need in zip(self.k.lengths, row) if need), self.sizes.element)
-            for row in self.need
-        )
-
-    def _arriving(self, ranks: int, q: Layout, k: Layout) -> int:
-        widest = max((self._of_heads(ranks, j) for j in range(ranks)), key=lambda s: s.heads_q)
-        queries = q.total if ranks == self.ranks else max(q.lengths)
-        keys = k.total if ranks == self.ranks else max(k.lengths)
-        rows = widest.batch * widest.heads_q * queries * widest.dim_qk * widest.element
-        return 2 * (rows + widest.kv(keys, widest.element))
+    def _parts(self, ranks: int) -> set[Sizes]:
+        return {self._of_heads(ranks, j) for j in range(ranks)}
 
     def _times(self, traffic: tuple[Traffic, Traffic], work: npt.NDArray[np.float64],
                rates: tuple[float, float]) -> list[float]:  # fmt: skip
@@ -388,6 +382,10 @@ class Model:
             memory=memory,
             efficiency=ideal / seconds if seconds > 0 else 1.0,
         )
+
+
+def _longest(layout: Layout) -> int:
+    return max(layout.lengths, default=0)
 
 
 def _part(layout: Layout, own: slice) -> Layout:
