@@ -36,12 +36,12 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
                         s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
                         max over r of compute: nothing is hidden
-  memory   Beyond q, k, v and the gradient of the output, the most at a time on any rank, forward or backward: _memory.py
-           counts results, what is kept for backward, messages and copies. For all heads of all ranks alike, in
-           elements of K and V of a rank (KV), of q and of o, with c = w where 16-bit inputs are computed in float32
+  memory   Beyond q, k, v and the gradient of the output, the most at a time on any rank, forward or backward:
+           _memory.py counts results, what is kept for backward, messages and copies. For all heads of all ranks alike,
+           in elements of K and V of a rank (KV), of q and of o, with c = w where 16-bit inputs are computed in float32
            ring         backward: 2·KV·e + (Q + KV)·(w + c) + 3·KV·w + O·e, and (Q + 2·O + KV)·w where c > e
            all_gather   backward, of G·KV gathered: (e + 2·c + w)·G·KV, and G·KV·w where c > e
-           heads        no more than 6·(Q + KV)·e + 2·KV·w + 3·O·e
+           heads        backward: no more than 5·(Q + KV)·e + Q·e + KV·w + 3·O·e
   efficiency  ideal/time with ideal = all flops / (P · flops a second of a rank)
 """
 
@@ -88,15 +88,15 @@ class Machine:
     """What ranks and their links can do. The defaults are of an H200 node with 400 Gb/s between nodes to each GPU."""
 
     flops: float = 500e12  #: a second, of one rank
-    #: the same where parts of 16-bit inputs are computed in float32 (an H200 has 67e12 by its data sheet, a tenth of
-    #: what its tensor cores do); None: as many
-    flops_wide: Optional[float] = None
     ranks_per_node: int = 8
     link: float = 450e9  #: bytes a second, one way, inside a node
     latency: float = 5e-6  #: seconds a message
     link_between: float = 50e9  #: between nodes, for each rank
     latency_between: float = 10e-6
     memory: Optional[float] = None  #: bytes that a rank has beyond q, k, v and do; None: enough
+    #: flops where parts of 16-bit inputs are computed in float32 (an H200 has 67e12 by its data sheet, an eighth of
+    #: what is assumed of its tensor cores); None: the same
+    flops_wide: Optional[float] = None
 
     def seconds(self, source: int, target: int, size: float) -> float:
         if size == 0:
