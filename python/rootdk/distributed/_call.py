@@ -89,6 +89,20 @@ class Call:
             for tile in tiles_of(s, totals, item, tuple(queries), tuple(keys), plain):
                 yield items, tile
 
+    def alone(self, rank: int, batch: int) -> bool:
+        """Whether each row and each key of a rank is in one call of the engine at most, and that on this rank: then
+        nothing is merged or summed."""
+        pairs = self.pairs(batch)
+        if pairs[rank].sum() + pairs[:, rank].sum() != 2 * pairs[rank, rank]:
+            return False
+        ends: dict[int, tuple[int, int]] = {}  # by item; tiles ascend in their queries, or there are several of a key
+        for items, tile in self.tiles(batch, self.q_layout.pieces[rank], self.k_layout.pieces[rank]):
+            q, k = ends.get(items.start, (0, 0))
+            if tile.q0 < q or tile.k0 < k:
+                return False
+            ends[items.start] = (tile.q1, tile.k1)
+        return True
+
     def local(self, tile: Tile, items: slice) -> Structure:
         """The mask of one tile, for the engine."""
         s = self.structure

@@ -31,8 +31,9 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
 
   time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes. Flops are done
            at flops a second; at flops_wide where 16-bit inputs are computed in float32, which ring and two_levels do,
-           and the backward of all_gather: what other ranks add to is not rounded before.
-           ring         a step at a time, all ranks together: Σ_s max over r of max(compute of step s, message of step
+           and the backward of all_gather: what other ranks add to is not rounded before. (Not so on a rank whose
+           documents lie whole on it, which is not counted here.) ring a step at a time, all ranks together: Σ_s max
+           over r of max(compute of step s, message of step
                         s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
                         max over r of compute: nothing is hidden
