@@ -1,7 +1,7 @@
 """Ranks that compute attention again and again until one of them dies, stops, stalls or raises: what the others are
 told, and when. Prints a line of JSON for each of them.
 
-usage: distributed_faults.py TIMEOUT RANKS:VICTIM:KIND:WAY …      (all of these at the same time)"""
+usage: distributed_faults.py TIMEOUT RANKS:VICTIM:KIND:WAY …      (AT_ONCE of these at the same time)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import time
 import rootdk.distributed as rd
 import torch
 from distributed_worker import begin, free_port
-from rootdk.distributed import _partial
+from rootdk.distributed import _heads, _partial, _statistics
+
+AT_ONCE = 2  # times are held to what is promised, so that ranks must not wait for cores
 
 
 class Slip(Exception):
@@ -24,6 +26,30 @@ class Slip(Exception):
 
 def slip(*_):
     raise Slip("a rank that raises while others wait for its messages")
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+#: what the victim does from then on, in which function
+INSIDE = {
+    "raise inside": (_partial.Outputs, "add", slip),
+    "raise in backward": (_partial.Gradients, "add", slip),
+    "die in backward": (_partial.Gradients, "add", die),
+    "die in backward of heads": (_heads.Exchange, "back", die),
+    "die in merge": (_statistics, "_gathered", die),
+}
+
+
+def attend(q, way, timeout, merges):
+    """A step: two levels are nodes of two ranks."""
+    out = rd.attention(q, q, q, causal=True, way=way, timeout=timeout, machine=rd.Machine(ranks_per_node=2),
+                       stats="basic" if merges else None)  # fmt: skip
+    if merges:
+        out, mine = out
+        rd.merge({"it": mine}, timeout=timeout)
+    return out
 
 
 def work(rank, ranks, port, victim, kind, way, timeout, told, go):
@@ -38,12 +64,13 @@ def work(rank, ranks, port, victim, kind, way, timeout, told, go):
                     rd.attention(*[q] * 3, way=way, timeout=timeout, alibi=[1.0])  # four heads have one slope
                 elif kind == "stall":
                     time.sleep(3600)
-                elif kind == "raise inside":
-                    _partial.Outputs.add = slip
-                elif kind == "raise in backward":
-                    _partial.Gradients.add = slip
-            out = rd.attention(q, q, q, causal=True, way=way, timeout=timeout)
-            out.sum().backward()
+                elif kind == "die in backward of heads":
+                    out = attend(q, way, timeout, False)
+                    setattr(*INSIDE[kind])
+                    out.sum().backward()
+                elif kind in INSIDE:
+                    setattr(*INSIDE[kind])
+            attend(q, way, timeout, kind == "die in merge").sum().backward()
         except Exception as error:
             told.send({"rank": rank, "at": time.time(), "error": f"{type(error).__name__}: {error}",
                        "ranks": list(getattr(error, "ranks", ())), "steps": step})  # fmt: skip
@@ -75,7 +102,7 @@ def watched(case, timeout, told):
         if kind in ("kill", "stop"):
             os.kill(workers[victim].pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         for rank, (mine, _) in enumerate(pipes):
-            if rank == victim and not kind.startswith("raise"):
+            if rank == victim and not kind.startswith("raise"):  # it says nothing any more
                 continue
             said = mine.recv() if mine.poll(timeout + 20) else {"rank": rank, "error": "hangs", "ranks": []}
             found.append({**said, "case": case, "after": said["at"] - since if "at" in said else None})
@@ -93,12 +120,12 @@ def main():
         forked.Process(target=watched, args=(case, float(sys.argv[1]), pipe[1]))
         for case, pipe in zip(sys.argv[2:], pipes)
     ]
-    for case in cases:
-        case.start()
-    for _, theirs in pipes:
-        theirs.close()
-    for mine, _ in pipes:
-        print(json.dumps(mine.recv()), flush=True)
+    for first in range(0, len(cases), AT_ONCE):
+        for case in cases[first : first + AT_ONCE]:
+            case.start()
+        for mine, theirs in pipes[first : first + AT_ONCE]:
+            theirs.close()
+            print(json.dumps(mine.recv()), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,11 @@ import rootdk.distributed as rd
 import rootdk.torch
 import torch
 import torch.distributed as dist
-from clip_worker import Attention, made
 from distributed_problems import UNIT, Case
 from rootdk._structure import Structure
 from rootdk.distributed._call import pairs_of, tiles_of
 from rootdk.distributed._plan import Model
 from rootdk.distributed._sight import Sight
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAYS = ("ring", "all_gather", "heads", "two_levels")
@@ -196,7 +193,8 @@ def traffic(rank, ranks, count):
     for seed in range(int(count)):
         case = Case(seed, ranks)
         pairs = _pairs(case)
-        sizes = rd.Sizes(case.batch, case.heads, case.heads_kv, case.dim, case.dim_v, case.q.element_size())
+        lse = seed % 2 == 1
+        sizes = rd.Sizes(case.batch, case.heads, case.heads_kv, case.dim, case.dim_v, case.q.element_size(), lse)
         model = Model(sizes, case.q_layout, case.k_layout, pairs, nodes(ranks))
         costs = model.costs()
         for way in WAYS:
@@ -206,9 +204,9 @@ def traffic(rank, ranks, count):
             try:
                 with rd.counting() as count, torch.enable_grad():
                     tensors, arguments = case.local(rank)
-                    out = rd.attention(*tensors, **arguments, way=way, machine=nodes(ranks))
+                    out = rd.attention(*tensors, **arguments, way=way, machine=nodes(ranks), return_lse=lse)
                     forward = dataclasses.replace(count)
-                    out.sum().backward()
+                    (out[0] if lse else out).sum().backward()
             except ValueError:
                 continue
             sent = [forward.bytes, count.bytes - forward.bytes]
@@ -217,6 +215,88 @@ def traffic(rank, ranks, count):
             dist.all_reduce(total)
             found.append([f"{way}, messages, {case}", total.tolist(), [cost.messages_forward, cost.messages_backward]])
     return found
+
+
+def one_row(rank, ranks):
+    """A mask or a bias with one row for all queries, of some heads or of all: in every way."""
+    worst, failures = {}, []
+    for table in ("mask", "bias"):
+        for heads in (1, None):
+            case = Case(3, ranks)
+            case.arguments, case.mask, case.bias = dict(causal=True), None, None
+            shape = (case.batch, heads or case.heads, 1, case.len_kv)
+            drawn = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+            setattr(case, table, drawn > -1 if table == "mask" else drawn.to(case.dtype))
+            for way in WAYS[: 4 if ranks > 2 else 3]:
+                ratios = compared(case, rank, way)
+                worst[f"{table} of {heads}, {way}"] = max(ratios.values(), default=0.0)
+                failures += [f"{way}, {table}: {text}" for text in statistics(case, rank, way)]
+    return {"worst": worst, "failures": failures}
+
+
+def packed(rank, ranks, *lengths):
+    """Documents of these lengths, as the schedule deals them out, in every way that can: a result may be off from that
+    in double by twice as much as float32 on one rank is, and by what merging rounds."""
+    case = Case(0, ranks)
+    case.batch, case.heads, case.heads_kv, case.dim, case.dim_v = 1, 4, 2, 8, 8
+    case.dtype, case.table = torch.float32, None
+    starts = np.cumsum([0, *map(int, lengths)]).tolist()
+    case.len_q = case.len_kv = starts[-1]
+    case.layout = case.q_layout = case.k_layout = rd.Layout.dealt(starts, ranks)
+    case._tensors()
+    worst, failures = {}, []
+    for causal in (True, False):
+        case.arguments = dict(causal=causal, documents=starts)
+        vars(case).pop("of_one_rank", None)
+        exact, plain = (on_one_rank(case, dtype) for dtype in (torch.float64, torch.float32))
+        length = [float(x.detach().norm(dim=-1).max()) for x in (case.q, case.k)]
+        scores = 2 + case.dim**-0.5 * length[0] * length[1]  # no larger sum of products than lengths allow
+        for way in WAYS:
+            out, tensors, _ = attend(case, rank, way)
+            name = f"{way}, causal {causal}"
+            for ours, a, b in zip([out.detach(), *(x.grad for x in tensors)], exact, plain):
+                bad, largest = float((b - a).abs().max()), float(a.abs().max())
+                off = float((ours.double() - case.part(a, rank)).abs().max()) if ours.numel() else 0.0
+                ratio = off / (2 * bad + (1 + ranks) * scores * 2.0**-24 * largest)
+                worst[name] = max(worst.get(name, 0.0), ratio)
+            failures += [f"{name}: {text}" for text in statistics(case, rank, way)]
+    return {"worst": worst, "failures": failures}
+
+
+def on_one_rank(case, dtype):
+    """The output and gradients, in double."""
+    tensors = [x.detach().to(dtype).requires_grad_() for x in (case.q, case.k, case.v)]
+    out, lse = rootdk.torch.attention(*tensors, **case.arguments, return_lse=True)
+    total = (out * case.d_out.to(dtype)).sum()
+    if case.d_lse is not None:
+        total = total + (lse * case.d_lse.to(dtype)).sum()
+    total.backward()
+    return [x.double() for x in (out.detach(), *(x.grad for x in tensors))]
+
+
+def short_documents(rank, ranks):
+    """Where documents lie whole on a rank, what differs from the engine's own results for them, and whether 16-bit
+    numbers were widened."""
+    lengths = [5] * (17 * ranks + 3)
+    starts = np.cumsum([0, *lengths]).tolist()
+    layout = rd.Layout.dealt(starts, ranks)
+    held = set(layout.positions(rank).tolist())
+    own = np.cumsum([0, *(n for n, begin in zip(lengths, starts) if begin in held)]).tolist()
+    g = torch.Generator().manual_seed(rank)
+    q, k, v, d_out = (torch.randn(1, 2, own[-1], 8, generator=g).bfloat16() for _ in range(4))
+    assert own[-1] == layout.lengths[rank], "no document is cut"
+    runs, widened = [], []
+    for call in (lambda *x: rd.attention(*x, causal=True, documents=starts, layout=layout, way="all_gather"),
+                 lambda *x: rootdk.torch.attention(*x, causal=True, documents=own)):  # fmt: skip
+        tensors = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = call(*tensors)
+        widened.append(hasattr(out.grad_fn, "call") and out.grad_fn.call.wide)
+        out.backward(d_out)
+        runs.append([out.detach(), *(x.grad for x in tensors)])
+    return {
+        "differ": [name for name, a, b in zip(("o", "dq", "dk", "dv"), *runs) if not torch.equal(a, b)],
+        "widened": any(widened),
+    }
 
 
 def halves(rank, ranks):
@@ -269,17 +349,18 @@ class Memory(TorchDispatchMode):
 
 
 def memory(rank, ranks):
-    """Peak of what is allocated beside the inputs, forward and backward, by way."""
+    """Peak of what is allocated beside the inputs, forward and backward, by dtype and way."""
     layout = rd.Layout.zigzag(1024, ranks)
     out = {}
-    for way in ("ring", "heads", "all_gather"):
-        tensors = [torch.randn(1, 8, layout.lengths[rank], 16, requires_grad=True) for _ in range(3)]
-        gc.collect()
-        with Memory() as watched:
-            result = rd.attention(*tensors, causal=True, layout=layout, way=way)
-            result.sum().backward()
-        out[way] = watched.most
-        del result
+    for dtype in (torch.float32, torch.bfloat16):
+        for way in ("ring", "heads", "all_gather"):
+            tensors = [torch.randn(1, 8, layout.lengths[rank], 16, dtype=dtype, requires_grad=True) for _ in range(3)]
+            gc.collect()
+            with Memory() as watched:
+                result = rd.attention(*tensors, causal=True, layout=layout, way=way)
+                result.sum().backward()
+            out[f"{str(dtype)[6:]}, {way}"] = watched.most
+            del result
     return out
 
 
@@ -319,6 +400,8 @@ def refusals(rank, ranks):
         "name": lambda: rd.attention(q, q, q, is_causal=True),
         "gaps": lambda: rd.attention(q, q, q, stats=rootdk.StatsOptions(gaps=True)),
         "ring": lambda: rd.attention(q, q, q, scale="ssmax(1)", way="ring"),
+        "rows": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5 if odd else 1, 20) > 0, way="heads"),
+        "timeout": lambda: rd.attention(q, q, q, timeout=0 if odd else 20),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
     }
@@ -350,69 +433,26 @@ def chosen(rank, ranks):
     return out
 
 
-class Watched(torch.nn.Module):
-    """Attention of [batch, heads, length, dim] as it comes, over ranks if told how."""
-
-    def forward(self, q, k, v, **how):
-        if not how:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return rd.attention(q, k, v, causal=True, **how)
-
-
 def watch(rank, ranks):
-    """A model that all ranks share in three ways, watched on each, and on one that has it all."""
-    g = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn(2 * ranks, 4, 24, 8, generator=g) for _ in range(3))
-    model = torch.nn.Sequential()
-    model.add_module("attention", Watched())
-    layout = rd.Layout.zigzag(24, ranks)
-    where, own = torch.from_numpy(layout.positions(rank)), slice(2 * rank, 2 * rank + 2)
-    columns = ("rows_counted", "raw_max", "entropy", "score_sigma", "mean_p_max", "median_p_max", "raw_max_query")
-
-    def seen(tensors, group=None, **how):
-        with rootdk.watch(model, group=group) as w, torch.no_grad():
-            model.attention(*tensors, **how)
-        return w
-
-    alone = {name: seen([q, k, v]).stats("attention")[name].tolist() for name in columns}
-    found = {"alone": alone}
-    runs = {
-        "data": ([x[own] for x in (q, k, v)], {}),
-        "context, ring": ([x[:, :, where] for x in (q, k, v)], dict(layout=layout, way="ring")),
-        "context, heads": ([x[:, :, where] for x in (q, k, v)], dict(layout=layout, way="heads")),
-    }
-    for name, (tensors, how) in runs.items():
-        whole = seen(tensors, **how).over_ranks()
-        found[name] = {column: whole["attention"][column].tolist() for column in columns}
-    if ranks == 4:
-        found["tensor and data"] = tensor_and_data_parallel(columns)
-    return found
+    return importlib.import_module("distributed_watch").watch(rank, ranks)
 
 
-def tensor_and_data_parallel(columns):
-    """Heads 0 and 1 on one rank of a pair, 2 and 3 on the other; two pairs, each with other sequences."""
-    torch.manual_seed(0)
-    plain = made(Attention())
-    model = made(Attention())
-    model.load_state_dict(plain.state_dict())
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    columnwise = {f"layers.0.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
-    parallelize_module(model, mesh["tp"], columnwise | {"layers.0.o_proj": RowwiseParallel()})
-    x = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(7))
-    pair = mesh["dp"].get_local_rank()
-    with rootdk.watch(plain) as alone, rootdk.watch(model) as w, torch.no_grad():
-        plain(x)
-        model(x[2 * pair : 2 * pair + 2])
-    whole, one = w.over_ranks()["layers.0"], alone.stats("layers.0")
-    return {column: [whole[column].tolist(), one[column].tolist()] for column in columns}
+def resident(rank, ranks):
+    return importlib.import_module("distributed_memory").resident(
+        rank, ranks, WAYS[: 4 if ranks > 2 else 3], nodes(ranks)
+    )
 
 
 TASKS = {
     "problems": run_problems,
     "bits": bits,
     "traffic": traffic,
+    "one_row": one_row,
+    "packed": packed,
+    "short_documents": short_documents,
     "halves": halves,
     "memory": memory,
+    "resident": resident,
     "stats": statistics_of_rows_and_heads,
     "refusals": refusals,
     "chosen": chosen,
@@ -466,6 +506,8 @@ def main():
         return
     if any("memory" in argument for argument in sys.argv[1:]):
         importlib.import_module("torch._dynamo")  # a dispatch mode does, on every rank
+    if any("watch" in argument for argument in sys.argv[1:]):
+        importlib.import_module("distributed_watch")
     for argument in sys.argv[1:]:
         ranks, tasks = argument.split("=")
         run(int(ranks), tasks)

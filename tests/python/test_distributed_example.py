@@ -24,23 +24,34 @@ def losses(*launcher):
 
 
 LEAVING = """
-import os, rootdk.distributed, torch, torch.distributed as dist
+import os
+import torch, torch.distributed as dist
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+{before}
 dist.init_process_group("gloo")
-torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
+{after}
 def threads():
-    names = (open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+    names = (open(f"/proc/self/task/{{task}}/comm").read().strip() for task in os.listdir("/proc/self/task"))
     return [name for name in names if "gloo" in name]
 assert threads()
 dist.destroy_process_group()
 print(threads())
 """
+IMPORTS = "import rootdk.distributed as rd"
+LIVES = {
+    "an optimizer": (IMPORTS, "torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())"),
+    "imported late": ("", IMPORTS),
+    "a graph": (IMPORTS, "x = torch.ones(1, 1, 3, 8, requires_grad=True); out = rd.attention(x, x, x, way='ring')"),
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for threads in /proc")
-def test_no_thread_outlives_the_group():
-    """What an optimizer imports would keep the group, and gloo's threads would see the process end around them."""
-    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("what", LIVES)
+def test_no_thread_outlives_the_group(what):
+    """What an optimizer imports would keep the group, and gloo's threads would see the process end around them; so
+    would what is imported while there is a group, and what autograd keeps for a backward that never comes."""
+    program = LEAVING.format(before=LIVES[what][0], after=LIVES[what][1])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]
 
 

@@ -18,9 +18,15 @@ SCRIPT = pathlib.Path(__file__).with_name("distributed_faults.py")
 TIMEOUT = 2.0
 CASES = [
     (4, 2, "kill", "ring"),
+    (4, 1, "kill", "heads"),
+    (3, 1, "kill", "all_gather"),
+    (4, 1, "kill", "two_levels"),  # two nodes of two ranks
     (4, 1, "stop", "heads"),
     (2, 0, "stop", "all_gather"),  # whose process keeps the ranks' store
-    (3, 1, "stall", "two_levels"),
+    (4, 3, "stall", "two_levels"),
+    (3, 1, "die in backward", "ring"),
+    (3, 1, "die in backward of heads", "heads"),
+    (3, 2, "die in merge", "ring"),
     (3, 2, "raise", "ring"),
     (3, 2, "raise inside", "ring"),
     (3, 0, "raise in backward", "all_gather"),
@@ -29,10 +35,10 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def told():
-    """They mostly wait, so they do it at the same time."""
+    """Two at the same time: they mostly wait."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(SCRIPT), str(TIMEOUT), *(":".join(map(str, case)) for case in CASES)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return {case: json.loads(line) for case, line in zip(CASES, done.stdout.splitlines())}
 
@@ -45,8 +51,7 @@ def test_everybody_hears_of_it_in_time(told, case):
     assert set(said) == {rank for rank in range(world) if raises or rank != victim}
     for rank, one in said.items():
         assert one["after"] is not None, f"rank {rank} hangs"
-        # Ranks that share two cores with others come late to it.
-        assert one["after"] <= TIMEOUT + 3 + 5, one
+        assert one["after"] <= TIMEOUT + 3, one
         assert one["steps"] >= 2, "it worked before"
         if rank != victim:
             assert one["error"].startswith("RankError") and victim in one["ranks"], one

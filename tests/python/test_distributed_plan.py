@@ -12,7 +12,7 @@ from rootdk._structure import Structure
 
 pytest.importorskip("torch")
 from rootdk.distributed import Layout, Machine, Sight, Sizes, plan
-from rootdk.distributed._call import segments
+from rootdk.distributed._call import Call, segments
 from rootdk.distributed._plan import head_range, hops, key_head_range, needs
 
 
@@ -69,6 +69,25 @@ def test_tiles_are_every_visible_pair_once_and_pairs_counts_them(seed):
                             )
                             found[rows[tile.q0 + i], keys[tile.k0 + j]] += not hidden
     assert (found == seen).all()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_padding_is_asked_for_where_it_lies(seed, monkeypatch):
+    """The engine's rule, for the rows that a rank holds and no others: [length, 4] numbers of a whole sequence are more
+    than a rank's part of q."""
+    layout, structure, _ = drawn(seed)
+    rng = random.Random(seed)
+    lengths = tuple(rng.randint(0, layout.total) for _ in range(2))
+    structure = structure.each({"query_lengths": lengths, "key_starts": tuple(n // 2 for n in lengths)})
+    whole = structure.visible(layout.total, layout.total).is_query
+    asked, visible = [], Structure.visible
+    monkeypatch.setattr(Structure, "visible", lambda s, q, k: (asked.append(s.batch() * q), visible(s, q, k))[1])
+    for rank, here in enumerate(layout.lengths):
+        asked.clear()
+        for item in range(2):
+            found = Call(layout, layout, structure).padding(rank, item)
+            assert (found == (whole[item][layout.positions(rank)] == 0)).all() and len(found) == here
+        assert sum(asked) == 2 * here
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
@@ -145,6 +164,25 @@ def test_the_plan_takes_what_is_cheapest_and_fits():
     assert str(free).count("\n") == 5 and free.way in str(free)
     uneven = Layout.even(262144, 16)
     assert plan(sizes, uneven, sight=sight).costs["ring"].efficiency < 0.6, "contiguous causal runs are not balanced"
+
+
+def test_what_is_computed_wide_has_a_rate_of_its_own():
+    """16-bit inputs whose parts are float32: by ring and two levels, and backward where other ranks add to it."""
+    layout = Layout.zigzag(65536, 16)
+    even, wide = Machine(latency=0, latency_between=0), Machine(latency=0, latency_between=0, flops_wide=50e12)
+
+    def costs(machine, **sizes):
+        return plan(Sizes(1, 32, 8, 128, 128, **sizes), layout, machine=machine).costs
+
+    for same in (dict(element=4), dict(element=2, wide_parts=False)):
+        assert costs(wide, **same) == costs(even, **same)
+    fast, slow = costs(even), costs(wide)
+    for way, forward, backward in (("ring", 10, 10), ("two_levels", 10, 10), ("all_gather", 1, 10), ("heads", 1, 1)):
+        for name, times in (("forward", forward), ("backward", backward)):
+            a, b = (getattr(found[way], f"seconds_{name}") for found in (fast, slow))
+            flops = max(getattr(fast[way], f"flops_{name}")) / 500e12
+            # What is not hidden behind the kernels is the same; where more is hidden, it is less.
+            assert (times - 1) * flops * (1 - 1e-9) - (a - flops) <= b - a <= (times - 1) * flops * (1 + 1e-9)
 
 
 def test_importing_rootdk_imports_neither_torch_nor_this():

@@ -8,10 +8,11 @@ from typing import Any, Mapping, Optional
 import torch
 
 from .._stats import Stats
-from ..distributed._statistics import RankStats, merge
+from ..distributed._statistics import RankStats, merged
 from .ranks import Heads, is_fsdp
 
-Part = tuple[int, int]  #: the first of some heads, and how many there are in all
+#: the first of some heads, and how many there are of those that the call was given, on all ranks together
+Part = tuple[int, int]
 
 
 def over_ranks(
@@ -23,23 +24,28 @@ def over_ranks(
     timeout: float,
 ) -> dict[str, Stats]:
     """By layer. called: which module computed it; parts: of layers whose heads are known to be some of all."""
-    shares = {label: _share(model, label, stats, called.get(label), parts.get(label)) for label, stats in last.items()}
-    return merge(shares, group, timeout=timeout)
+
+    def shares() -> dict[str, RankStats]:
+        return {
+            label: _share(model, label, stats, called.get(label), parts.get(label, (0, stats.heads)))
+            for label, stats in last.items()
+        }
+
+    return merged(shares, group, timeout)
 
 
-def _share(
-    model: Optional[torch.nn.Module], label: str, stats: Stats, name: Optional[str], part: Optional[Part]
-) -> RankStats:
-    if part is not None:
-        return RankStats(stats, *part)
-    if model is None or name is None:
-        return RankStats(stats)
-    outer, sharded = model, is_fsdp(model)
-    for piece in name.split(".") if name else ():
-        outer = getattr(outer, piece)
-        sharded = sharded or is_fsdp(outer)
-    try:
-        heads = Heads(model.get_submodule(name), stats.heads, sharded)
-    except ValueError as error:
-        raise ValueError(f"over_ranks: {label}: {error}") from None
-    return RankStats(stats, heads.start, heads.all) if heads.split else RankStats(stats)
+def _share(model: Optional[torch.nn.Module], label: str, stats: Stats, name: Optional[str], part: Part) -> RankStats:
+    """Context parallel ranks share out the heads that a tensor parallel rank has: the module's parameters say which of
+    all those are."""
+    first, here = part
+    if model is not None and name is not None:
+        outer, sharded = model, is_fsdp(model)
+        for piece in name.split(".") if name else ():
+            outer = getattr(outer, piece)
+            sharded = sharded or is_fsdp(outer)
+        try:
+            heads = Heads(model.get_submodule(name), here, sharded)
+        except ValueError as error:
+            raise ValueError(f"over_ranks: {label}: {error}") from None
+        first, here = heads.start + first, heads.all
+    return RankStats(stats, first, here) if here != stats.heads else RankStats(stats)

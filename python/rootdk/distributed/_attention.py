@@ -21,11 +21,10 @@ from ._check import agree, check_shapes
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
 from ._statistics import RankStats
-from ._team import Team, no_autocast
+from ._team import TIMEOUT, Team, no_autocast, seconds_of
 from ._ways import Problem, compute
 
 Layouts = Union[str, Layout, "tuple[Layout, Layout]"]
-TIMEOUT = 120.0  #: seconds that a rank waits for another
 #: what ranks compare, as an error names it
 _TOLD = (
     "causal, diagonal, window, lengths or documents",
@@ -83,7 +82,8 @@ def attention(
     layout       "contiguous": the r-th run of the sequence on rank r, of any length; "zigzag": `Layout.zigzag`; or a
                  Layout (of q and k, if a pair)
     way          "ring", "all_gather", "heads" or "two_levels"; None: the fastest, as `plan` has it for `machine`
-    mask, bias   for the queries here and all keys: [batch, heads, length here, length of the sequence], each 1 or all
+    mask, bias   for the queries here and all keys: [batch, heads, length here, length of the sequence], each 1 or all;
+                 one row (1 for the length here) is that of all queries, on all ranks the same
     stats        "basic" or "full": returns (output, RankStats), for `merge`
     partials     "float32": what ranks have computed of a row is merged and summed in float32 at least. "same": each
                  part is rounded to the inputs' dtype before, which a GPU computes faster
@@ -92,12 +92,13 @@ def attention(
     Gradients reach q, k, v, scale, bias and sink. Those of scale, bias and sink are of the rows or heads here: their
     sum over ranks is the gradient, as it is of every weight.
     """
-    team = Team.of(group, _seconds(timeout))
+    team = Team.of(group)
     problem: Optional[Problem] = None
     failed: Optional[Exception] = None
     arguments: dict[str, Any] = dict.fromkeys(_TOLD)
     tensors = None
     try:
+        team.timeout = seconds_of(timeout)
         per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
         if unknown:
             refuse_names("attention", unknown, attention.__kwdefaults__ or ())
@@ -129,8 +130,9 @@ def attention(
         arguments = _told(problem, layout, way, machine, partials)
     except Exception as error:
         failed = error
-    agreed = agree(team, tensors, arguments, failed)
+    agreed = agree(team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem))
     assert problem is not None
+    problem = dataclasses.replace(problem, one_row=agreed.one_row)
     team.get_ready(q)
     with team.telling(), no_autocast(q):
         q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
@@ -141,8 +143,7 @@ def attention(
         machine = machine or default_machine(q)
         out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
     if seen is not None and found is not None and found.stats is not None:
-        if found.heads is not None:
-            seen.heads_are(found.first_head, found.heads)
+        seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
         seen.on_forward(found.stats)
     results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
     if problem.stats is not None:
@@ -251,11 +252,13 @@ def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Mac
     return dict(zip(_TOLD, (*values, learning)))
 
 
-def _seconds(timeout: Any) -> float:
-    seconds = real("timeout", timeout)
-    if not seconds > 0:
-        raise ValueError(f"timeout: {timeout}, but seconds are wanted, more than 0")
-    return seconds
+def _rows_of_tables(p: Optional[Problem]) -> int:
+    """0: there are none, or rows for a query at most, which may be its own or all queries'. 1: a row for all queries.
+    2: rows of their own."""
+    tables = [x for x in (p.mask, p.bias) if x is not None] if p is not None else []
+    if p is None or not tables:
+        return 0
+    return 2 if any(x.shape[2] != 1 for x in tables) else int(p.q.shape[2] > 1)
 
 
 def _check_names(layout: Layouts, way: Optional[str]) -> None:
@@ -312,7 +315,7 @@ def _check_lengths(p: Problem, q: Layout, k: Layout) -> None:
 
 def default_machine(q: Tensor) -> Machine:
     """Of the kind that q lies on; for a CPU two cores' speed and memory for a link."""
-    return Machine() if q.is_cuda else Machine(50e9, 1, 5e9, 50e-6, 1e9, 100e-6)
+    return Machine(flops_wide=67e12) if q.is_cuda else Machine(50e9, 1, 5e9, 50e-6, 1e9, 100e-6)
 
 
 def refusals(p: Problem, call: Call) -> dict[str, str]:
@@ -327,7 +330,7 @@ def refusals(p: Problem, call: Call) -> dict[str, str]:
         out["all_gather"] = "scale: llama4 wants the place in the document, whose first keys a window leaves behind"
     for name, table in (("mask", p.mask), ("bias", p.bias)):
         if table is not None:
-            for way in ("heads", "two_levels"):
+            for way in ("heads", "two_levels") if not p.one_row else ():
                 out[way] = f"{name}: is of the queries of this rank, but others compute some of their heads"
     return out
 
@@ -344,7 +347,16 @@ def _plan(p: Problem, call: Call, machine: Machine, way: Optional[str], ranks: i
 
 
 def plan_of(p: Problem, call: Call, machine: Machine, refused: dict[str, str]) -> Plan:
-    sizes = Sizes(p.q.shape[0], p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3], p.q.element_size())
+    sizes = Sizes(
+        p.q.shape[0],
+        p.q.shape[1],
+        p.k.shape[1],
+        p.q.shape[3],
+        p.v.shape[3],
+        p.q.element_size(),
+        p.return_lse,
+        p.wide,
+    )
     items = tuple(item for _, item in call.items(p.q.shape[0]))
     return _planned(sizes, call.q_layout, call.k_layout, call.structure, items, machine, tuple(sorted(refused.items())))
 

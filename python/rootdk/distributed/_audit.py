@@ -21,9 +21,8 @@ import torch
 
 from .. import _core
 from .._audit import Audit, call_of, checked_path
-from .._problem import real
 from ._faults import RankError
-from ._team import Team
+from ._team import Team, exchanged, seconds_of
 
 TIMEOUT = 1800.0  #: seconds that a rank waits for another, which may have more to read
 _INDEX, _SHARD, _CONFIG = ".safetensors.index.json", ".safetensors", "config.json"
@@ -63,10 +62,7 @@ def audit(
     The other arguments are those of `rootdk.audit`, the same on all ranks. A file that no rank has, or that one cannot
     read, raises on all of them; the message has rank and file.
     """
-    seconds = real("timeout", timeout)
-    if not seconds > 0:
-        raise ValueError(f"timeout: {timeout}, but seconds are wanted, more than 0")
-    team = Team.of(group, seconds)
+    team = Team.of(group, seconds_of(timeout))
     given = {
         "heads": heads,
         "kv_heads": kv_heads,
@@ -263,26 +259,11 @@ class _Sharded:
                 begin += count
 
     def _device(self) -> torch.device:
-        like = torch.empty(0, device=torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu"))
-        return self.team.packet_device(like)
+        return self.team.packet_device()
 
     def _everybody(self, what: str, task: Callable[[], bytes]) -> list[bytes]:
         """What the task gives on every rank. Where it raises on one, all of them raise: that one what it raised."""
-        failed: Optional[Exception] = None
-        try:
-            mine = b"\0" + task()
-        except RankError:
-            raise
-        except Exception as error:
-            failed = error
-            mine = b"\1" + f"{type(error).__name__}: {error}".encode()
-        found = self.team.gather_bytes(mine, self._device())
-        if failed is not None:
-            raise failed
-        said = {rank: text[1:].decode(errors="replace") for rank, text in enumerate(found) if text[:1] == b"\1"}
-        if said:
-            raise RankError("; ".join(f"rank {rank}: {text}" for rank, text in said.items()), tuple(said))
-        return [text[1:] for text in found]
+        return exchanged(lambda mine: self.team.gather_bytes(mine, self._device()), task)
 
 
 def dealt(part: Any, holders: Holders, ranks: int) -> list[list[int]]:

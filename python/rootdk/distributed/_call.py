@@ -7,6 +7,7 @@ import functools
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -88,6 +89,20 @@ class Call:
             for tile in tiles_of(s, totals, item, tuple(queries), tuple(keys), plain):
                 yield items, tile
 
+    def alone(self, rank: int, batch: int) -> bool:
+        """Whether each row and each key of a rank is in one call of the engine at most, and that on this rank: then
+        nothing is merged or summed."""
+        pairs = self.pairs(batch)
+        if pairs[rank].sum() + pairs[:, rank].sum() != 2 * pairs[rank, rank]:
+            return False
+        ends: dict[int, tuple[int, int]] = {}  # by item; tiles ascend in their queries, or there are several of a key
+        for items, tile in self.tiles(batch, self.q_layout.pieces[rank], self.k_layout.pieces[rank]):
+            q, k = ends.get(items.start, (0, 0))
+            if tile.q0 < q or tile.k0 < k:
+                return False
+            ends[items.start] = (tile.q1, tile.k1)
+        return True
+
     def local(self, tile: Tile, items: slice) -> Structure:
         """The mask of one tile, for the engine."""
         s = self.structure
@@ -109,6 +124,15 @@ class Call:
             q_starts=tuple(q for q, _ in starts) if starts else None,
             kv_starts=tuple(k for _, k in starts) if starts else None,
         )
+
+    def padding(self, rank: int, item: int) -> npt.NDArray[np.bool_]:
+        """Which rows of a rank are no queries of an item, by the engine's rule: asked for the pieces that it holds, not
+        for the sequence."""
+        out = [np.zeros(0, np.bool_)]
+        for begin, end in self.q_layout.pieces[rank]:
+            here = self.local(Tile(0, end - begin, 0, 0, 0, 0, begin), slice(item, item + 1))
+            out.append(here.visible(end - begin, 0).is_query[0] == 0)
+        return np.concatenate(out)
 
 
 # The schedule of a step: all layers of a model, forward and backward, ask for the same.

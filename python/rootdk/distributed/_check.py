@@ -22,10 +22,11 @@ _OWNER = {"batch": "q", "heads_q": "q", "heads_kv": "k", "dim_qk": "q", "dim_v":
 
 @dataclasses.dataclass(frozen=True)
 class Agreed:
-    """Lengths of every rank."""
+    """Lengths of every rank, and whether tables have one row for the queries of all of them."""
 
     len_q: tuple[int, ...]
     len_kv: tuple[int, ...]
+    one_row: bool
 
 
 def numbers_of(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
@@ -57,15 +58,15 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
 
 
 def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], arguments: Mapping[str, Any],
-          failed: Optional[Exception]) -> Agreed:  # fmt: skip
+          failed: Optional[Exception], *, like: Any = None, rows: int = 0) -> Agreed:  # fmt: skip
     """Raises on all ranks if one has failed, or means something else; the one that has failed raises its own error.
-    arguments: by name, the same names on all ranks, whatever has a repr."""
+    arguments: by name, the same names on all ranks, whatever has a repr. like: a tensor where packets may lie, if it is
+    one. rows: of tables, 1 for one row, 2 for a row of each query, 0 if that is the same here."""
     names = sorted(arguments)
     words = [int(failed is not None), *([0] * len(_NUMBERS))]
     if failed is None and tensors is not None:
         words[1:] = numbers_of(*tensors)
-    words += [_digest(arguments[name]) for name in names]
-    like = tensors[0] if tensors is not None else torch.empty(0)
+    words += [_digest(arguments[name]) for name in names] + [rows]
     text = f"{type(failed).__name__}: {failed}" if failed is not None else ""
     packet = torch.tensor([*words, *_words(text)], dtype=torch.int64)
     if team.size > 1:
@@ -81,7 +82,8 @@ def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], argument
         if not name.startswith("len_"):
             _same(name, [row[place] for row in table], place <= len(_NUMBERS))
     at = {name: place for place, name in enumerate(_NUMBERS, 1)}
-    return Agreed(tuple(row[at["len_q"]] for row in table), tuple(row[at["len_kv"]] for row in table))
+    one_row = max(row[-_TEXT - 1] for row in table) == 1
+    return Agreed(tuple(row[at["len_q"]] for row in table), tuple(row[at["len_kv"]] for row in table), one_row)
 
 
 def _same(name: str, values: list[int], number: bool) -> None:

@@ -25,20 +25,24 @@ n(r, c) is the number of visible pairs of a query on rank r and a key on rank c.
                 forward   B·e·(Nq_r·hq_j·Dk + Nk_r·hk_j·(Dk + Dv))              q, k and v of these heads, there
                           B·e·Nq_j·hq_r·Dv                                      the output, back
                 backward  B·e·Nq_r·hq_j·Dv there; B·e·(Nq_j·hq_r·Dk + Nk_j·hk_r·(Dk + Dv)) back: do; dq, dk and dv
-              one message each that is not empty. (A logsumexp that is asked for adds B·w·Nq·hq to o and to do.)
+              one message each that is not empty. A logsumexp that is asked for adds B·w·Nq·hq to o and to do.
   two_levels  G ranks a node, which divides P: heads among the G of a node, each with the node's tokens; then the ring
               over nodes, P/G of them, for the heads that each rank then has; then heads back.
 
-  time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes.
-           ring         a step at a time, all ranks together: Σ_s max over r of max(compute of step s, message of step
+  time     A message of b bytes takes latency + b/bandwidth of its link: inside a node or between nodes. Flops are done
+           at flops a second; at flops_wide where 16-bit inputs are computed in float32, which ring and two_levels do,
+           and the backward of all_gather: what other ranks add to is not rounded before. (Not so on a rank whose
+           documents lie whole on it, which is not counted here.) ring a step at a time, all ranks together: Σ_s max
+           over r of max(compute of step s, message of step
                         s)
            the others   max over r of (messages sent one after another, or received, whichever takes longer), then
                         max over r of compute: nothing is hidden
-  memory   Beyond inputs, outputs and what is kept for backward, the most at a time on any rank (forward; w-byte copies
-           of q, k, v only where e < w):
-           ring         2·kv + wide(kv) + wide(q) + 2·B·Hq·Nq·(Dv·w + 8)
-           all_gather   Σ_c kv_c
-           heads        twice what arrives: q, k and v of its heads for the whole sequence
+  memory   Beyond q, k, v and the gradient of the output, the most at a time on any rank, forward or backward:
+           _memory.py counts results, what is kept for backward, messages and copies. For all heads of all ranks alike,
+           in elements of K and V of a rank (KV), of q and of o, with c = w where 16-bit inputs are computed in float32
+           ring         backward: 2·KV·e + (Q + KV)·(w + c) + 3·KV·w + O·e, and (Q + 2·O + KV)·w where c > e
+           all_gather   backward, of G·KV gathered: (e + 2·c + w)·G·KV, and G·KV·w where c > e
+           heads        backward: no more than 5·(Q + KV)·e + Q·e + KV·w + 3·O·e
   efficiency  ideal/time with ideal = all flops / (P · flops a second of a rank)
 """
 
@@ -50,6 +54,7 @@ from typing import Callable, Optional, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from . import _memory
 from ._layout import Layout
 from ._sight import Sight
 
@@ -67,6 +72,8 @@ class Sizes:
     dim_qk: int = 64
     dim_v: int = 64
     element: int = 2  #: bytes: e
+    lse: bool = False  #: the logsumexp is wanted as well
+    wide_parts: bool = True  #: partial results of 16-bit inputs are computed in float32
 
     @property
     def wide(self) -> int:
@@ -87,7 +94,10 @@ class Machine:
     latency: float = 5e-6  #: seconds a message
     link_between: float = 50e9  #: between nodes, for each rank
     latency_between: float = 10e-6
-    memory: Optional[float] = None  #: bytes that a rank has for what comes on top; None: enough
+    memory: Optional[float] = None  #: bytes that a rank has beyond q, k, v and do; None: enough
+    #: flops where parts of 16-bit inputs are computed in float32 (an H200 has 67e12 by its data sheet, an eighth of
+    #: what is assumed of its tensor cores); None: the same
+    flops_wide: Optional[float] = None
 
     def seconds(self, source: int, target: int, size: float) -> float:
         if size == 0:
@@ -136,7 +146,7 @@ class Cost:
     flops_backward: tuple[float, ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
-    memory: int = 0
+    memory: int = 0  #: bytes, of the rank that needs most
     efficiency: float = 0.0
 
     @property
@@ -192,9 +202,10 @@ def gather_traffic(sizes: Sizes, k: Layout, need: npt.NDArray[np.bool_]) -> tupl
     return forward, backward
 
 
-def heads_traffic(sizes: Sizes, q: Layout, k: Layout, lse: bool = False) -> tuple[Traffic, Traffic]:
+def heads_traffic(sizes: Sizes, q: Layout, k: Layout) -> tuple[Traffic, Traffic]:
     forward, backward = Traffic.none(q.ranks), Traffic.none(q.ranks)
     b, e = sizes.batch, sizes.element
+    row = e * sizes.dim_v + (sizes.wide if sizes.lse else 0)  # of outputs
     for j in range(q.ranks):  # who computes
         first, last = head_range(sizes.heads_q, q.ranks, j)
         k_first, k_last = key_head_range(sizes.heads_q, sizes.heads_kv, q.ranks, j)
@@ -202,8 +213,8 @@ def heads_traffic(sizes: Sizes, q: Layout, k: Layout, lse: bool = False) -> tupl
             rows, keys = q.lengths[r] * (last - first), k.lengths[r] * (k_last - k_first)
             there = b * e * (rows * sizes.dim_qk + keys * (sizes.dim_qk + sizes.dim_v))
             forward.send(r, j, there)
-            forward.send(j, r, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
-            backward.send(r, j, b * rows * (e * sizes.dim_v + (sizes.wide if lse else 0)))
+            forward.send(j, r, b * rows * row)
+            backward.send(r, j, b * rows * row)
             backward.send(j, r, there)
     return forward, backward
 
@@ -245,6 +256,9 @@ class Model:
             2.0 * (s.dim_qk + s.dim_v) * s.batch * s.heads_q,
             2.0 * (3 * s.dim_qk + 2 * s.dim_v) * s.batch * s.heads_q,
         )  # a pair: forward, backward
+        m = self.machine
+        widens = s.wide_parts and s.element < s.wide and m.flops_wide is not None
+        self.wide_rate = m.flops_wide if widens and m.flops_wide is not None else m.flops
 
     def costs(self) -> dict[str, Cost]:
         makers: dict[str, Callable[[], Cost]] = {
@@ -262,26 +276,34 @@ class Model:
                 self.sizes,
                 self.k,
                 self.far,
-                np.asarray(self.pairs * f / self.machine.flops, np.float64),
+                np.asarray(self.pairs * f / self.wide_rate, np.float64),
                 self.machine,
                 back,
             )
             for f, back in zip(self.flops, (False, True))
         ]
         work = self.pairs.sum(1)
-        return self._cost("ring", traffic, times, work, self._ring_memory(self.sizes, self.q, self.k))
+        longest, travels = (_longest(self.q), _longest(self.k)), any(self.far)
+        return self._cost("ring", traffic, times, work, max(_memory.ring(self.sizes, *longest, travels)))
 
     def all_gather(self) -> Cost:
         traffic = gather_traffic(self.sizes, self.k, self.need)
         work = self.pairs.sum(1)
-        return self._cost("all_gather", traffic, self._times(traffic, work), work, self._gathered())
+        rates = (self.machine.flops, self.wide_rate)
+        gathered = max(sum(n for n, need in zip(self.k.lengths, row) if need) for row in self.need)
+        memory = max(_memory.all_gather(self.sizes, _longest(self.q), _longest(self.k), gathered))
+        return self._cost("all_gather", traffic, self._times(traffic, work, rates), work, memory)
 
     def heads(self) -> Cost:
         traffic = heads_traffic(self.sizes, self.q, self.k)
         work = self._by_heads(self.ranks) * int(self.pairs.sum())
-        return self._cost(
-            "heads", traffic, self._times(traffic, work), work, self._arriving(self.ranks, self.q, self.k)
+        times = self._times(traffic, work, (self.machine.flops,) * 2)
+        longest = (_longest(self.q), _longest(self.k))
+        memory = max(
+            max(_memory.heads(self.sizes, part, self.ranks, *longest, self.q.total, self.k.total))
+            for part in self._parts(self.ranks)
         )
+        return self._cost("heads", traffic, times, work, memory)
 
     def two_levels(self) -> Cost:
         size, m = self.machine.ranks_per_node, self.machine
@@ -309,12 +331,12 @@ class Model:
                 total.bytes[column, column] += part.bytes
                 total.messages[column, column] += part.messages
                 between = dataclasses.replace(m, ranks_per_node=1)
-                compute = pairs * (share * self.flops[place] / m.flops)
+                compute = pairs * (share * self.flops[place] / self.wide_rate)
                 slowest[place] = max(slowest[place], _ring_seconds(sizes, k, far, compute, between, place == 1))
             work[column] = pairs.sum(1) * share
         times = [a + b for a, b in zip(times, slowest)]
-        widest = max((self._of_heads(size, j) for j in range(size)), key=lambda s: s.heads_q)
-        memory = self._ring_memory(widest, q, k) + self._arriving(size, q, k)
+        lengths = (_longest(self.q), _longest(self.k), _longest(q), _longest(k))
+        memory = max(max(_memory.two_levels(self.sizes, part, size, *lengths)) for part in self._parts(size))
         return self._cost("two_levels", (forward, backward), times, work, memory)
 
     # Parts of these -----------------------------------------------------------------------------------------------
@@ -329,28 +351,13 @@ class Model:
         ends = [head_range(self.sizes.heads_q, ranks, j) for j in range(ranks)]
         return np.array([last - first for first, last in ends]) / max(self.sizes.heads_q, 1)
 
-    def _ring_memory(self, s: Sizes, q: Layout, k: Layout) -> int:
-        queries, keys = max(q.lengths, default=0), max(k.lengths, default=0)
-        wide = s.wide if s.element < s.wide else 0
-        out = 2 * s.batch * s.heads_q * queries * (s.dim_v * s.wide + 8)
-        return 2 * s.kv(keys, s.element) + s.kv(keys, wide) + s.batch * s.heads_q * queries * s.dim_qk * wide + out
+    def _parts(self, ranks: int) -> set[Sizes]:
+        return {self._of_heads(ranks, j) for j in range(ranks)}
 
-    def _gathered(self) -> int:
-        return max(
-            self.sizes.kv(sum(n for n, need in zip(self.k.lengths, row) if need), self.sizes.element)
-            for row in self.need
-        )
-
-    def _arriving(self, ranks: int, q: Layout, k: Layout) -> int:
-        widest = max((self._of_heads(ranks, j) for j in range(ranks)), key=lambda s: s.heads_q)
-        queries = q.total if ranks == self.ranks else max(q.lengths)
-        keys = k.total if ranks == self.ranks else max(k.lengths)
-        rows = widest.batch * widest.heads_q * queries * widest.dim_qk * widest.element
-        return 2 * (rows + widest.kv(keys, widest.element))
-
-    def _times(self, traffic: tuple[Traffic, Traffic], work: npt.NDArray[np.float64]) -> list[float]:
+    def _times(self, traffic: tuple[Traffic, Traffic], work: npt.NDArray[np.float64],
+               rates: tuple[float, float]) -> list[float]:  # fmt: skip
         slowest = float(work.max(initial=0))
-        return [t.seconds(self.machine) + slowest * f / self.machine.flops for t, f in zip(traffic, self.flops)]
+        return [t.seconds(self.machine) + slowest * f / rate for t, f, rate in zip(traffic, self.flops, rates)]
 
     def _cost(
         self,
@@ -376,6 +383,10 @@ class Model:
             memory=memory,
             efficiency=ideal / seconds if seconds > 0 else 1.0,
         )
+
+
+def _longest(layout: Layout) -> int:
+    return max(layout.lengths, default=0)
 
 
 def _part(layout: Layout, own: slice) -> Layout:

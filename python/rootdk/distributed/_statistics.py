@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import weakref
 from typing import Any, Callable, Mapping, Optional, Union
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from .._stats import Stats
 from ._faults import RankError
-from ._team import Team
+from ._team import TIMEOUT, Team, exchanged, seconds_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,20 +110,31 @@ def combined(shares: list[RankStats]) -> Stats:
 
 Shares = Mapping[str, Union[RankStats, Stats]]
 
-_room: dict[int, int] = {}  # by the group's id: what a packet has to hold, as the last one showed
+# By the group itself, not its id, which a later group may have on some ranks: what a packet has to hold, as the last
+# one showed. All ranks of a group have the same, since all of them have seen the same packets.
+_room: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def merge(shares: Shares, group: Any = None, *, timeout: float = 120.0) -> dict[str, Stats]:
+def merge(shares: Shares, group: Any = None, *, timeout: float = TIMEOUT) -> dict[str, Stats]:
     """Of all ranks of the group, by name; every one of them calls this and gets the same. One exchange of packets,
     however many names there are; a second where packets have outgrown what the one before needed. Stats are those of
     rows of all heads, RankStats what attention gave. Ranks may lack names that others have."""
-    team = Team.of(group, timeout)
-    document = {
-        name: [share.first_head, share.heads, None if share.stats is None else share.stats.to_json()]
-        for name, share in ((name, _share(share)) for name, share in shares.items())
-    }
-    raw = json.dumps(document).encode()
-    found = _gathered(team, raw) if team.size > 1 else [raw]
+    return merged(lambda: shares, group, timeout)
+
+
+def merged(shares: Callable[[], Shares], group: Any, timeout: float) -> dict[str, Stats]:
+    """The same of what is yet to be found: what that raises on one rank, all of them hear of."""
+    team = Team.of(group)
+
+    def mine() -> bytes:
+        team.timeout = seconds_of(timeout)
+        document = {
+            name: [share.first_head, share.heads, None if share.stats is None else share.stats.to_json()]
+            for name, share in ((name, _share(share)) for name, share in shares().items())
+        }
+        return json.dumps(document).encode()
+
+    found = exchanged(lambda raw: _gathered(team, raw) if team.size > 1 else [raw], mine)
     everything: dict[str, list[RankStats]] = {}
     for other in found:
         for name, (first, heads, text) in json.loads(other).items():
@@ -138,6 +150,8 @@ def merge(shares: Shares, group: Any = None, *, timeout: float = 120.0) -> dict[
 
 
 def _share(share: Union[RankStats, Stats]) -> RankStats:
+    if not isinstance(share, (RankStats, Stats)):
+        raise TypeError(f"shares: {type(share).__name__}, but Stats or RankStats are wanted")
     return share if isinstance(share, RankStats) else RankStats(share)
 
 
@@ -148,10 +162,8 @@ def _read(text: str) -> Stats:
 
 def _gathered(team: Team, raw: bytes) -> list[bytes]:
     """Packets have one size on all ranks: 8 bytes that say how long the text is, and room for it."""
-    key = id(team.group)
-    room = _room.get(key, 1 << 16)
-    like = torch.empty(0, device=torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu"))
-    device = team.packet_device(like)
+    group, device = team.group, team.packet_device()
+    room = _room.get(group, 1 << 16)
     while True:
         packet = np.zeros(8 + room, np.uint8)
         packet[:8] = np.frombuffer(len(raw).to_bytes(8, "little"), np.uint8)
@@ -159,7 +171,7 @@ def _gathered(team: Team, raw: bytes) -> list[bytes]:
         table = team.gather_packets(torch.from_numpy(packet).to(device)).cpu().numpy()
         sizes = [int.from_bytes(row[:8].tobytes(), "little") for row in table]
         largest = max(sizes)
-        _room[key] = max(1 << 12, largest + largest // 4)  # the same on all ranks
+        _room[group] = max(1 << 12, largest + largest // 4)  # the same on all ranks
         if largest <= room:
             return [row[8 : 8 + size].tobytes() for row, size in zip(table, sizes)]
-        room = _room[key]
+        room = _room[group]

@@ -6,18 +6,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, Iterator, Optional, Sequence
+import weakref
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .._problem import real
 from ._faults import Board, RankError, as_timedelta, explain
 
 # Its functions take the default group as the default of an argument: the one there is when it is first imported, which
 # any optimizer does. Imported after init_process_group it would keep the group, with gloo's threads, beyond
-# destroy_process_group and into the end of the process, where they meet what is gone: some ranks abort.
-if dist.is_available():
+# destroy_process_group and into the end of the process, where they meet what is gone: some ranks abort. So it is
+# imported before, if this module is, and never by this module afterwards.
+if dist.is_available() and not dist.is_initialized():
     import torch.distributed.nn
 
 
@@ -43,9 +46,11 @@ def counting() -> Iterator[Count]:
         _counts.remove(count)
 
 
+TIMEOUT = 120.0  #: seconds that a rank waits for another, unless it is told otherwise
 Message = tuple[int, Tensor]  #: to or from which rank of the team
 
-_ready: set[tuple[int, torch.device]] = set()
+# By the group itself, not its id, which a later group may have on some ranks; gone when the group is.
+_ready: weakref.WeakKeyDictionary[Any, set[torch.device]] = weakref.WeakKeyDictionary()
 _calls: dict[str, Iterator[int]] = {}  # by group: all its ranks make the same calls in the same order
 
 
@@ -54,11 +59,20 @@ class Team:
 
     def __init__(self, group: Any, members: Sequence[int], timeout: float, board: Board):
         """members: ranks of the group."""
-        self.group, self.members, self.timeout, self.board = group, tuple(members), timeout, board
+        # What autograd keeps for backward has the team: it must not keep the group beyond destroy_process_group.
+        self._group = weakref.ref(group)
+        self.members, self.timeout, self.board = tuple(members), timeout, board
         self.rank = self.members.index(dist.get_rank(group))
 
+    @property
+    def group(self) -> Any:
+        group = self._group()
+        if group is None:
+            raise ValueError("group: it has been destroyed since attention was called")
+        return group
+
     @staticmethod
-    def of(group: Any, timeout: float) -> Team:
+    def of(group: Any, timeout: float = TIMEOUT) -> Team:
         """All of a group. Every rank of it has to call this, in the same order as the others."""
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("group: torch.distributed has no process group yet; call init_process_group first")
@@ -83,16 +97,22 @@ class Team:
 
     def get_ready(self, like: Tensor) -> None:
         """NCCL wants all ranks of a group in its first operation, but not all of them always have something to send."""
-        key = (id(self.group), like.device)
-        if like.is_cuda and key not in _ready:
+        ready = _ready.setdefault(self.group, set())
+        if like.is_cuda and like.device not in ready:
             dist.all_reduce(torch.zeros(1, device=like.device), group=self.group)
-            _ready.add(key)
+            ready.add(like.device)
 
-    def packet_device(self, like: Tensor) -> torch.device:
-        """Where small packets for the host are best: on the CPU if the group can send from there."""
+    def packet_device(self, like: Any = None) -> torch.device:
+        """Where small packets for the host are best: on the CPU if the group can send from there. Else where `like`
+        lies, if the group can send from there, and the group's own kind if not: a rank that was given nonsense has to
+        say so where the others listen."""
         config = str(dist.get_backend_config(self.group))
-        on_cpu = any(name in config for name in ("gloo", "mpi", "cpu:"))
-        return torch.device("cpu") if on_cpu else like.device
+        kinds = [pair.split(":")[0] for pair in config.split(",")]  # as in cpu:gloo,cuda:nccl
+        if "cpu" in kinds:
+            return torch.device("cpu")
+        if isinstance(like, Tensor) and like.device.type in kinds:
+            return like.device
+        return torch.device("cuda", torch.cuda.current_device()) if "cuda" in kinds else torch.device(kinds[0])
 
     def post(self, what: str, sends: Sequence[Message], receives: Sequence[Message], counted: bool = True) -> Pending:
         """Starts all of these. Empty ones are left out, on both sides. A message's memory is not to be touched before
@@ -163,6 +183,33 @@ class Team:
         """Tells the others, who will look when they miss this rank's messages."""
         text = str(error).splitlines()[0] if str(error) else ""
         self.board.write(f"raised {type(error).__name__}: {text}")
+
+
+def seconds_of(timeout: Any) -> float:
+    seconds = real("timeout", timeout)
+    if not seconds > 0:
+        raise ValueError(f"timeout: {timeout}, but seconds are wanted, more than 0")
+    return seconds
+
+
+def exchanged(gather: Callable[[bytes], list[bytes]], task: Callable[[], bytes]) -> list[bytes]:
+    """What the task gives on every rank, gathered. Where it raises on one, all of them raise: that one what it
+    raised."""
+    failed: Optional[Exception] = None
+    try:
+        mine = b"\0" + task()
+    except RankError:
+        raise
+    except Exception as error:
+        failed = error
+        mine = b"\1" + f"{type(error).__name__}: {error}".encode()
+    found = gather(mine)
+    if failed is not None:
+        raise failed
+    said = {rank: text[1:].decode(errors="replace") for rank, text in enumerate(found) if text[:1] == b"\1"}
+    if said:
+        raise RankError("; ".join(f"rank {rank}: {text}" for rank, text in said.items()), tuple(said))
+    return [text[1:] for text in found]
 
 
 class Pending:

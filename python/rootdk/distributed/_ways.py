@@ -41,6 +41,7 @@ class Problem:
     stats: Optional[StatsOptions]
     return_lse: bool
     wide: bool = True
+    one_row: bool = False  #: mask and bias have one row for the queries of all ranks
 
     def call(self, q_layout: Layout, k_layout: Layout) -> Call:
         return Call(
@@ -69,20 +70,21 @@ def compute(p: Problem, call: Call, team: Team, way: str, machine: Machine) -> R
     return _by_rows(p, call, team, way)
 
 
-def _rows_stats(p: Problem, call: Call, table: RowTable, layout: Layout, rank: int) -> Stats:
-    """Of rows that this rank holds."""
-    positions = layout.positions(rank)
+def _rows_stats(call: Call, table: RowTable, rank: int) -> Stats:
+    """Of rows that a rank of the call holds."""
     if call.structure.pads_queries:
-        for item, real in enumerate(call.structure.visible(layout.total, call.k_layout.total).is_query):
-            table.mark_padding(item, real[positions] == 0)
-    return renumbered(table.stats(), positions)
+        for item in range(call.structure.batch()):
+            table.mark_padding(item, call.padding(rank, item))
+    return renumbered(table.stats(), call.q_layout.positions(rank))
 
 
 def _by_rows(p: Problem, call: Call, team: Team, way: str) -> Result:
     function = RingAttention if way == "ring" else GatherAttention
+    if way == "all_gather" and call.wide and p.sink is None and call.alone(team.rank, p.q.shape[0]):
+        call = dataclasses.replace(call, wide=False)  # its backward, too: nothing is rounded before it is complete
     rows: list[RowTable] = []
     out, lse = function.apply(p.q, p.k, p.v, p.scale, p.bias, p.sink, call, team, rows)  # type: ignore[no-untyped-call]
-    found = RankStats(_rows_stats(p, call, rows[0], call.q_layout, team.rank)) if rows else None
+    found = RankStats(_rows_stats(call, rows[0], team.rank)) if rows else None
     return out, lse, found
 
 
@@ -93,7 +95,13 @@ class _Share:
         self.q, self.kv = exchange.range(0, rank), exchange.range(1, rank)
         self.segments = segments(self.q.start, self.q.stop, p.q.shape[1] // p.k.shape[1])
         self.scale, self.sink = (None if x is None else x[self.q] for x in (p.scale, p.sink))
+        self.mask, self.bias = (_heads_of(x, self.q) for x in (p.mask, p.bias))
         self.alibi = of_heads(p.alibi, self.q)
+
+
+def _heads_of(table: Optional[Tensor], heads: slice) -> Optional[Tensor]:
+    """[batch, heads, …], each 1 or all."""
+    return table if table is None or table.shape[1] == 1 else table[:, heads]
 
 
 def _by_heads(p: Problem, call: Call, team: Team) -> Result:
@@ -110,7 +118,7 @@ def _by_heads(p: Problem, call: Call, team: Team) -> Result:
         boxes.append((part.q.start, box))
     if not outs:
         # No heads, but zero gradients for what others have some of.
-        learned = [x for x in (q, k, v, p.scale, p.sink) if x is not None]
+        learned = [x for x in (q, k, v, p.scale, p.sink, p.bias) if x is not None]
         outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].sum().to(q.dtype) for x in learned)]
         lses = [q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)]
     out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
@@ -132,8 +140,8 @@ def _native(p: Problem, mine: _Share, part: Segment, q: Tensor, k: Tensor, v: Te
         k[:, part.kv],
         v[:, part.kv],
         None if mine.scale is None else mine.scale[part.q],
-        None,
-        None,
+        _heads_of(mine.mask, part.q),
+        _heads_of(mine.bias, part.q),
         None if mine.sink is None else mine.sink[part.q],
         None,
         *described(p, p.structure, of_heads(mine.alibi, part.q)),
@@ -156,13 +164,14 @@ def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Resu
         q_layout=call.q_layout.over(ranks_per_node),
         k_layout=call.k_layout.over(ranks_per_node),
         alibi=None if mine.alibi is None else tuple(mine.alibi),
+        mask=mine.mask,
         heads=tuple(mine.segments),
     )
     rows: list[RowTable] = []
-    out, lse = RingAttention.apply(q, k, v, mine.scale, None, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
+    out, lse = RingAttention.apply(q, k, v, mine.scale, mine.bias, mine.sink, ring, column, rows)  # type: ignore[no-untyped-call]
     found: Optional[RankStats] = None
     if rows:
-        stats = _rows_stats(p, call, rows[0], ring.q_layout, node) if q.shape[1] else None
+        stats = _rows_stats(ring, rows[0], node) if q.shape[1] else None
         found = RankStats(stats, mine.q.start, p.q.shape[1])
     if p.return_lse:
         out, lse = FromHeads.apply(out, lse, exchange)  # type: ignore[no-untyped-call]
