@@ -38,8 +38,8 @@ def case(name: str) -> matrix.Case:
     return matrix.Case(name)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("check", matrix.CHECKS)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_a_watched_model(name, check):
     """The same output as unwatched, statistics as in eager, and what was not seen is named."""
     assert matrix.CHECKS[check](case(name)) == []
