@@ -18,6 +18,9 @@ STATISTICS = ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "k
 UNIT = 2.0**-23
 #: Eager multiplies the output by what a sink would leave; its softmax knows nothing of it.
 SINK_OUTSIDE = {"granite_swa", "granitemoe_swa"}
+#: Its layers hand a position bias on: the backward of a reentrant checkpoint goes from each through all before it, and
+#: does not come to an end, watched or not.
+NOT_REENTRANT = {"wavlm"}
 SHORTER = 5  #: tokens by which the last of a padded batch is shorter
 
 with rootdk.watch():  # which makes "rootdk" known to transformers
@@ -335,7 +338,7 @@ def train(case: Case, reentrant: Optional[bool] = None) -> list[str]:
     outputs: dict[str, list[torch.Tensor]] = {}
     for implementation, tiny in case.by.items():
         model = tiny.model
-        if checkpointed and not model.supports_gradient_checkpointing:
+        if checkpointed and not model.supports_gradient_checkpointing or reentrant and case.name in NOT_REENTRANT:
             return []
         model.train()
         for module in model.modules():
