@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import numpy as np
 from rootdk import Alarm, Event
 from rootdk._watch.alarm import Watchdog
 
 SOON = 50  # steps within which a run that stalls is to be reported
+ENOUGH = 1.5  # times the steps of a healthy run: what one that is mended may take
 
 
 def replay(found: dict[str, Any], every: int = 1, *, losses: bool = True) -> list[Event]:
@@ -125,3 +126,22 @@ def floors(outcomes: list[Outcome]) -> dict[str, Any]:
         "of these reported": sum(bool(one.delays) for one in late),
         "more than one alarm for a layer": sum(len(set(one.layers)) < len(one.layers) for one in outcomes),
     }
+
+
+def below(held: dict[str, Any], mended: Optional[dict[str, list[dict[str, Any]]]]) -> list[str]:
+    """What is below the floors, in words. `mended`: the runs of each cause to which the advice was applied."""
+    out = []
+    found, stalled = held[f"of these reported within {SOON} steps"], held["stalled by saturation"]
+    if found < 0.95 * stalled:
+        out.append(f"of {stalled} runs stalled by saturation, {found} were reported within {SOON} steps")
+    if held["false alarms"]:
+        out.append(f"false alarms: {', '.join(held['false alarms'])}")
+    if mended is not None:  # a cause of which no run was ill shows nothing
+        helped = [
+            cause
+            for cause, runs in mended.items()
+            if runs and all(one["times"] is not None and one["times"] <= ENOUGH for one in runs)
+        ]
+        if len(helped) < 0.75 * len(mended):
+            out.append(f"of {len(mended)} causes, the advice brings {len(helped)} to within {ENOUGH} T")
+    return out

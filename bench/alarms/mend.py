@@ -22,7 +22,6 @@ CHOSEN = {
     "blow-up in mid-run": ("blow-up x12 at 40", 64),
     "rate of W_q and W_k": ("rate of q, k x50", 64),
 }
-ENOUGH = 1.5  # times the steps of a healthy run
 NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 

@@ -18,6 +18,9 @@ STATISTICS = ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "k
 UNIT = 2.0**-23
 #: Eager multiplies the output by what a sink would leave; its softmax knows nothing of it.
 SINK_OUTSIDE = {"granite_swa", "granitemoe_swa"}
+#: Its layers hand a position bias on: the backward of a reentrant checkpoint goes from each through all before it, and
+#: does not come to an end, watched or not.
+NOT_REENTRANT = {"wavlm"}
 SHORTER = 5  #: tokens by which the last of a padded batch is shorter
 
 with rootdk.watch():  # which makes "rootdk" known to transformers
@@ -36,6 +39,13 @@ class Case:
                     self.by[implementation] = models.build(name, implementation)
         eager = self.by["eager"]
         self.attends, self.fused = attending(eager.model, eager.inputs)
+        #: By check and implementation, which modules that compute attention were named instead of seen.
+        self.only_named: dict[str, set[str]] = {}
+
+    def unnamed(self, what: str, w: rootdk.Watch) -> list[str]:
+        """A module that was seen is in the statistics; of others at least the name must be there, and is kept here."""
+        self.only_named[what] = only_named(w, self.attends)
+        return unnamed(what, w, self.attends)
 
     def exact(self, implementation: str) -> bool:
         """What is written out is only looked at. Some classes call a fused kernel even in eager."""
@@ -155,13 +165,17 @@ def rows(w: rootdk.Watch) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch, all_layers: bool = True) -> list[str]:
-    """Where both saw, the same; what only one saw is the other's to name."""
+    """In the same steps of the same layers the same; what only one saw is the other's to name."""
     a, b = rows(eager), rows(other)
     kind = eager.model.config.model_type
     names = [name for name in STATISTICS if kind not in SINK_OUTSIDE or name not in ("entropy", "mean_p_max")]
     if not all_layers:
         a = {key: row for key, row in a.items() if key[1] == eager.layers[0]}
+        b = {key: row for key, row in b.items() if key[1] == eager.layers[0]}
     out = []
+    for who, w, missing in (("eager", eager, b.keys() - a.keys()), (what, other, a.keys() - b.keys())):
+        for step, layer in sorted({key[:2] for key in missing if _module(key[1]) not in map(_module, w.unseen)}):
+            out.append(f"{what}: step {step} {layer} is not in the statistics of {who}")
     for key in sorted(a.keys() & b.keys()):
         for name in names:
             x, y = a[key][name], b[key][name]
@@ -173,13 +187,26 @@ def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch, all_lay
 
 def unnamed(what: str, w: rootdk.Watch, attends: set[str]) -> list[str]:
     """A module is named by its own name, or by that of one inside it which computed attention for it."""
-    known = {"" if name == "(root)" else name.split("#")[0] for name in (*w.layers, *w.unseen)}
-    lost = sorted(name for name in attends - known if not any(each.startswith(f"{name}.") for each in known))
+    lost = sorted(_beside(attends, [*w.layers, *w.unseen]))
     return (
         [f"{what}: neither seen nor named: {', '.join(lost[:3])}{f' … {len(lost)}' if len(lost) > 3 else ''}"]
         if lost
         else []
     )
+
+
+def only_named(w: rootdk.Watch, attends: set[str]) -> set[str]:
+    """Modules that compute attention and are in no statistic."""
+    return _beside(attends, w.layers)
+
+
+def _beside(attends: set[str], labels: list[str]) -> set[str]:
+    known = {*map(_module, labels)}
+    return {name for name in attends - known if not any(each.startswith(f"{name}.") for each in known)}
+
+
+def _module(label: str) -> str:
+    return "" if label == "(root)" else label.split("#")[0]
 
 
 def _seed() -> None:
@@ -225,7 +252,7 @@ def forward(case: Case, side: Optional[str] = None) -> list[str]:
         if both is not None:
             (plain, _), (output, w) = both
             problems += close(f"{what}/{implementation} output", plain, output, case.exact(implementation))
-            problems += unnamed(f"{what}/{implementation}", w, case.attends)
+            problems += case.unnamed(f"{what}/{implementation}", w)
             whole[implementation], watches[implementation] = list(tensors(plain)), w
             outputs[implementation] = said(plain, inputs, side)
     # Where transformers' own sdpa computes something else than its eager, ours is as sdpa.
@@ -268,6 +295,7 @@ def generate(case: Case, cache: Optional[str] = None) -> list[str]:
                     disable_compile=True,
                     return_dict_in_generate=True,
                     **({"cache_implementation": cache} if cache else {}),
+                    **({"decoder_start_token_id": 1} if tiny.model.config.is_encoder_decoder else {}),
                 ), w
 
         both = _both(problems, f"{what}/{implementation}", run, "eager" in watches)
@@ -278,7 +306,7 @@ def generate(case: Case, cache: Optional[str] = None) -> list[str]:
             problems += close(
                 f"{what}/{implementation} logits", plain.logits, output.logits, case.exact(implementation)
             )
-            problems += unnamed(f"{what}/{implementation}", w, case.attends)
+            problems += case.unnamed(f"{what}/{implementation}", w)
             watches[implementation], tokens[implementation] = w, plain.sequences
     for implementation in ("sdpa", "rootdk"):
         if implementation in tokens and "eager" in tokens and torch.equal(tokens[implementation], tokens["eager"]):
@@ -300,15 +328,17 @@ def _gradients(tiny: models.Tiny, watched: bool) -> tuple[list[torch.Tensor], An
     return out, w
 
 
-def train(case: Case, checkpointed: bool = False) -> list[str]:
-    """A forward and a backward, dropout off; a model that then draws numbers of its own is left out."""
-    what = f"train{' checkpointed' if checkpointed else ''}"
+def train(case: Case, reentrant: Optional[bool] = None) -> list[str]:
+    """A forward and a backward, dropout off; a model that then draws numbers of its own is left out. `reentrant`: with
+    checkpoints of that kind."""
+    checkpointed = reentrant is not None
+    what = f"train{'' if reentrant is None else ' checkpointed, reentrant' if reentrant else ' checkpointed'}"
     problems: list[str] = []
     watches: dict[str, rootdk.Watch] = {}
     outputs: dict[str, list[torch.Tensor]] = {}
     for implementation, tiny in case.by.items():
         model = tiny.model
-        if checkpointed and not model.supports_gradient_checkpointing:
+        if checkpointed and not model.supports_gradient_checkpointing or reentrant and case.name in NOT_REENTRANT:
             return []
         model.train()
         for module in model.modules():
@@ -316,7 +346,7 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
                 module.p = 0.0
         if checkpointed:
             try:
-                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
             except ValueError:  # a part of it does not
                 model.eval()
                 return []
@@ -337,7 +367,7 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
         problems += close(
             f"{what}/{implementation} gradients", plain, found, case.exact(implementation), units=1024, least=0.0
         )
-        problems += unnamed(f"{what}/{implementation}", w, case.attends)
+        problems += case.unnamed(f"{what}/{implementation}", w)
         outputs[implementation], watches[implementation] = plain, w
     # The same gradients come from the same scores; where transformers' own sdpa computes something else than its eager,
     # ours is as sdpa.
@@ -363,11 +393,10 @@ def train(case: Case, checkpointed: bool = False) -> list[str]:
     return problems
 
 
-def compiled(case: Case, implementation: str, fullgraph: bool = True) -> list[str]:
+def compiled(case: Case, implementation: str, fullgraph: bool = True) -> Optional[list[str]]:
+    """None where the model does not compile so unwatched."""
     what = f"compile{' fullgraph' if fullgraph else ''}/{implementation}"
     problems: list[str] = []
-    if implementation not in case.by:
-        return []
     tiny = case.by[implementation]
 
     def run(watched: bool) -> Any:
@@ -383,6 +412,17 @@ def compiled(case: Case, implementation: str, fullgraph: bool = True) -> list[st
         (plain, _), (output, w) = both
         problems += close(f"{what} output", plain, output, exact=False)
         problems += unnamed(what, w, case.attends)
+    return problems if problems or both is not None else None
+
+
+def compilations(case: Case) -> list[str]:
+    """As one graph, or in pieces where the model is none: by the implementation that transformers would take, and by
+    ours."""
+    theirs = "sdpa" if "sdpa" in case.by else "eager"
+    problems: list[str] = []
+    for implementation in (theirs, "rootdk") if "rootdk" in case.by else (theirs,):
+        whole = compiled(case, implementation)
+        problems += (compiled(case, implementation, fullgraph=False) or []) if whole is None else whole
     return problems
 
 
@@ -393,5 +433,6 @@ CHECKS: dict[str, Callable[[Case], list[str]]] = {
     "generate": lambda case: generate(case) if case.by["eager"].generates else [],
     "generate static": lambda case: generate(case, "static") if case.by["eager"].generates else [],
     "train": train,
-    "train checkpointed": lambda case: train(case, checkpointed=True),
+    "train checkpointed": lambda case: train(case, reentrant=False),
+    "train checkpointed, reentrant": lambda case: train(case, reentrant=True),
 }

@@ -172,8 +172,8 @@ def names() -> list[str]:
 
 def model_class(name: str) -> type[transformers.PreTrainedModel]:
     for mapping in (
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,  # with cross-attention
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_MAPPING_NAMES,
     ):
         if name in mapping:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pathlib
 import re
+import sys
 import warnings
 
 import numpy as np
@@ -331,3 +335,30 @@ def test_a_report_can_show_an_alarm_of_a_whole_layer(tmp_path):
         warnings.simplefilter("ignore")
         watch, _ = train(Copier(factor=15.0), 24)
     assert '"head":null' in watch.report(tmp_path / "report.html").read_text()
+
+
+# The trial ------------------------------------------------------------------------------------------------------------
+def test_the_trial_fails_below_any_of_its_floors(monkeypatch):
+    """The kept results hold; each floor by itself does not, when its numbers are made worse."""
+    bench = pathlib.Path(__file__).parents[2] / "bench"
+    monkeypatch.setattr(sys, "path", [str(bench / "alarms"), *sys.path])
+    from judge import below
+
+    kept = json.loads(max(bench.glob("results/*-alarms.json")).read_text())
+    assert below(kept["floors"], kept["mended"]) == [] and below(kept["floors"], None) == []
+
+    def worse(change):
+        other = copy.deepcopy(kept)
+        change(other)
+        return below(other["floors"], other["mended"])
+
+    def advice_fails(other, causes, times):
+        for cause in [*other["mended"]][:causes]:
+            other["mended"][cause][0]["times"] = times
+
+    late = {"of these reported within 50 steps": 39}
+    assert "were reported within 50 steps" in worse(lambda x: x["floors"].update(late))[0]
+    assert "false alarms: healthy" in worse(lambda x: x["floors"].update({"false alarms": ["healthy"]}))[0]
+    for times in (1.51, None):
+        assert "the advice brings 3" in worse(lambda x, times=times: advice_fails(x, 1, times))[0]
+    assert "the advice brings 0" in worse(lambda x: x["mended"].update(dict.fromkeys(x["mended"], [])))[0]

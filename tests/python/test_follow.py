@@ -447,6 +447,19 @@ def linear_attention(q, k, v):
     return (F.elu(q) + 1) @ ((F.elu(k) + 1).mT @ v)
 
 
+def logits(x):
+    return F.linear(x, torch.randn(6, D, dtype=x.dtype))
+
+
+def weighed(p, x):
+    """Σ over the last axis of p, element by element."""
+    return (p.unsqueeze(-1) * x).sum(-2)
+
+
+def additive(q, k):
+    return torch.tanh(q[..., :, None, :] + k[..., None, :, :]).sum(-1)
+
+
 NOT_ATTENTION = {
     "linear attention": linear_attention,
     "products without softmax": lambda q, k, v: torch.tanh(q @ k.mT * C) @ v,
@@ -465,6 +478,47 @@ NOT_ATTENTION = {
     ),
     "a router, top two": lambda q, k, v: F.linear(q, torch.randn(6, D, dtype=q.dtype)).softmax(-1).topk(2).values.sum(),
     "a loss": lambda q, k, v: F.cross_entropy((q[:, 0] @ k[:, 0].mT).flatten(0, 1), torch.arange(B * T) % S),
+    "a router, elementwise": lambda q, k, v: weighed(logits(q).softmax(-1), torch.randn(B, H, T, 6, D, dtype=q.dtype)),
+    "a router with noise": lambda q, k, v: (
+        (((logits(q) + torch.randn(6, dtype=q.dtype)) / 0.7 + torch.randn(B, H, T, 6, dtype=q.dtype)).float())
+        .masked_fill(torch.arange(6) > 4, -1e9)
+        .softmax(-1)
+        .max()
+    ),
+    "a router over experts first": lambda q, k, v: logits(q).permute(3, 0, 1, 2).softmax(0).argmax(0),
+    "a router, matmul": lambda q, k, v: (q @ torch.randn(D, 6, dtype=q.dtype)).softmax(-1).sum(),
+    "a router, from the left": lambda q, k, v: (torch.randn(6, D, dtype=q.dtype) @ q.mT).softmax(-2).sum(),
+    "a router, addmm": lambda q, k, v: (
+        torch.addmm(torch.zeros(6, dtype=q.dtype), q.reshape(-1, D), torch.randn(D, 6, dtype=q.dtype))
+        .view(B, -1, 6)
+        .softmax(-1)
+        .sum()
+    ),
+    "a router, einsum": lambda q, k, v: (
+        torch.einsum("bhtd,de->bhte", q, torch.nn.Parameter(torch.randn(D, 6, dtype=q.dtype))).softmax(-1).sum()
+    ),
+    "a router by cosines": lambda q, k, v: (
+        F.linear(F.normalize(q, dim=-1), F.normalize(torch.randn(6, D, dtype=q.dtype), dim=-1)).softmax(-1).sum()
+    ),
+    "a router that draws": lambda q, k, v: F.gumbel_softmax(logits(q), hard=True).sum(),
+    "log-probabilities": lambda q, k, v: F.log_softmax(logits(q), -1).exp().sum(),
+    "a router with a cap": lambda q, k, v: (torch.tanh(logits(q) / 5) * 5).softmax(-1).sum(),
+    "learned weights": lambda q, k, v: torch.nn.Parameter(torch.randn(B, T, S, dtype=q.dtype)).softmax(-1).sum(),
+    "a learned upsampling": lambda q, k, v: (
+        F.conv2d(q, torch.randn(12, H, 1, 1, dtype=q.dtype)).view(B, 1, 6, 2, T, D).softmax(2).sum()
+    ),
+    "a map of classes": lambda q, k, v: F.conv2d(q, torch.randn(6, H, 1, 1, dtype=q.dtype)).softmax(1).sum(),
+    "points to look at": lambda q, k, v: weighed(
+        logits(q).unflatten(-1, (2, 3)).softmax(-1), torch.randn(B, H, T, 2, 3, D, dtype=q.dtype)
+    ),
+    "features": lambda q, k, v: (
+        F.linear(q.transpose(1, 2).flatten(2), torch.randn(H * D, H * D, dtype=q.dtype))
+        .view(B, T, H, D)
+        .transpose(1, 2)
+        .softmax(-1)
+        .sum()
+    ),
+    "one query that pools": lambda q, k, v: weighed(additive(q[:, 0, :1], k[:, 0]).softmax(-1), v[:, 0, None]),
 }
 
 
@@ -482,18 +536,62 @@ def test_what_is_no_attention_is_not_called_so(what):
 
 
 MISSED = {
-    "additive scores": lambda q, k, v: torch.tanh(q[:, :, :, None] + k[:, :, None]).sum(-1).softmax(-1) @ v,
+    "additive scores": lambda q, k, v: additive(q, k).softmax(-1) @ v,
     "distances": lambda q, k, v: (-torch.cdist(q, k)).softmax(-1).matmul(v),
+    "distances, softmin": lambda q, k, v: F.softmin(torch.cdist(q, k), -1) @ v,
+    "distances, sparse": lambda q, k, v: torch.sparse.softmax(torch.cdist(q, k).to_sparse(), 3).to_dense() @ v,
+    "distances, masked": lambda q, k, v: torch.masked.softmax(torch.cdist(q, k), -1, mask=~HIDE) @ v,
+    "a linear layer's": lambda q, k, v: (
+        F.linear(torch.tanh(q[:, :, :, None] + k[:, :, None]), torch.randn(1, D, dtype=q.dtype)).squeeze(-1).softmax(-1)
+        @ v
+    ),
+    "of a graph": lambda q, k, v: weighed(
+        (F.linear(q, q[0, 0, :1]) + F.linear(k, k[0, 0, :1]).mT).relu().softmax(-1), v.unsqueeze(2)
+    ),
+    "logarithms": lambda q, k, v: F.log_softmax(additive(q, k), -1).exp() @ v,
+    "draws": lambda q, k, v: F.gumbel_softmax(additive(q, k), dim=-1) @ v,
+    "elementwise": lambda q, k, v: weighed(additive(q, k).softmax(-1), v.unsqueeze(2)),
+    "tensordot": lambda q, k, v: torch.tensordot(additive(q, k).softmax(-1), v[0, 0], 1),
+    "inner": lambda q, k, v: torch.inner(additive(q, k).softmax(-1), v[0, 0].mT),
+    "addbmm": lambda q, k, v: torch.addbmm(
+        torch.zeros(T, D, dtype=q.dtype), additive(q, k).softmax(-1).flatten(0, 1), folded(v)
+    ),
+    "an output": lambda q, k, v: additive(q, k).softmax(-1),
+    "of a linear layer, over positions": lambda q, k, v: weighed(
+        F.linear(k, torch.randn(T, D, dtype=q.dtype)).mT.softmax(-1), v.unsqueeze(2)
+    ),
+}
+#: Over another axis than the last, with the shape it has there.
+MISSED_OTHERWISE = {
+    "keys first": (lambda q, k, v: weighed(additive(k, q).softmax(-2).mT, v.unsqueeze(2)), [B, H, S, T]),
+    "heads last": (
+        lambda q, k, v: torch.einsum("bqkh,bhkd->bhqd", additive(q, k).permute(0, 2, 3, 1).softmax(2), v),
+        [B, T, S, H],
+    ),
+    "batch last": (lambda q, k, v: additive(q, k)[:, 0].permute(2, 1, 0).softmax(0) * 2, [S, T, B]),
 }
 
 
 @pytest.mark.parametrize("what", MISSED)
 def test_what_was_not_followed_is_named(what):
     looker = Notes()
-    with Follow(looker):
+    with Follow(looker) as follow:
         MISSED[what](*qkv())
+        follow.forget()
+        follow.forget()
     assert not looker.written and len(looker.unseen) == 1
     assert looker.unseen[0] == (f"softmax over [{B}, {H}, {T}, {S}]", "its scores were not followed from a product")
+
+
+@pytest.mark.parametrize("what", MISSED_OTHERWISE)
+def test_what_was_not_followed_is_named_whichever_axis_its_keys_have(what):
+    attention, shape = MISSED_OTHERWISE[what]
+    looker = Notes()
+    with Follow(looker) as follow:
+        attention(*qkv())
+        follow.forget()
+    assert not looker.written
+    assert looker.unseen == [(f"softmax over {shape}", "its scores were not followed from a product")]
 
 
 def test_operators_that_are_attention_as_a_whole_are_named():

@@ -97,6 +97,16 @@ def slots(q, k, v):
     return p / p.sum(-1, keepdim=True) @ v
 
 
+def drawn(s):
+    torch.manual_seed(3)
+    return F.gumbel_softmax(s, 1.0, False, 1e-10, -1)
+
+
+def by_powers(s):
+    e = (s / math.log(2)).exp2()
+    return e / e.sum(-1, keepdim=True)
+
+
 OTHERWISE = {
     "over queries": (lambda q, k, v: scores(q, k).softmax(-2) @ v, "goes over queries"),
     "over queries, einsum": (
@@ -111,6 +121,22 @@ OTHERWISE = {
     "two halves": (lambda q, k, v: torch.cat([scores(q, k).softmax(-1)] * 2, 1) @ torch.cat([v, v], 1), "not followed"),
     "a norm of weights": (lambda q, k, v: F.layer_norm(scores(q, k).softmax(-1), (S,)) @ v, "not followed"),
     "an output": (lambda q, k, v: scores(q, k).softmax(-1), "not followed"),
+    "over heads, elementwise": (
+        lambda q, k, v: (scores(q, k).softmax(1).unsqueeze(-1) * v.unsqueeze(2)).sum(-2),
+        "neither keys nor queries",
+    ),
+    "softmin": (lambda q, k, v: F.softmin(scores(q, k), -1) @ v, "softmin"),
+    "softmin, elementwise": (
+        lambda q, k, v: (torch.nn.Softmin(-1)(scores(q, k)).unsqueeze(-1) * v.unsqueeze(2)).sum(-2),
+        "not followed",
+    ),
+    "gumbel": (lambda q, k, v: drawn(scores(q, k)) @ v, "draws noise"),
+    "powers of two": (lambda q, k, v: by_powers(scores(q, k)) @ v, "powers of two"),
+    "its own mask": (
+        lambda q, k, v: torch._masked_softmax(scores(q, k), torch.zeros(B, H, T, S, dtype=torch.bool), 3, 2) @ v,
+        "its mask",
+    ),
+    "sparse": (lambda q, k, v: torch.sparse.softmax(scores(q, k).to_sparse(), -1).to_dense() @ v, "not followed"),
 }
 
 
@@ -360,6 +386,23 @@ class Slots(torch.nn.Module):
         return self.softmax(scores(x, x)) @ x
 
 
+class Additive(torch.nn.Module):
+    """Weights of additive scores, that meet values element by element."""
+
+    def forward(self, x):
+        p = torch.tanh(x[:, :, None] + x[:, None]).sum(-1).softmax(-1)
+        return (p.unsqueeze(-1) * x.unsqueeze(1)).sum(-2)
+
+
+class Routes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(H * D, 3)
+
+    def forward(self, x):
+        return (self.gate(x).softmax(-1).unsqueeze(-1) * x.unsqueeze(2)).sum(-2)
+
+
 def test_a_watch_counts_heads_and_not_windows():
     model, x = torch.nn.Sequential(Local()), torch.randn(B, BLOCKS * WIDE, H * D)
     with rootdk.watch(model) as w:
@@ -371,7 +414,8 @@ def test_a_watch_counts_heads_and_not_windows():
 
 
 @pytest.mark.parametrize(
-    "module, words", [(lambda: Talks(before=True), "heads are mixed"), (Slots, "goes over queries")]
+    "module, words",
+    [(lambda: Talks(before=True), "heads are mixed"), (Slots, "goes over queries"), (Additive, "not followed")],
 )
 def test_a_watch_names_them_once(module, words, tmp_path):
     model, x = torch.nn.Sequential(module()), torch.randn(B, T, H * D)
@@ -381,6 +425,13 @@ def test_a_watch_names_them_once(module, words, tmp_path):
     assert len([s for s in said if words in str(s.message)]) == 1
     assert list(w.unseen) == ["0"] and words in w.unseen["0"] and w.layers == []
     assert words in w.table() and words in w.report(tmp_path / "r.html").read_text()
+
+
+def test_a_watch_does_not_name_routers():
+    model, x = torch.nn.Sequential(Routes()), torch.randn(B, T, H * D)
+    with rootdk.watch(model) as w:
+        model(x)
+    assert not w.unseen
 
 
 def test_a_watch_sees_heads_that_talk_after_softmax():

@@ -38,15 +38,21 @@ def case(name: str) -> matrix.Case:
     return matrix.Case(name)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("check", matrix.CHECKS)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_a_watched_model(name, check):
-    """The same output as unwatched, statistics as in eager, and what was not seen is named."""
-    assert matrix.CHECKS[check](case(name)) == []
+    """The same output as unwatched, statistics as in eager, and all of its attention is seen."""
+    found = case(name)
+    found.only_named.clear()
+    assert matrix.CHECKS[check](found) == []
+    assert {what: modules for what, modules in found.only_named.items() if modules} == {}
+    tiny = found.by["eager"]
+    runs = {"generate": tiny.generates, "padded": tiny.padded}.get(check.split()[0], True)
+    assert bool(found.only_named) == runs
 
 
 def test_a_compiled_model():
-    assert matrix.compiled(case("llama"), "sdpa") == []
+    assert matrix.compilations(case("llama")) == []
 
 
 def test_the_checks_see_what_is_wrong():
@@ -64,8 +70,15 @@ def test_the_checks_see_what_is_wrong():
     assert matrix.close("", output, [x + 1e-6 for x in matrix.tensors(output)], exact=True)
     assert matrix.close("", output, [x * (1 + 1e-4) for x in matrix.tensors(output)], exact=False)
     assert not matrix.close("", output, [x * (1 + 1e-7) for x in matrix.tensors(output)], exact=False)
+    with torch.no_grad(), rootdk.watch(tiny.model) as twice:
+        tiny.model(**tiny.inputs)
+        tiny.model(**tiny.inputs)
     assert matrix.same_statistics("", one, other) and not matrix.same_statistics("", one, one)
+    for a, b in ((one, twice), (twice, one)):
+        assert any("step 1" in problem for problem in matrix.same_statistics("", a, b))
     assert matrix.unnamed("", one, found.attends | {"encoder.layer.7"}) and not matrix.unnamed("", one, found.attends)
+    assert matrix.only_named(one, found.attends | {"encoder.layer.7"}) == {"encoder.layer.7"}
+    assert not matrix.only_named(one, found.attends)
     assert (
         found.attends == {"bert.encoder.layer.0.attention.self", "bert.encoder.layer.1.attention.self"}
         and not found.fused

@@ -160,6 +160,22 @@ def test_what_changes_nothing_is_taken():
         assert torch.equal(attend(**more)[0], plain)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_packed_sequences_may_come_without_a_mask(mode):
+    """Tensors made in inference mode count no versions."""
+    with mode():
+        starts = torch.tensor([0, 3, 7])
+        q, k, v = (torch.randn(1, 4, 7, 8) for _ in range(3))
+        attention = transformers.AttentionInterface()["rootdk"]
+        for end in (3, 4):  # written to in between
+            starts[1] = end
+            found, _ = attention(torch.nn.Module(), q, k, v, None, cu_seq_lens_q=starts, cu_seq_lens_k=starts)
+            for piece in (slice(0, end), slice(end, 7)):
+                parts = (x[:, :, piece] for x in (q, k, v))
+                expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+                assert torch.allclose(found[:, piece].transpose(1, 2), expected, atol=1e-6)
+
+
 def test_a_learned_scaling_learns():
     scaling = torch.tensor(0.3, requires_grad=True)
     out, (q, k, v) = attend(scaling=scaling)

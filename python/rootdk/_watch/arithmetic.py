@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 import torch
@@ -83,9 +84,9 @@ class Arithmetic(Mixing):
         if value is not None and a.ndim >= 2:
             factor = number(value)
             if factor is not None and out.is_floating_point() and not known.part:
-                self.memory.set(out, Scaled(known.number * factor, False, known.folded))
+                self.memory.set(out, replace(known, number=known.number * factor))
         elif isinstance(note, Scaled) and isinstance(b, Tensor) and out.shape == a.shape:
-            self.memory.set(out, Scaled(note.number, True, note.folded))
+            self.memory.set(out, replace(note, part=True))
 
     def plus(self, args: Any, kwargs: Any, out: Any) -> Found:
         self._sum(args, kwargs, out, 1.0)
@@ -105,7 +106,7 @@ class Arithmetic(Mixing):
             self.memory.pop(a)  # no multiple of what it was
         if isinstance(one, Scaled) and isinstance(other, Scaled):
             if one.part == other.part and one.number == other.number and out.shape == a.shape and alpha == 1:
-                self.memory.set(out, Scaled(one.number, False, one.folded))
+                self.memory.set(out, replace(one, part=False))
             return
         if isinstance(one, Note) and isinstance(other, Note) and one.stage == "scores":
             if other.stage == "lse" and sign < 0 and one.held in other.held.before:
@@ -124,6 +125,7 @@ class Arithmetic(Mixing):
             if isinstance(one, Note) and sign < 0:  # something minus scores
                 one = one.times(-1.0)
         if not isinstance(one, Note):
+            self._shifted(a, b, out)
             return
         if one.stage == "total":
             sinks.add_number(one.held, a, b, other if a is args[0] else None, sign * (alpha or 0.0))
@@ -139,6 +141,13 @@ class Arithmetic(Mixing):
                 one = one.plain()
         self._pass_on(one, a, out)
 
+    def _shifted(self, a: Any, b: Any, out: Tensor) -> None:
+        """With a bias, noise, a cap or a mask it is no multiple of q any more, but a router's scores still."""
+        for x in (a, b):
+            note = self.memory.get(x)
+            if isinstance(note, Scaled) and note.learned and x.shape == out.shape:
+                self.memory.set(out, Scaled(learned=note.learned))
+
     def tanh(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
@@ -147,6 +156,8 @@ class Arithmetic(Mixing):
                 self.memory.set(out, note.but(cap=1.0))
             else:
                 self.memory.pop(out)
+        elif isinstance(out, Tensor):
+            self._shifted(x, None, out)
         return None
 
     def negative(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -194,7 +205,11 @@ class Arithmetic(Mixing):
     def masked(self, args: Any, kwargs: Any, out: Any) -> Found:
         """Of q or k this would not leave what was known."""
         x = next((x for x in (*args[:3], *kwargs.values()) if isinstance(self.memory.get(x), (Note, Lost))), None)
-        return None if x is None else self.same((x,), {}, out)
+        if x is not None:
+            return self.same((x,), {}, out)
+        for x in (*args[:3], *kwargs.values()) if isinstance(out, Tensor) and out.is_floating_point() else ():
+            self._shifted(x, None, out)
+        return None
 
     def _pass_on(self, note: Any, x: Tensor, out: Tensor) -> None:
         if out is x and self.memory.get(x) is note:

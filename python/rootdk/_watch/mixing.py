@@ -11,7 +11,7 @@ from typing import Any, Optional
 from torch import Tensor
 
 from . import einsum
-from .products import Lost, Note
+from .products import Lost, Note, Scaled
 from .shapes import Found
 from .telling import Telling
 
@@ -28,6 +28,8 @@ class Mixing(Telling):
             if isinstance(note, Note) and note.stage == "weights" and note.key == x.ndim - 1:
                 return self._report(note)  # values that are learned
             self._mix(note, x, x.ndim - 1, out)
+        elif isinstance(out, Tensor):
+            self.memory.set(out, Scaled(learned=(out.ndim - 1,)))
         return None
 
     def convolution(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -40,7 +42,9 @@ class Mixing(Telling):
                 self._mix(note, x, x.ndim - weight.ndim + 1, out)
             elif isinstance(note, Note) and note.stage == "scores":
                 why = "scores of several keys are mixed before it"
-                self.memory.set(out, Lost(tuple(out.shape), None, why, scores=True))
+                self.memory.set(out, Lost(tuple(out.shape), None, why, "scores"))
+        elif isinstance(out, Tensor) and isinstance(weight, Tensor):
+            self.memory.set(out, Scaled(learned=(out.ndim - weight.ndim + 1,)))
         return None
 
     def _mixed_by_product(self, x: Any, axis: int, out: Any) -> bool:
@@ -68,14 +72,14 @@ class Mixing(Telling):
             if note.stage == "weights":
                 self.memory.set(out, note.but(row=result.index(row), key=result.index(key)))
             else:
-                self.memory.set(out, Lost(tuple(out.shape), None, MIXED, scores=True))
+                self.memory.set(out, Lost(tuple(out.shape), None, MIXED, "scores"))
             return True
         return False
 
     def _mix(self, note: Any, x: Tensor, axis: int, out: Tensor) -> None:
         """A sum over one axis, which has its place in the result."""
         if isinstance(note, Lost):
-            if note.scores and out.ndim == x.ndim:
+            if note.stage == "scores" and out.ndim == x.ndim:
                 self.memory.set(out, note)
             return
         if axis in (note.row, note.key) or out.ndim != x.ndim or not _kept(x, out, (note.row, note.key)):
@@ -83,7 +87,7 @@ class Mixing(Telling):
         if note.stage == "weights":
             self.memory.set(out, note)
         elif note.stage == "scores":
-            self.memory.set(out, Lost(tuple(out.shape), None, MIXED, scores=True))
+            self.memory.set(out, Lost(tuple(out.shape), None, MIXED, "scores"))
 
 
 def _kept(x: Tensor, out: Tensor, axes: tuple[Optional[int], ...]) -> bool:

@@ -65,22 +65,22 @@ class Memory:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A tensor that may become q or k: what it was multiplied with, and which of its axes is batch · heads."""
+    """A tensor that may become q or k: what it was multiplied with, and which of its axes is batch · heads. Or a
+    router's or classifier's scores: which of its axes count what was learned (experts, classes, features)."""
 
     number: float = 1.0
     part: bool = False  # one of the two terms of a rotary embedding: the sum of both is scaled again
     folded: Optional[tuple[int, int]] = None  # (axis, batch)
+    learned: tuple[int, ...] = ()  # the axes that a linear layer, or another product with one table for all, has made
 
 
 class Owed:
-    """A softmax over scores that came from a product. It is told when its weights meet values, and named if they never
-    do."""
+    """A softmax that looks like attention. It is told when its weights meet values, and named if they never do."""
 
     __slots__ = ("shape", "why", "told")
 
-    def __init__(self, shape: Sequence[int]):
-        self.shape = tuple(shape)
-        self.why = "its weights were not followed to a product with values"
+    def __init__(self, shape: Sequence[int], why: str = "its weights were not followed to a product with values"):
+        self.shape, self.why = tuple(shape), why
         self.told = False
 
 
@@ -182,13 +182,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Lost:
-    """Softmax's output over scores that were not followed, or such scores themselves; `key` is the axis of it that
-    softmax went over, if still known."""
+    """Softmax's output over scores that were not followed, its logarithm, or such scores themselves; `key` is the axis
+    of it that softmax went over, if still known."""
 
     shape: tuple[int, ...]
     key: Optional[int]
     why: str = "its scores were not followed from a product"
-    scores: bool = False  # softmax is still to come
+    stage: str = "weights"  # scores: softmax is still to come; log
+    learned: bool = False  # a router's or a classifier's, unless they meet values
+    owed: Optional[Owed] = None
 
 
 def number_of(x: Any, may_wait: bool = False) -> Optional[float]:

@@ -44,7 +44,8 @@ class Shapes:
             folded = note.folded
         if folded is not None or note is not None:
             known = note if note is not None else Scaled()
-            self.memory.set(out, Scaled(known.number, known.part, folded))
+            learned = _regrouped(known.learned, x.shape, out.shape) if known.learned else ()
+            self.memory.set(out, Scaled(known.number, known.part, folded, learned))
         return None
 
     def transpose(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -93,7 +94,8 @@ class Shapes:
             self.memory.set(out, replace(note, key=None if note.key is None else order.index(note.key)))
         else:
             folded = None if note.folded is None else (order.index(note.folded[0]), note.folded[1])
-            self.memory.set(out, Scaled(note.number, note.part, folded))
+            learned = tuple(order.index(axis) for axis in note.learned)
+            self.memory.set(out, Scaled(note.number, note.part, folded, learned))
 
     def part(self, args: Any, kwargs: Any, out: Any) -> Found:
         """x[...], narrow, and the like. Of weights the keys may become fewer: a sink's column goes."""
@@ -217,3 +219,22 @@ def _folded(before: Sequence[int], after: Sequence[int]) -> Optional[tuple[int, 
     if len(before) == len(after) == 3 and before[0] == after[0] and after[1] > before[1] > 0 == after[1] % before[1]:
         return 1, before[1]  # [len, batch, heads · dim] → [len, batch · heads, dim]
     return None
+
+
+def _regrouped(axes: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    """After a reshape, the axes that are made of those axes only."""
+    if math.prod(before) != math.prod(after) or not math.prod(before):
+        return ()
+    out: list[int] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        one, other, a, b = i, j, before[i], after[j]
+        i, j = i + 1, j + 1
+        while a != b:  # joined or divided
+            if a < b:
+                a, i = a * before[i], i + 1
+            else:
+                b, j = b * after[j], j + 1
+        if all(axis in axes for axis in range(one, i)):
+            out += range(other, j)
+    return tuple(out)

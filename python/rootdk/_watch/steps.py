@@ -3,6 +3,7 @@ tensor that is known."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from . import einsum, sinks
 from .arithmetic import Arithmetic, two_of
-from .products import Held, Lost, Note, Scaled, number_of, plain_data
+from .products import Held, Lost, Note, Owed, Scaled, number_of, plain_data
 from .shapes import Found, axis_of
+from .telling import like_scores
 
 
 class Trail(Arithmetic):
@@ -37,6 +39,12 @@ class Trail(Arithmetic):
         if found is None and not any(self._mixed_by_product(x, axis, out) for x, axis in zip(sides, axes)):
             self._product_of_two(a, b, out)
         return found
+
+    def addmm(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Of a layer."""
+        if isinstance(out, Tensor):
+            self.memory.set(out, Scaled(learned=(out.ndim - 1,)))
+        return None
 
     def rmatmul(self, args: Any, kwargs: Any, out: Any) -> Found:
         return self.matmul(args[1::-1], kwargs, out)
@@ -76,11 +84,13 @@ class Trail(Arithmetic):
         return None
 
     def _product_of_two(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        if not self._may_be_product(a, b, out) or a.ndim < 2 or b.ndim < 2 or (b.ndim == 2) != (a.ndim == 2):
+        if not self._may_be_product(a, b, out) or a.ndim < 2 or b.ndim < 2:
             return
-        learned = torch.nn.Parameter
-        if a.ndim == 2 and any(isinstance(x, learned) or isinstance(x._base, learned) for x in (a, b)):
-            return  # a layer's weights
+        if (b.ndim == 2) != (a.ndim == 2) or a.ndim == 2 and (_is_learned(a) or _is_learned(b)):
+            # a layer's weights, on either side
+            table = a.ndim == 2 and (b.ndim > 2 or _is_learned(a))
+            self.memory.set(out, Scaled(learned=(out.ndim - (2 if table else 1),)))
+            return
         batch = None
         for x in (a, b):
             note = self.memory.get(x)
@@ -126,11 +136,13 @@ class Trail(Arithmetic):
                     note.held.owed.why = "it goes over queries, and its weights are summed over keys, or vice versa"
             elif (
                 isinstance(note, Lost)
-                and not note.scores
+                and note.stage == "weights"
                 and (note.key is None or note.key in summed)
                 and all(y.ndim > 2 for y in sides)
             ):
                 self.memory.pop(x)
+                if note.owed is not None:
+                    note.owed.told = True
                 if own is None or own(x):
                     return f"softmax over {list(note.shape)}", note.why
         return None
@@ -142,7 +154,25 @@ class Trail(Arithmetic):
     def log_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
         return self._softmax(args, kwargs, out, "log")
 
-    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str) -> Found:
+    def softmin(self, args: Any, kwargs: Any, out: Any) -> Found:
+        return self._softmax(args, kwargs, out, "weights", unclear="it is F.softmin")
+
+    def gumbel_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
+        logits = args[0] if args else kwargs.get("logits")
+        dim = args[4] if len(args) > 4 else kwargs.get("dim", -1)
+        return self._softmax((logits, dim), {}, out, "weights", unclear="it is F.gumbel_softmax, which draws noise")
+
+    def masked_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
+        dim = args[2] if len(args) > 2 else kwargs.get("dim")
+        x = args[0] if args else kwargs.get("input")
+        why = "its mask is an argument of torch._masked_softmax"
+        return self._softmax((x, -1 if dim is None else dim), {}, out, "weights", unclear=why)
+
+    def sparse_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
+        return self._softmax(args, kwargs, out, "weights", unclear="it is of sparse tensors")
+
+    def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str, unclear: Optional[str] = None) -> Found:
+        """`unclear`: why it cannot be told, though its scores were followed."""
         x = args[0] if args else kwargs.get("input")
         if not isinstance(out, Tensor) or not isinstance(x, Tensor) or out is x:
             self.memory.pop(x)
@@ -152,19 +182,28 @@ class Trail(Arithmetic):
         if isinstance(note, Note) and note.stage == "scores" and axis is not None:
             over = _over(note, axis)
             if over is not None:
-                saw = over.but(stage=stage, held=_saw(over, x))
+                held = _saw(over, x)
+                saw = over.but(stage=stage, held=held if unclear is None else held.next(unclear=unclear))
                 self.memory.set(out, saw)
-                if stage == "weights":
+                if stage == "weights" and not _is_learned(over.held.k):
                     self._owe(saw, x.shape)
-            elif stage == "weights":  # over heads, say
-                self.memory.set(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries"))
+            else:  # over heads, say
+                self._lose(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries", stage))
             return None
-        if isinstance(note, Lost) and note.scores and stage == "weights":
+        if isinstance(note, Lost) and note.stage == "scores" and stage == "weights":
             return f"softmax over {list(x.shape)}", note.why
-        like_scores = x.ndim > 2 and x.shape[-1] > 1 and (x.shape[-2] > 1 or x.ndim > 3)
-        if axis == x.ndim - 1 and like_scores and stage == "weights":
-            self.memory.set(out, Lost(tuple(x.shape), axis))
+        if axis is not None and like_scores(x.shape, axis):
+            learned = _is_learned(x) or isinstance(note, Scaled) and axis in note.learned
+            self._lose(out, Lost(tuple(x.shape), axis, stage=stage, learned=learned))
         return None
+
+    def _lose(self, out: Tensor, lost: Lost) -> None:
+        """What softmax went over is not known; as weights it must be named."""
+        owed = None
+        if lost.stage == "weights" and not lost.learned and plain_data(out):
+            owed = Owed(lost.shape, lost.why)
+            self.owes(owed)
+        self.memory.set(out, replace(lost, owed=owed))
 
     def exp(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -175,6 +214,16 @@ class Trail(Arithmetic):
                 self._owe(note, out.shape)
             elif note.stage == "scores" and out is not x:
                 self.memory.set(out, note.but(stage="exp", held=_saw(note, x)))
+        elif isinstance(note, Lost) and note.stage == "log" and isinstance(out, Tensor):
+            self._lose(out, replace(note, stage="weights"))
+        return None
+
+    def exp2(self, args: Any, kwargs: Any, out: Any) -> Found:
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        if isinstance(note, Note) and note.stage == "scores" and isinstance(out, Tensor):
+            held = _saw(note, x).next(unclear="it is written out with powers of two")
+            self.memory.set(out, note.but(stage="exp", held=held))
         return None
 
     def before_exp_(self, x: Any) -> None:
@@ -219,6 +268,10 @@ class Trail(Arithmetic):
             sinks.add_score(note.held, a, b.detach())
             self.memory.set(out, note)
         return None
+
+
+def _is_learned(x: Optional[Tensor]) -> bool:
+    return isinstance(x, torch.nn.Parameter) or x is not None and isinstance(x._base, torch.nn.Parameter)
 
 
 def _saw(note: Note, x: Tensor) -> Held:

@@ -37,3 +37,10 @@ class Telling(Shapes):
         """exp(scores) with its sum and its product with values: one is to be divided by the other."""
         if note.held.summed and note.held.multiplied and note.held.scores is not None:
             self._owe(note.but(row=note.held.row, key=note.held.key), note.held.scores.shape)
+
+
+def like_scores(shape: Sequence[int], key: int) -> bool:
+    """Whether scores that were not followed, with keys on that axis, may be of several queries: the first other axis is
+    taken for the batch's."""
+    others = [size for axis, size in enumerate(shape) if axis != key]
+    return len(shape) > 2 and shape[key] > 1 and (len(shape) > 3 or others[-1] > 1)
