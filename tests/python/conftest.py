@@ -40,6 +40,7 @@ TORCH = [
         "distributed_example",
         "distributed_faults",
         "distributed_plan",
+        "distributed_team",
         "alarm",
         "audit_model",
         "audit_embeddings",
