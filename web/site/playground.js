@@ -196,9 +196,9 @@ site_part({
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Playground"),
            el("p", {},
-              `${head_queries} random queries on n random keys under two rules, side by side. Everything is ` +
-                  `computed anew with each move; the address in your browser says what is set, so a link shows ` +
-                  `the same.`)),
+              `${head_queries} random queries on n random keys under two rules, side by side. Every move computes ` +
+                  `everything anew; the address in your browser holds the settings, so a link shows the same ` +
+                  `head.`)),
         el("div", {class: "bench"}, controls, box.node));
   },
 });

@@ -267,7 +267,7 @@ const gradient_of_heads = {
 const measure_rows = [
   ["spread σ of the scores", "sigma", digits(4)], ["mean score", "score_mean", digits(3)],
   ["largest score", "score_max", digits(4)], ["largest weight of a row", "p_max", digits(3)],
-  ["entropy, nats", "entropy", digits(4)], ["e^entropy, keys", "exp_entropy", digits(4)],
+  ["entropy, nats", "entropy", digits(4)], ["effective keys", "exp_entropy", digits(4)],
   ["tr J", "trace_j", digits(3)], ["‖J‖²", "frobenius_j", digits(3)],
   ["rows shut (tr J below 0.01)", "share_trace_j_under_1pct", percent]
 ];
