@@ -29,11 +29,14 @@ function key_of(style) {
 let charts_made = 0;
 const kMostDescribed = 60;  // values that are read out with a figure; the rest is in its table
 
+/// What there is to say of something that can be pointed at: rows, or for a figure with thousands a function that makes them
+/// when somebody points there.
+const rows_of = ({rows}) => (typeof rows === "function" ? rows() : rows);
 const words_of = ({title}, rows) => `${title}: ${
     rows.map(([name, v]) => `${name} ${v instanceof Node ? v.textContent : isRef(v) ? number(v.value) : v}`).join(", ")}`;
 /// The values of a chart as text: of each thing in it the first.
 function described(spots) {
-  const first = spots.slice(0, kMostDescribed).map((s) => words_of(s, s.rows.slice(0, 1)));
+  const first = spots.slice(0, kMostDescribed).map((s) => words_of(s, rows_of(s).slice(0, 1)));
   const more = spots.length - first.length;
   return `${first.join("; ")}${more > 0 ? `; and ${grouped(String(more))} more` : ""}.`;
 }
@@ -89,7 +92,6 @@ function chart({label, series = [], choices = {}, caption, draw}) {
 
   function redraw() {
     const kept = document.activeElement === canvas && at >= 0 ? {at, title: spots[at].title} : null;
-    width = Math.max(240, canvas.clientWidth / zoom_of(canvas));
     hide();
     canvas.querySelectorAll("svg").forEach((old) => old.remove());
     spots = [];
@@ -119,7 +121,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
 
   function show(index) {
     at = index;
-    const {x, y, title, rows, half} = spots[index];
+    const {x, y, title, half} = spots[index], rows = rows_of(spots[index]);
     const scale = canvas.clientWidth / width;
     tip.replaceChildren(
         el("strong", {}, title), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
@@ -175,7 +177,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     if (!step || !spots.length) return;
     event.preventDefault();
     show(next(step, event.key === "ArrowRight" || event.key === "ArrowLeft"));
-    said.textContent = words_of(spots[at], spots[at].rows);
+    said.textContent = words_of(spots[at], rows_of(spots[at]));
   });
 
   canvas.addEventListener("click", (event) => {
@@ -190,6 +192,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   figure.fit = () => {
     if (Math.abs(canvas.clientWidth - seen) <= 1 || canvas.clientWidth === 0) return;
     seen = canvas.clientWidth;
+    width = Math.max(240, seen / zoom_of(canvas));  // asked here alone: to ask makes the browser lay out what was drawn before
     redraw();
   };
   new ResizeObserver(figure.fit).observe(canvas);
@@ -204,7 +207,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   };
   figure.values = () => ({
     columns: ["what", "quantity", "value"],
-    rows: spots.flatMap((s) => s.rows.map(([name, value]) => [s.title, name, all_digits(value)]))
+    rows: spots.flatMap((s) => rows_of(s).map(([name, value]) => [s.title, name, all_digits(value)]))
   });
   return figure;
 }

@@ -101,9 +101,8 @@ site_part({
       says: 320,
       now: true,
       ask: async (values, call) => {
-        const heads = [];
-        for (const [k, rule] of [values.rule, values.other].entries())
-          heads.push(await call("playground", head_arguments(values, rule), String(k)));
+        const heads = await Promise.all([values.rule, values.other].map(
+            (rule, k) => call("playground", head_arguments(values, rule), String(k), {beside: k === 1})));
         return {heads, styles: pair_styles(values.rule, values.other)};
       },
       figures: [scores_of_heads, weights_of_heads, measures_of_heads, row_of_heads, gradient_of_heads],
