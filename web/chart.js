@@ -2,7 +2,8 @@
 // keys.
 //
 // A chart's draw(stage) adds its marks to stage.svg and calls stage.spot(x, y, title, rows, more) for each thing that can be
-// pointed at. Of more, `pick` is what a click or Enter does there; in a map `half` is half the width and height of its cell, and
+// pointed at. Of more, `pick` is what a click or Enter does there; of a bar that ends there `bar` is {half: half its width,
+// base: where it begins}; in a map `half` is half the width and height of its cell, and
 // `line` the line it stands in, so that up and down go there.
 
 /// By data.experiment: data → {figure, below: [nodes], formula: a name if not the experiment's, wide: the chart wants all the
@@ -148,7 +149,8 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
     let best = -1, least = 48 * 48;
     spots.forEach((s, i) => {
-      const inside = s.half && Math.abs(s.x - x) <= s.half[0] && Math.abs(s.y - y) <= s.half[1];
+      const inside = (s.half && Math.abs(s.x - x) <= s.half[0] && Math.abs(s.y - y) <= s.half[1]) ||
+          (s.bar && Math.abs(s.x - x) <= s.bar.half && (s.y - y) * (s.bar.base - y) <= 0);
       const distance = inside ? 0 : (s.x - x) ** 2 + (s.y - y) ** 2;
       if (distance < least) [best, least] = [i, distance];
     });

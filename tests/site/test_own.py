@@ -197,7 +197,7 @@ def test_a_finger_sets_it_on_a_phone(visit):
     page.get_by_role("checkbox", name="8/").tap()
     box = pages.answered(page, "own", rules="none,sqrt_dk,dk,dk(8)")
     box.locator("svg .mark").first.tap()
-    assert "key 1" in box.locator(".tip").inner_text()
+    box.locator(".tip:visible", has_text="key 1").wait_for()
     page.get_by_role("button", name="Use a random head").tap()
     page.locator(".whatif .says").wait_for()
 

@@ -161,7 +161,7 @@ function own_bars(state) {
             ["weight", put(digits(4), rule, "softmax", j)],
             ["gradient at score", put(digits(3), rule, "score_gradient", j)],
             ["gradient at q·k", put(digits(3), rule, "raw_gradient", j)]
-          ]);
+          ], {bar: {half: x.bandwidth() / 2, base: dy + y(0)}});
         }
         line_at(g, [0, y(0)], [wide, y(0)], "floor");
         x_axis(g, x, plot, k ? "" : "q·k of each key", {
