@@ -246,7 +246,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       ["spread of the scores, σ (1 is unit variance)", "sigma"], ["divisor that gives unit variance", "unit_divisor"],
       ["that divisor ÷ √d_k", "ratio"], ["variance of q·k among the keys of a query", "variance"],
       ["the same over the distances of the context", "variance_in_context"], ["mean of q·k", "mean"],
-      ["largest |score| that any input could give", "bound"], ["float16 holds that so many times over", "f16_headroom"],
+      ["largest |score| that any input could give", "bound"], ["how many times that fits into float16", "f16_headroom"],
       ["bfloat16 would round it by up to", "bf16_rounding"], ["standard deviation of q's components", "sigma_q"],
       ["standard deviation of k's components", "sigma_k"], ["length of the mean key", "key_mean_norm"],
       ["alignment of q and k (1: unrelated)", "alignment"], ["largest singular value of W_qᵀW_k", "largest_singular_value"],
@@ -406,7 +406,7 @@ function audit_view(audit, {prefix = ""} = {}) {
     watchers.push(fill);
     return el(
         "section", {id: `${prefix}heads`, "aria-label": "All heads"}, el("h2", {}, "All heads"),
-        el("p", {class: "question"}, `At ${grouped(judged)} keys. Titles sort; a head's name shows it above.`),
+        el("p", {class: "question"}, `At ${grouped(judged)} keys. A column's title sorts by it; a head's name shows that head above.`),
         el("div", {class: "controls"}, el("label", {}, "verdict", select), el("label", {}, "head", input)), note,
         scrolled("All heads, as a table", el("table", {}, el("thead", {}, el("tr", {}, titles)), body)));
   }

@@ -2,7 +2,8 @@
 // keys.
 //
 // A chart's draw(stage) adds its marks to stage.svg and calls stage.spot(x, y, title, rows, more) for each thing that can be
-// pointed at. Of more, `pick` is what a click or Enter does there; in a map `half` is half the width and height of its cell, and
+// pointed at. Of more, `pick` is what a click or Enter does there; of a bar that ends there `bar` is {half: half its width,
+// base: where it begins}; in a map `half` is half the width and height of its cell, and
 // `line` the line it stands in, so that up and down go there.
 
 /// By data.experiment: data → {figure, below: [nodes], formula: a name if not the experiment's, wide: the chart wants all the
@@ -29,11 +30,14 @@ function key_of(style) {
 let charts_made = 0;
 const kMostDescribed = 60;  // values that are read out with a figure; the rest is in its table
 
+/// What there is to say of something that can be pointed at: rows, or for a figure with thousands a function that makes them
+/// when somebody points there.
+const rows_of = ({rows}) => (typeof rows === "function" ? rows() : rows);
 const words_of = ({title}, rows) => `${title}: ${
     rows.map(([name, v]) => `${name} ${v instanceof Node ? v.textContent : isRef(v) ? number(v.value) : v}`).join(", ")}`;
 /// The values of a chart as text: of each thing in it the first.
 function described(spots) {
-  const first = spots.slice(0, kMostDescribed).map((s) => words_of(s, s.rows.slice(0, 1)));
+  const first = spots.slice(0, kMostDescribed).map((s) => words_of(s, rows_of(s).slice(0, 1)));
   const more = spots.length - first.length;
   return `${first.join("; ")}${more > 0 ? `; and ${grouped(String(more))} more` : ""}.`;
 }
@@ -89,7 +93,6 @@ function chart({label, series = [], choices = {}, caption, draw}) {
 
   function redraw() {
     const kept = document.activeElement === canvas && at >= 0 ? {at, title: spots[at].title} : null;
-    width = Math.max(240, canvas.clientWidth / zoom_of(canvas));
     hide();
     canvas.querySelectorAll("svg").forEach((old) => old.remove());
     spots = [];
@@ -119,7 +122,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
 
   function show(index) {
     at = index;
-    const {x, y, title, rows, half} = spots[index];
+    const {x, y, title, half} = spots[index], rows = rows_of(spots[index]);
     const scale = canvas.clientWidth / width;
     tip.replaceChildren(
         el("strong", {}, title), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
@@ -146,7 +149,8 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
     let best = -1, least = 48 * 48;
     spots.forEach((s, i) => {
-      const inside = s.half && Math.abs(s.x - x) <= s.half[0] && Math.abs(s.y - y) <= s.half[1];
+      const inside = (s.half && Math.abs(s.x - x) <= s.half[0] && Math.abs(s.y - y) <= s.half[1]) ||
+          (s.bar && Math.abs(s.x - x) <= s.bar.half && (s.y - y) * (s.bar.base - y) <= 0);
       const distance = inside ? 0 : (s.x - x) ** 2 + (s.y - y) ** 2;
       if (distance < least) [best, least] = [i, distance];
     });
@@ -175,7 +179,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     if (!step || !spots.length) return;
     event.preventDefault();
     show(next(step, event.key === "ArrowRight" || event.key === "ArrowLeft"));
-    said.textContent = words_of(spots[at], spots[at].rows);
+    said.textContent = words_of(spots[at], rows_of(spots[at]));
   });
 
   canvas.addEventListener("click", (event) => {
@@ -190,6 +194,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   figure.fit = () => {
     if (Math.abs(canvas.clientWidth - seen) <= 1 || canvas.clientWidth === 0) return;
     seen = canvas.clientWidth;
+    width = Math.max(240, seen / zoom_of(canvas));  // asked here alone: to ask makes the browser lay out what was drawn before
     redraw();
   };
   new ResizeObserver(figure.fit).observe(canvas);
@@ -204,7 +209,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   };
   figure.values = () => ({
     columns: ["what", "quantity", "value"],
-    rows: spots.flatMap((s) => s.rows.map(([name, value]) => [s.title, name, all_digits(value)]))
+    rows: spots.flatMap((s) => rows_of(s).map(([name, value]) => [s.title, name, all_digits(value)]))
   });
   return figure;
 }

@@ -85,7 +85,7 @@ function colour_bar(g, scale, {x = 0, y = 0, width, name}) {
 
 /// Fills the width: a line for every layer, a cell for every head.
 /// rows: [{name, full, cells: [{column, value: a reference, word: a verdict or "", title, lines: [[name, value]], it}]}].
-/// Where a cell is wide enough it says its number and word, where it is not the word's first letter.
+/// Where cells are wide enough they say their number and word, where they are not the word's first letter.
 function draw_head_map(stage, {rows, scale, name, format = number, pick, chosen = () => false, dimmed = () => false}) {
   const {svg, width, spot} = stage, most = d3.max(rows, (row) => d3.max(row.cells, (c) => c.column + 1)) || 1;
   const room = Math.max(3, Math.floor(width * (stage.narrow ? .3 : .35) / 7));
@@ -102,6 +102,9 @@ function draw_head_map(stage, {rows, scale, name, format = number, pick, chosen 
   for (let h = 0; h < most; h += every)
     g.append("text").attr("class", "quiet").attr("x", (h + .5) * wide).attr("y", -7).attr("text-anchor", "middle").text(h);
   const lines = Math.ceil(14 / tall);  // a name needs so many
+  const fits = (text) => 7.2 * text.length + 6 <= wide - gap;
+  const with_letter = ({value, word}) => [isNumber(value.value) ? format(value.value) : "", word[0]].join(" ");
+  const numbered = rows.every((row) => row.cells.every((c) => !c.word || fits(with_letter(c))));  // or all have letters alone
   let around = null;
   rows.forEach((row, r) => {
     const y = r * tall;
@@ -116,7 +119,7 @@ function draw_head_map(stage, {rows, scale, name, format = number, pick, chosen 
       if (chosen(cell.it)) around = {x: cell.column * wide - 2, y: y - 2, width: wide - gap + 4, height: tall - gap + 4};
       if (known) rect.attr("fill", fill);
       mark(rect, value);
-      const text = cell_text(cell, wide - gap, tall - gap, format);
+      const text = cell_text(cell, {fits, numbered, format}, wide - gap, tall - gap);
       if (text)
         g.append("text").attr("class", "in-cell").attr("x", cell.column * wide + (wide - gap) / 2)
             .attr("y", y + (tall - gap) / 2 + (tall < 16 ? 3.5 : 4)).style("fill", known ? readable_on(fill) : null)
@@ -131,11 +134,10 @@ function draw_head_map(stage, {rows, scale, name, format = number, pick, chosen 
   return top + rows.length * tall + 6;
 }
 
-/// What there is room for: "1.29 frozen", "1.29 F", "1.29", "F".
-function cell_text({value, word}, wide, tall, format) {
+/// What there is room for: "1.29 frozen", "1.29 F", "1.29", "F". numbered: cells with a word show their number, too.
+function cell_text({value, word}, {fits, numbered, format}, wide, tall) {
   if (tall < 10) return "";
   const number_text = isNumber(value.value) ? format(value.value) : "", letter = word ? word[0].toUpperCase() : "";
-  const choices = [[number_text, word], [number_text, letter], word ? [letter] : [number_text]].map((parts) => parts.filter(Boolean).join(" "));
-  const fits = (text) => text && 7.2 * text.length + 6 <= wide;
-  return choices.find(fits) || (letter && wide >= 9 ? letter : "");
+  const choices = word && !numbered ? [] : [[number_text, word], [number_text, letter]].map((parts) => parts.filter(Boolean).join(" "));
+  return choices.find((text) => text && fits(text)) || (letter && wide >= 9 ? letter : "");
 }

@@ -190,9 +190,9 @@ def test_playground(page, command, args):
     moved = sum(abs(a - b) for a, b in zip(got["histogram"]["counts"], want["histogram"]["counts"]))
     assert moved <= max(2, 2e-4 * sum(want["histogram"]["counts"]))
     if want["histogram"]["expected"]:
-        close(
-            got["histogram"]["expected"], want["histogram"]["expected"], 1e-4, 1e-3 * max(want["histogram"]["expected"])
-        )
+        # Its edges are as exact as the scores, and no bin is wider than what its height is multiplied by.
+        expected = want["histogram"]["expected"]
+        close(got["histogram"]["expected"], expected, SINGLE, SINGLE * max(expected))
 
 
 def test_phase(page, command):
@@ -200,6 +200,7 @@ def test_phase(page, command):
     got, want = answer(page, "phase", args), printed(command, words("phase", args))
     within_intervals(got, want)
     close(got, want, 1e-9, but=["value", "standard_error", "ci95", "conclusion"])
+    close(got, want, SINGLE, SINGLE, but=["conclusion"])
 
 
 def test_gradient(page, command):
@@ -221,7 +222,9 @@ def test_gradient(page, command):
             "share_trace_j_under_1pct",
         ],
     )
-    close(got, want, 1e-2, 1e-6, but=["conclusion"])
+    # Gradients of about 1 are summed in f32; in their tails cancellation leaves what is small fewer digits.
+    close(got, want, SINGLE, SINGLE, but=["conclusion"])
+    close(got, want, 1e-3, 1e-6, but=["conclusion"])
 
 
 def test_precision(page, command):
@@ -433,7 +436,7 @@ def test_audit_runs_a_model_on_tokens(page, command, tmp_path):
     write_model(tmp_path / "model", 3)
     choose(page, "model", sorted((tmp_path / "model").iterdir()))
     got = page.evaluate("engine.call('audit', {file: chosen.model, tokens: 'random:2x16'})")
-    close(got, printed(command, ["audit", "model", "--tokens", "random:2x16"], cwd=tmp_path), 1e-4, 1e-6, but=SAID)
+    close(got, printed(command, ["audit", "model", "--tokens", "random:2x16"], cwd=tmp_path), SINGLE, 1e-9, but=SAID)
     assert ask(page, "audit", {"tokens": "random:2x16"})["refused"] == "which checkpoint? rootdk audit PATH"
 
 
@@ -474,13 +477,12 @@ def test_audit_of_a_file_of_several_gigabytes(browser, served, command, tmp_path
     page = context.new_page()
     page.goto(served + "index.html")
     page.evaluate("globalThis.engine = new rootdk.Engine()")
-    with page.expect_worker() as started:
-        page.evaluate("engine.ready")
-    worker = started.value
-    worker.evaluate(COUNT_READS)
+    page.evaluate("engine.ready")
+    for worker in page.workers:  # the page has one of its own
+        worker.evaluate(COUNT_READS)
     choose(page, "model", sorted((tmp_path / "model").iterdir()))
     got = page.evaluate("engine.call('audit', {file: chosen.model})")
-    taken = worker.evaluate("self.taken")
+    taken = sum(worker.evaluate("self.taken || 0") for worker in page.workers)
     context.close()
     close(got, printed(command, ["audit", "model"], cwd=tmp_path), SINGLE, 1e-9, but=SAID)
     assert 0 < taken < 4 << 20, f"{taken} bytes were read"

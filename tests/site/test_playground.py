@@ -18,7 +18,7 @@ def test_shows_two_rules_with_the_commands_numbers(stay, command):
     assert box.locator("figure.chart").count() == 5
     assert pages.hold_against_command(box, command) > 500, "histograms, maps, rows, gradients and a table"
     table = box.locator(".more table").inner_text()
-    for words in ("spread", "entropy", "e^entropy", "tr J", "measured", "predicted"):
+    for words in ("spread", "entropy", "effective keys", "tr J", "measured", "predicted"):
         assert words in table
 
 

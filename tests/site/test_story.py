@@ -237,14 +237,7 @@ def test_play_runs_through_the_sizes_and_stops(stay):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_moves_when_numbers_come(visit, width):
     page = visit("", width=width)
-    page.evaluate(  # from the first on: what was before is buffered
-        """() => {
-          globalThis.shifts = [];
-          const keep = list => shifts.push(...list.getEntries().filter(e => !e.hadRecentInput).map(
-            e => [e.value, ...e.sources.map(s => s.node && s.node.nodeName + '.' + s.node.className)]));
-          new PerformanceObserver(keep).observe({type: 'layout-shift', buffered: true});
-        }"""
-    )
+    pages.watch_shifts(page)
     for step in STEPS:
         page.evaluate(f"document.getElementById('step-{step}').scrollIntoView({{behavior: 'instant'}})")
         pages.answered(page, f"story/{step}")
@@ -253,8 +246,7 @@ def test_nothing_moves_when_numbers_come(visit, width):
     pages.move(page, pages.slider(box, "d_k"), 5)
     pages.answered(page, "story/3")
     pages.settled(page)
-    shifts = page.evaluate("shifts")
-    assert sum(value for value, *_ in shifts) < 0.01, shifts
+    assert pages.shifted(page) == []
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,18 @@ def test_a_chapter_has_an_address(visit, tour):
     assert lonely.get_by_role("tab", name="The tour").count() == 0, "a page without results has no such part"
 
 
+def test_a_finger_goes_through_it(visit, tour):
+    page = visit(of=tour[0], width=390, calm=True)
+    page.get_by_role("navigation", name="Chapters of the tour").get_by_role("link", name="2. ").tap()
+    page.wait_for_function("() => location.hash === '#tour?chapter=2'")
+    page.wait_for_function("() => Math.abs(document.getElementById('experiment-2').getBoundingClientRect().top) < 120")
+    figure = page.locator("#experiment-2 figure.chart").first
+    figure.locator("svg .mark").first.tap()
+    figure.locator(".tip:visible").wait_for()
+    page.get_by_role("tab", name="Playground").tap()
+    page.get_by_role("tabpanel", name="Playground").wait_for()
+
+
 def test_every_figure_can_be_taken_along(visit, tour):
     page = visit(of=tour[0], calm=True)
     part = page.get_by_role("tabpanel", name="The tour")

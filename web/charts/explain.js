@@ -55,7 +55,7 @@ experiments.explain = (data) => {
             ["q·k", put(exact, data, "raw_scores", j)], ["score c·q·k", ref(rule, "scores", j)],
             ["e^score", put(digits(5), rule, "exp", j)], ["weight", ref(rule, "softmax", j)],
             ["gradient at score", ref(rule, "score_gradient", j)], ["gradient at q·k", ref(rule, "raw_gradient", j)]
-          ]);
+          ], {bar: {half: x.bandwidth() / 2, base: dy + y(0)}});
         });
         g.append("line").attr("class", "reference").attr("x2", grid.each - left).attr("y1", y(0)).attr("y2", y(0));
         x_axis(g, x, plot, r === 0 ? "q·k of each key" : "", {width: grid.each - left, format: (j) => exact(data.raw_scores[j])});

@@ -2,10 +2,10 @@
 // with a second file, what moved. A model that was trained in the tab before comes by itself.
 
 const audit_options = [
-  {name: "at", label: "Keys", hint: "that verdicts are for; the model's longest context if empty"},
-  {name: "heads", label: "Query heads", hint: "where no config.json says"},
-  {name: "kv_heads", label: "Key heads", hint: "where they are fewer"},
-  {name: "head_dim", label: "d_k", hint: "of a head"},
+  {name: "at", label: "Keys", hint: "for which heads are judged; if empty, the model's longest context"},
+  {name: "heads", label: "Query heads", hint: "if no config.json says how many"},
+  {name: "kv_heads", label: "Key heads", hint: "if they are fewer"},
+  {name: "head_dim", label: "d_k", hint: "of each head"},
   {name: "context", label: "Longest context", hint: "in tokens"},
 ];
 
@@ -27,7 +27,7 @@ function checkpoint_place({title, says, changed}) {
   const id = control_id(), told = el("p", {class: "file-told"}, says);
   const files = el("input", {type: "file", id, multiple: "", accept: ".safetensors,.gguf,.npz,.json"});
   const folder = el("input", {type: "file", webkitdirectory: "", hidden: ""});
-  const whole_folder = el("button", {type: "button", class: "plain-button"}, "A folder …");
+  const whole_folder = el("button", {type: "button", class: "plain-button"}, "Choose folder");
   const clear = el("button", {type: "button", class: "plain-button", hidden: ""}, "Remove");
   const node = el("div", {class: "drop checkpoint"}, el("label", {for: id}, title), told,
                   el("div", {class: "file-row"}, files, whole_folder, folder, clear));
@@ -106,7 +106,7 @@ site_part({
       says: "Not needed.",
       changed: () => audit()
     });
-    const sample = el("button", {type: "button", class: "plain-button strong-button"}, "Take the sample");
+    const sample = el("button", {type: "button", class: "plain-button strong-button"}, "Use the sample");
     sample.addEventListener("click", () => state.set({sample: true}));
 
     const given = () => Object.fromEntries(audit_options.map(({name}) => [name, state.values[name]]).filter(([, value]) => isNumber(value)));
@@ -163,7 +163,7 @@ site_part({
     }
 
     const boxes = audit_options.map(({name, label, hint}) => number_or_nothing({state, name, label, hint}));
-    const settings = el("details", {class: "more-settings"}, el("summary", {}, "What no configuration says"), el("div", {class: "control-grid"}, boxes));
+    const settings = el("details", {class: "more-settings"}, el("summary", {}, "What the files do not say"), el("div", {class: "control-grid"}, boxes));
     async function take_sample() {
       const [now, before] = await Promise.all([sample_checkpoint("trained"), sample_checkpoint("untrained")]);
       earlier.take([before], "the same model before training");
@@ -175,9 +175,9 @@ site_part({
     });
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Audit it here"),
-           el("p", {}, "Drop a checkpoint, and see how near each of its heads is to freezing: from its weights, without running it. The file is read in slices by this page and sent nowhere.")),
+           el("p", {}, "Drop a checkpoint and see how close each of its heads is to freezing, from its weights, without running it. This page reads the file in slices and sends it nowhere.")),
         el("div", {class: "live audit-files"}, el("div", {class: "places"}, model.node, earlier.node),
-           el("div", {class: "row-of-buttons"}, sample, el("span", {class: "note"}, "No checkpoint at hand? This one was trained by the project, and ships with the page beside itself before training.")),
+           el("div", {class: "row-of-buttons"}, sample, el("span", {class: "note"}, "No checkpoint at hand? Here is one that the project trained, and the same model before training, to compare.")),
            settings, refusal, status, bar, cancel),
         out);
     if (state.values.sample) take_sample();

@@ -2,9 +2,11 @@
 // question at a time, always the newest; and they say what came of it, in a sentence and as the command that gives the
 // same numbers.
 
-let quick_engine = null, slow_engine = null;
+let quick_engine = null, beside_engine = null, slow_engine = null;
 /// For what is quick. What takes long should have an Engine, and so a worker, of its own.
 const site_engine = () => (quick_engine = quick_engine || new Engine());
+/// For the second of two that are asked at once.
+const engine_beside = () => (beside_engine = beside_engine || new Engine());
 
 /// Runs work(x) for the newest x: one under way, one waiting, those between dropped.
 function newest_only(work) {
@@ -88,7 +90,7 @@ function keep_height(node, change) {
   node.style.minHeight = before ? `${before}px` : "";
 }
 
-/// state, needs: names whose change asks again. ask(values, call) → data, where call(verb, args, key, {keep}) asks the
+/// state, needs: names whose change asks again. ask(values, call) → data, where call(verb, args, key, {keep, beside}) asks the
 /// engine. draw(stage, data) → height, also before there is data: nothing may move when it comes. label(data),
 /// caption(data), conclude(data), numbers(data) as for chart() and with_saving(). at: where its results stand,
 /// "story/2". now: ask without waiting to be seen. figures: several that show one answer, each {name, title, draw,
@@ -116,9 +118,13 @@ function live({state, needs, ask, at, conclude, controls, now, figures, more, sa
          figures ? el("div", {class: "figures"}, drawn.map((f, i) => [el("h3", {}, figures[i].title), f])) : drawn[0],
          says_first ? null : sentence, refusal, beneath, how);
 
-  const call = async (verb, args, key, {keep} = {}) => {
-    const result = await (keep ? kept : fresh)(verb, args, `/${at}${key ? `/${key}` : ""}`);
-    asked.push({words: command_of(verb, args), at: pointers.get(result)});
+  const call = async (verb, args, key, {keep, beside} = {}) => {
+    const place = `/${at}${key ? `/${key}` : ""}`;
+    const one = {words: command_of(verb, args), at: place};
+    asked.push(one);  // in the order of asking, whoever answers first
+    const result =
+        await (keep ? kept(verb, args, place) : fresh(verb, args, place, beside ? engine_beside() : site_engine()));
+    one.at = pointers.get(result);
     return result;
   };
   const run = newest_only(async (values) => {
@@ -128,12 +134,13 @@ function live({state, needs, ask, at, conclude, controls, now, figures, more, sa
       data = await ask(values, call);
       refusal.textContent = "";
       command.replaceChildren(...asked.map((one) => el("span", {"data-at": one.at}, one.words)));
-      drawn.forEach((figure) => figure.redraw());
-      if (beneath) beneath.replaceChildren(...[more(data)].flat().filter(Boolean));
+      // The sentence first, whose height is asked for: once figures are drawn, the browser would lay them out for that.
       if (sentence) {
         keep_height(sentence, () => sentence.replaceChildren(...el("span", {}, conclude(data)).childNodes));
         if ((says_first ? node.parentElement : node).contains(document.activeElement)) say_soon(sentence.textContent);
       }
+      drawn.forEach((figure) => figure.redraw());
+      if (beneath) beneath.replaceChildren(...[more(data)].flat().filter(Boolean));
       if (needs.every((name) => String(values[name]) === String(state.values[name])))
         node.dataset.answered = JSON.stringify(Object.fromEntries(needs.map((name) => [name, values[name]])));
     } catch (error) {

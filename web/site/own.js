@@ -12,7 +12,7 @@ function numbers_in(text) {
     const bad = words.find((w) => !/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(w) || !Number.isFinite(Number(w)));
     if (bad !== undefined)
       throw new EngineError(
-          `"${bad}" is not a number; numbers parted by commas or spaces are wanted, a line for each vector`);
+          `"${bad}" is not a number; numbers separated by commas or spaces are wanted, one line for each vector`);
     return words.map(Number);
   });
 }
@@ -50,10 +50,10 @@ function worked_steps(data, rule) {
   rows.push(
       row(["divided by ", put(short, rule, "divisor")], keys.map((j) => put((x) => short(x, 4), rule, "scores", j))));
   rows.push(
-      row("e to the power of it", keys.map((j) => put(digits(5), rule, "exp", j)),
+      row("e to that power", keys.map((j) => put(digits(5), rule, "exp", j)),
           el("span", {}, "sum ", put(digits(5), rule, "exp_sum"))));
   rows.push(
-      row("over the sum: the weight", keys.map((j) => el("strong", {}, put(digits(3), rule, "softmax", j))),
+      row("divided by the sum: the weight", keys.map((j) => el("strong", {}, put(digits(3), rule, "softmax", j))),
           el("span", {}, "sum 1")));
   rows.push(row("gradient on the weight", keys.map((j) => put(exact, data, "upstream_gradient", j))));
   rows.push(row("at the score", keys.map((j) => put(digits(3), rule, "score_gradient", j))));
@@ -78,7 +78,7 @@ function worked(data) {
                            ]) :
                        null;
   const summary = table(
-      "What comes of it",
+      "The outcome under each rule",
       [{title: "rule", left: true}, "divided by", "largest weight", "entropy", "effective keys", "tr J", "‖J‖²"],
       data.rules.map(
           (r) =>
@@ -161,7 +161,7 @@ function own_bars(state) {
             ["weight", put(digits(4), rule, "softmax", j)],
             ["gradient at score", put(digits(3), rule, "score_gradient", j)],
             ["gradient at q·k", put(digits(3), rule, "raw_gradient", j)]
-          ]);
+          ], {bar: {half: x.bandwidth() / 2, base: dy + y(0)}});
         }
         line_at(g, [0, y(0)], [wide, y(0)], "floor");
         x_axis(g, x, plot, k ? "" : "q·k of each key", {
@@ -198,7 +198,7 @@ function arrays_section() {
 
   const compute = newest_only(async () => {
     if (!arrays.q || !arrays.k) return;
-    busy.textContent = "Being computed …";
+    busy.textContent = "Computing …";
     try {
       const found = note(
           await engine.call(
@@ -250,8 +250,8 @@ function arrays_section() {
   const zone =
       el("div", {class: "drop"},
          el("p", {},
-            "Drop q.npy, k.npy and, if you like, v.npy here, or choose them: [[[batch,] heads,] length, dim]. They " +
-                "stay in this page."),
+            "Drop q.npy, k.npy and, if you like, v.npy here, or choose them. Their shape is [[[batch,] heads,] " +
+                "length, dim]. They stay in this page."),
          el("div", {class: "files"}, names.map(pick)));
   for (const kind of ["dragenter", "dragover"])
     zone.addEventListener(kind, (event) => {
@@ -265,7 +265,7 @@ function arrays_section() {
     sort_in(event.dataTransfer.files);
   });
   causal.addEventListener("change", compute);
-  const example = el("button", {type: "button", class: "plain-button"}, "Or take a random head");
+  const example = el("button", {type: "button", class: "plain-button"}, "Use a random head");
   example.addEventListener("click", () => {
     Object.assign(
         arrays, {q: random_head(64, 64, 3, 1.4), k: random_head(256, 64, 4, 1.4), v: random_head(256, 64, 5, 1)});
@@ -302,7 +302,7 @@ site_part({
       state,
       name: "dk",
       label: "d_k",
-      hint: "the length of q and k, which scores alone do not tell",
+      hint: "length of q and k: scores alone do not show it",
       min: 1,
       max: 65536
     });
@@ -337,8 +337,8 @@ site_part({
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Your own"),
            el("p", {},
-              "Numbers of yours, worked through as on a blackboard. Nothing leaves this page; what you type is " +
-                  "in its address, so that you can pass it on.")),
+              "Your numbers, worked through as on a blackboard. Nothing leaves this page; what you type goes into " +
+                  "its address, so that you can pass it on.")),
         el("div", {class: "bench"},
            el("form", {class: "setting unbound", "aria-label": "Your numbers"},
               el("div", {class: "control"},

@@ -133,8 +133,8 @@ site_part({
       label: () => `Map of the ${what().label} over d_k and the number of keys, rule ${state.values.rule}; ${
           points.size} of ${phase_dk.length * phase_keys.length} cells computed.${
           here() ? ` At d_k = ${here().dk} and ${here().keys} keys it is ${number(what().of(here()))}.` : ""}`,
-      caption: () => "Each cell is measured on random queries and keys. The line parts soft, below it, from frozen: " +
-          "there σ passes σ_c = √(2 ln n). Click a cell, or press Enter on it, and the playground is set to it.",
+      caption: () => "Each cell is measured on random queries and keys. The line separates soft, below it, from frozen, " +
+          "above it: there σ passes σ_c = √(2 ln n). Click a cell, or press Enter on it, and the playground is set to it.",
       draw: (stage) => draw_phase(stage, {points, what: what(), chosen: state.values, pick}),
     });
     with_saving(figure, {
@@ -165,7 +165,7 @@ site_part({
       const p = here();
       go.disabled = !p;
       if (!p) {
-        readout.replaceChildren(el("p", {class: "note"}, "This cell is not computed yet."));
+        readout.replaceChildren(el("p", {class: "note"}, "This cell has not been computed yet."));
         sentence.textContent = " ";
         return;
       }
@@ -236,7 +236,7 @@ site_part({
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Phase map"),
            el("p", {}, "Where does attention freeze? Wherever the spread of the scores passes σ_c = √(2 ln n). ",
-              "Every cell is one random head, measured here and now.")),
+              "Every cell is a random head, measured while you watch.")),
         el("div", {class: "bench phase"},
            el("div", {class: "live", "data-live": "phase"},
               el("div", {class: "control-row"}, rule_choice({state, name: "rule", label: "Rule"}),

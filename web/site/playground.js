@@ -101,9 +101,8 @@ site_part({
       says: 320,
       now: true,
       ask: async (values, call) => {
-        const heads = [];
-        for (const [k, rule] of [values.rule, values.other].entries())
-          heads.push(await call("playground", head_arguments(values, rule), String(k)));
+        const heads = await Promise.all([values.rule, values.other].map(
+            (rule, k) => call("playground", head_arguments(values, rule), String(k), {beside: k === 1})));
         return {heads, styles: pair_styles(values.rule, values.other)};
       },
       figures: [scores_of_heads, weights_of_heads, measures_of_heads, row_of_heads, gradient_of_heads],
@@ -196,9 +195,9 @@ site_part({
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Playground"),
            el("p", {},
-              `${head_queries} random queries on n random keys under two rules, side by side. Everything is ` +
-                  `computed anew with each move; the address in your browser says what is set, so a link shows ` +
-                  `the same.`)),
+              `${head_queries} random queries on n random keys under two rules, side by side. Every move computes ` +
+                  `everything anew; the address in your browser holds the settings, so a link shows the same ` +
+                  `head.`)),
         el("div", {class: "bench"}, controls, box.node));
   },
 });

@@ -56,9 +56,9 @@ const story_steps = [
     claim: "Its variance is d_k",
     told: () =>
         [para(
-             "How far does it wander? Square a sum of three terms: nine products come out. The three squares " +
-             "have mean 1. The six mixed ones have mean 0, for either factor may have either sign."),
-         para("Of d_k terms there are d_k squares and d_k² − d_k mixed products:"),
+             "How far does it wander? Square a sum of three terms, and nine products come out. The three squares " +
+             "have mean 1. The six mixed ones have mean 0, since either factor may have either sign."),
+         para("For d_k terms there are d_k squares and d_k² − d_k mixed products:"),
          formula_line("square"),
          para(
              "The variance is d_k; so the ", term("spread"),
@@ -75,9 +75,9 @@ const story_steps = [
              ", into weights that add up to 1:"),
          formula_line("softmax"),
          para(
-             "It is the exponential that decides: whoever is ahead by 5 gets e⁵, some 148 times, the weight. " +
-                 "How many keys still count is told by the ",
-             term("effective keys"), ": so many equal weights would be as undecided."),
+             "The exponential decides: a score that is ahead by 5 gets e⁵, about 148 times, the weight. " +
+                 "How many keys still count is the number of ",
+             term("effective keys"), ": that many equal weights would be just as undecided."),
          formula_line("effective_keys"),
          para(
              "There is a limit, known from the physics of spin glasses (",
@@ -104,22 +104,22 @@ const story_steps = [
                  "Below 0.01 we call a row ",
              term("shut"), "."),
          para(
-             "It is not the mean that vanishes, for where two keys are level a frozen row passes on a lot. It " +
-             "is the tail, and then, as d_k grows, row after row, by orders of magnitude."),
+             "The mean does not vanish: where two keys are level, even a frozen row passes on a lot. What " +
+             "vanishes is the tail, and then, as d_k grows, row after row, by orders of magnitude."),
 ],
     figure: backward_figure,
     after: trained_remark,
   },
   {
     short: "not d_k",
-    claim: "Dividing by d_k starves it, too",
+    claim: "Dividing by d_k starves the gradient, too",
     told: () =>
         [para(
              "Why not divide by d_k and be safe? Then the spread is 1/√d_k, next to nothing: all weights are " +
              "nearly equal, attention takes the plain mean of everything, and what the keys hold makes no " +
              "difference."),
          para(
-             "The gradient passes softmax, but on its way to q and k it is divided by d_k, as the scores were, " +
+             "The gradient gets through softmax, but on its way to q and k it is divided by d_k, as the scores were, " +
              "and shrinks as d_k grows."),
          para(
              "An optimiser that rescales gradients can make up for it, given a learning rate of its own: see ",
@@ -166,13 +166,13 @@ const story_steps = [
     claim: "What else keeps scores in range",
     told: () =>
         [para(
-             "A divisor is fixed; weights are not. What training does to the spread, other rules answer: ",
+             "A divisor is fixed; weights are not. Other rules answer what training does to the spread: ",
              term("QK-norm"), " normalises q and k themselves (", paper("2010.04245", "Henry et al. 2020"), ", ",
              paper("2302.05442", "Dehghani et al. 2023"), "), a ", term("soft-cap"), " bends large scores (",
              paper("2408.00118", "Gemma 2"), "), ", term("QK-clip"), " shrinks weights whose scores got too large (",
              paper("2507.20534", "Kimi K2"), ")."),
          para(
-             "And one divisor for all lengths spreads its weight thinner the longer the context; ", term("SSMax"), " (",
+             "And under one divisor for all lengths, attention spreads thinner as the context grows; ", term("SSMax"), " (",
              paper("2501.19399", "Nakanishi 2025"), ") lets the scores grow with ln n."),
          para(
              "All of them can be tried in the ", el("a", {href: "#playground"}, "playground"), ", or on arrays of ",

@@ -39,7 +39,7 @@ if (Array.isArray(results.chapters))
           el("div", {class: "part-head"}, el("h2", {}, "The tour"),
              el("p", {},
                 "What the command measured, beside what was predicted, and what follows. These numbers were not " +
-                    "computed here: they are taken from the JSON inside this file. The other parts of the page compute theirs."),
+                    "computed here: they come from the JSON inside this file. The other parts of the page compute their own."),
              el("p", {class: "made"}, made_with(results))),
           el("div", {class: "page"}, el("nav", {class: "contents", "aria-label": "Chapters of the tour"}, contents),
              el("div", {}, sections)));

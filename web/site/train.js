@@ -5,7 +5,8 @@ const kTrainRules = ["none", "sqrt_dk", "dk"];
 const kTrainRates = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2];  // the command's
 const kRecallKeys = 24;                              // places of a sequence: eight pairs and eight keys again
 const kStepColumns = ["loss", "accuracy", "gradient_norm"], kHeadColumns = ["sigma", "entropy", "p_max", "score_max"];
-const kNotTrained = "Not trained yet: all three will begin with the same weights.";
+const kNotTrained = "Not trained yet: all three start from the same weights.";
+const untold = () => [kNotTrained, el("span", {class: "to-come"}, filler(110))];  // with the room that the finding will take
 const kBetween = 120;  // milliseconds between two answers of a worker, about
 
 const empty_run = (seed) => ({
@@ -127,7 +128,7 @@ site_part({
         r.rule, head.layer, head.head, step, ...kHeadColumns.map((name) => head[name][j])])))
     });
 
-    const sentence = el("p", {class: "says"}, kNotTrained), refusal = el("p", {class: "refused", role: "alert"}), status = el("p", {class: "note", role: "status"});
+    const sentence = el("p", {class: "says"}, untold()), refusal = el("p", {class: "refused", role: "alert"}), status = el("p", {class: "note", role: "status"});
     const main_button = el("button", {type: "button", class: "plain-button strong-button"}, "Train");
     const again = el("button", {type: "button", class: "plain-button", hidden: ""}, "Start again");
     const command = el("code", {tabindex: 0});
@@ -155,7 +156,7 @@ site_part({
           mode === "done" ? "Done." : "";
       const words = training_words(data);
       if (words && sentence.textContent !== words) {
-        sentence.replaceChildren(...el("span", {}, words).childNodes);
+        keep_height(sentence, () => sentence.replaceChildren(...el("span", {}, words).childNodes));
         if (mode === "done") say_soon(words);
       }
       panel_node.dataset.mode = mode;
@@ -206,7 +207,7 @@ site_part({
     function start_over() {
       reset();
       make_cards();
-      sentence.textContent = kNotTrained;
+      sentence.replaceChildren(...untold());
       draw();
     }
     again.addEventListener("click", () => {
@@ -275,7 +276,7 @@ site_part({
       name: "train-sweep", title: "Every learning rate under every rule",
       numbers: () => ({columns: ["rule", "learning_rate", "outcome", "loss", "accuracy"], rows: swept.rules.flatMap((r) => r.tuning.map((t) => [r.rule, t.learning_rate, t.outcome, t.loss, t.accuracy]))})
     });
-    const sweep_said = el("p", {class: "says"}, "Not tried yet: fifteen runs, which take their time."), sweep_button = el("button", {type: "button", class: "plain-button strong-button"}, "Try all learning rates");
+    const sweep_said = el("p", {class: "says"}, "Not tried yet: fifteen runs, which take a while."), sweep_button = el("button", {type: "button", class: "plain-button strong-button"}, "Try all learning rates");
     const sweep_bar = el("progress", {max: 1, value: 0, "aria-label": "Runs of the sweep"}), sweep_status = el("p", {class: "note", role: "status"}), sweep_command = el("code", {tabindex: 0});
     let sweeping = null;  // {stop}
 
@@ -351,10 +352,10 @@ site_part({
       if (sweeping) sweeping.stop = true;
       start_over();
     });
-    const how = (code) => el("details", {class: "how"}, el("summary", {}, "The same numbers in a terminal"), code);
+    const how = (code, more = null) => el("details", {class: "how"}, el("summary", {}, "The same numbers in a terminal"), code, more);
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Train it here"),
-           el("p", {}, "Does the divisor matter? The same small transformer, from the same weights on the same batches, under three rules at once: it has to find a key among others and name its value. Freezing at the start blocks learning; sharpness in the end is what it learned.")),
+           el("p", {}, "Does the divisor matter? The same small transformer, from the same weights on the same batches, under three rules at once: it has to find a key among others and name its value. Freezing at the start blocks learning; sharpness in the end is what was learned.")),
         el("div", {class: "live", "data-live": "train"},
            el("div", {class: "control-grid"},
               slider({state, name: "rate", label: "Learning rate", values: kTrainRates, format: exact, ticks: kTrainRates}),
@@ -362,10 +363,11 @@ site_part({
               slider({state, name: "steps", label: "Steps", values: [50, 100, 200, 300, 400, 600], format: whole, ticks: [50, 200, 400, 600]}),
               number_box({state, name: "seed", label: "Seed", min: 1, max: 1e9})),
            el("div", {class: "row-of-buttons"}, main_button, again, status), refusal, sentence, curves, traces, cards,
-           el("div", {class: "row-of-buttons take-up"}, el("label", {for: file_id}, "Go on from a checkpoint that was downloaded here"), file_box), how(command)),
+           el("div", {class: "row-of-buttons take-up"}, el("label", {for: file_id}, "Go on from a checkpoint that was downloaded here"), file_box),
+           how(command, el("p", {class: "note"}, "At first the losses agree with the command's to six digits. Every step magnifies the difference in rounding, so that at high rates they part from the command's after some tens of steps."))),
         el("div", {class: "live", "data-live": "train/sweep"},
            el("h3", {}, "Every learning rate"),
-           el("p", {class: "note"}, "A comparison at one rate is unfair: each rule has its own. Here are five of them for each, with as many steps as above."),
+           el("p", {class: "note"}, "Comparing at one rate is unfair: each rule has a best one of its own. Here each rule is trained at five rates, for as many steps as above."),
            el("div", {class: "row-of-buttons"}, sweep_button, sweep_status), sweep_bar, sweep_said, sweep_chart, how(sweep_command)));
     make_cards();
     follow_settings();

@@ -19,6 +19,7 @@ function side_by_side(stage, {plot, top = 30, bottom = 40, left = 44, gap = 26, 
           dy = top + (columns === 2 ? 0 : k * (plot + top + bottom));
     const g = stage.svg.append("g").attr("transform", `translate(${dx},${dy})`);
     const one = data && data.heads[k];
+    const label = one && plain_index(rule_label(one.rule));  // once, for thousands of spots
     if (one) words_at(g, 0, -14, rule_label(one.rule), {cls: "panel-name", fill: ink_of(data.styles[k].colour)});
     draw(g, {
       k,
@@ -26,8 +27,7 @@ function side_by_side(stage, {plot, top = 30, bottom = 40, left = 44, gap = 26, 
       wide: each - left - 4,
       plot,
       style: data && data.styles[k],
-      spot: (x, y, title, rows) =>
-          stage.spot(dx + x, dy + y, `${rule_label(one.rule)}: ${title}`.replace("d_k", "dₖ"), rows)
+      spot: (x, y, title, rows) => stage.spot(dx + x, dy + y, `${label}: ${title}`, rows)
     });
   }
   return columns === 2 ? top + plot + bottom : 2 * (top + plot + bottom);
@@ -267,7 +267,7 @@ const gradient_of_heads = {
 const measure_rows = [
   ["spread σ of the scores", "sigma", digits(4)], ["mean score", "score_mean", digits(3)],
   ["largest score", "score_max", digits(4)], ["largest weight of a row", "p_max", digits(3)],
-  ["entropy, nats", "entropy", digits(4)], ["e^entropy, keys", "exp_entropy", digits(4)],
+  ["entropy, nats", "entropy", digits(4)], ["effective keys", "exp_entropy", digits(4)],
   ["tr J", "trace_j", digits(3)], ["‖J‖²", "frobenius_j", digits(3)],
   ["rows shut (tr J below 0.01)", "share_trace_j_under_1pct", percent]
 ];

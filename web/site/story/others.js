@@ -115,7 +115,7 @@ function others_figure(state) {
           put(digits(3), norm, "sigma"), ", 1/√d_k one of ", put(digits(3), root, "sigma"), "."
         ];
       return [
-        "At unit variance most of them agree, but not those that reckon with length: on ", put(exact, data, "len_kv"),
+        "At unit variance most of them agree, but not those that take the length into account: on ", put(exact, data, "len_kv"),
         " keys 1/√d_k spreads its weight over ", put(digits(3), root, "effective_keys"),
         " keys, and SSMax, which grows with ln n, over ", put(digits(3), long, "effective_keys"), "."
       ];
