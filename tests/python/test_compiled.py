@@ -64,7 +64,7 @@ LAYOUTS = {
     "[batch, heads, length, dim]": lambda x: x.clone(),
     "[batch, length, heads, dim]": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "dims outside": lambda x: x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
-    "every other": lambda x: torch.stack([x, -x], -1).flatten(-2)[..., ::2],
+    "every other": lambda x: torch.stack([x, x.new_zeros(x.shape)], -1).flatten(-2)[..., ::2],
     "a slice": lambda x: torch.nn.functional.pad(x, (1, 2, 1, 1))[:, :, 1:-1, 1:-2],
     "one head for all": lambda x: x[:, :1].expand_as(x),
     "one batch item for all": lambda x: x[:1].expand_as(x),
