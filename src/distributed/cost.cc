@@ -6,17 +6,20 @@
 //   heads       q, k, v of a rank's heads there, o back; backward do there, dq, dk, dv back
 //   two_levels  heads inside a node, then the ring over nodes of what each rank has
 //   time   a message takes latency + bytes/bandwidth. Ring: steps, each the longest of any rank's kernel and message;
-//   the
 //          others: the busiest rank's messages one after another, in both directions at a time, then the slowest kernel
+//   memory  cost_memory.h
 #include "rootdk/distributed/cost.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
 
 #include "base/constants.h"
 #include "base/refuse.h"
+#include "distributed/cost_memory.h"
 #include "distributed/heads.h"
 #include "distributed/needs.h"
 #include "distributed/parts.h"
@@ -25,21 +28,6 @@
 namespace rootdk::distributed {
 
 namespace {
-
-/// Numbers of one rank and another.
-template <class T>
-struct Table {
-  explicit Table(int size) : ranks(static_cast<std::size_t>(size)), values(ranks * ranks) {}
-  T& at(int r, int c) { return values[static_cast<std::size_t>(r) * ranks + static_cast<std::size_t>(c)]; }
-  const T& at(int r, int c) const { return values[static_cast<std::size_t>(r) * ranks + static_cast<std::size_t>(c)]; }
-  T row_sum(int r) const {
-    const auto first = values.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(r) * ranks);
-    return std::accumulate(first, first + static_cast<std::ptrdiff_t>(ranks), T{});
-  }
-
-  std::size_t ranks;
-  std::vector<T> values;
-};
 
 using Pairs = Table<double>;
 
@@ -71,16 +59,14 @@ double pairs_of(const Mask& mask, const Tile& tile) {
   return sum;
 }
 
-/// Of all batch items on average, [rank of the queries, rank of the keys].
-Pairs count_pairs(const Mask& mask, const Shape& shape, const Layout& queries, const Layout& keys) {
-  Pairs out(queries.ranks());
+/// Calls visit(rank of the queries, rank of the keys, tile) for every one.
+template <class Visit>
+void each_tile(const Mask& mask, const Shape& shape, const Layout& queries, const Layout& keys, const Visit& visit) {
   for (int r = 0; r < queries.ranks(); ++r)
     for (int c = 0; c < keys.ranks(); ++c)
       for (const Tile& tile :
            tiles_of(mask, shape, queries.pieces[static_cast<std::size_t>(r)], keys.pieces[static_cast<std::size_t>(c)]))
-        out.at(r, c) += pairs_of(mask, tile) * static_cast<double>(tile.items.length()) /
-                        static_cast<double>(std::max<std::int64_t>(1, shape.batch));
-  return out;
+        visit(r, c, tile);
 }
 
 bool needs(const Pairs& pairs, int r, int c) { return r == c || pairs.at(r, c) > 0; }
@@ -95,21 +81,6 @@ std::vector<int> hops_of(const Pairs& pairs) {
   }
   return out;
 }
-
-struct Sizes {
-  Shape shape;
-  std::int64_t element() const { return size_of(shape.dtype); }
-  std::int64_t wide() const { return shape.dtype == DType::kF64 ? 8 : 4; }
-  std::int64_t kv(std::int64_t keys, std::int64_t bytes) const {
-    return shape.batch * shape.heads_kv * keys * (shape.dim_qk + shape.dim_v) * bytes;
-  }
-  Sizes of_heads(int ranks, int rank) const {
-    const HeadShare share = HeadShare::of(shape, ranks, rank);
-    Sizes out = *this;
-    out.shape.heads_q = share.q_last - share.q_first, out.shape.heads_kv = share.kv_last - share.kv_first;
-    return out;
-  }
-};
 
 double seconds_of(const Cluster& m, int from, int to, double bytes, double messages = 1) {
   const bool inside = from / m.ranks_per_node == to / m.ranks_per_node;
@@ -231,12 +202,6 @@ double ring_seconds(const Sizes& sizes, const Layout& keys, const std::vector<in
   return total + home;
 }
 
-std::int64_t longest(const Layout& layout) {
-  std::int64_t most = 0;
-  for (int r = 0; r < layout.ranks(); ++r) most = std::max(most, layout.length(r));
-  return most;
-}
-
 std::vector<std::int64_t> lengths_of(const Layout& layout, int first, int count) {
   std::vector<std::int64_t> out;
   for (int r = first; r < first + count; ++r) out.push_back(layout.length(r));
@@ -247,16 +212,25 @@ class Model {
  public:
   Model(const Mask& mask, const Shape& shape, const Layout& queries, const Layout& keys, const Cluster& cluster,
         const Luggage& luggage)
-      : sizes_{shape},
+      : mask_(mask),
+        sizes_(Sizes{shape}.of_heads(1, 0)),
         queries_(queries),
         keys_(keys),
-        pairs_(count_pairs(mask, shape, queries, keys)),
+        pairs_(queries.ranks()),
         cluster_(cluster),
         luggage_(luggage),
         ranks_(queries.ranks()) {
     const auto heads = static_cast<double>(shape.batch * shape.heads_q);
     const auto dk = static_cast<double>(shape.dim_qk), dv = static_cast<double>(shape.dim_v);
     flops_[0] = 2 * (dk + dv) * heads, flops_[1] = 2 * (3 * dk + 2 * dv) * heads;
+    Table<Bytes> parts(ranks_);  // two more numbers a pair of ranks: no longer there when messages are counted
+    each_tile(mask, shape, queries, keys, [&](int r, int c, const Tile& tile) {
+      pairs_.at(r, c) += pairs_of(mask, tile) * static_cast<double>(tile.items.length()) /
+                         static_cast<double>(std::max<std::int64_t>(1, shape.batch));
+      parts.at(r, c) = larger(parts.at(r, c), part_bytes(sizes_, tile, luggage));
+    });
+    for (const Bytes& memory : ring_memory(sizes_, queries, keys, hops_of(pairs_), parts, luggage))
+      ring_memory_ = larger(ring_memory_, memory);
     for (int r = 0; r < ranks_; ++r) work_.push_back(pairs_.row_sum(r));
     all_pairs_ = std::accumulate(work_.begin(), work_.end(), 0.0);
   }
@@ -266,15 +240,27 @@ class Model {
     double seconds[2];
     for (int pass = 0; pass < 2; ++pass)
       seconds[pass] = ring_seconds(sizes_, keys_, hops, pairs_, flops_[pass] / cluster_.flops, cluster_, pass == 1);
-    return cost(Way::kRing, ring_sent(sizes_, keys_, hops), seconds, work_, ring_memory(sizes_, queries_, keys_));
+    return cost(Way::kRing, ring_sent(sizes_, keys_, hops), seconds, work_, ring_memory_);
   }
 
   Cost all_gather() const {
-    std::int64_t most = 0;
+    const Pieces everything = keys_.over(ranks_).pieces[0];
+    Bytes most = {};
     for (int r = 0; r < ranks_; ++r) {
-      std::int64_t keys = 0;
-      for (int c = 0; c < ranks_; ++c) keys += needs(pairs_, r, c) ? keys_.length(c) : 0;
-      most = std::max(most, sizes_.kv(keys, sizes_.element()));
+      Pieces wanted;
+      std::int64_t keys = 0, needing = 0;
+      for (int c = 0; c < ranks_; ++c) {
+        needing += needs(pairs_, c, r);
+        if (!needs(pairs_, r, c)) continue;
+        const Pieces& theirs = keys_.pieces[static_cast<std::size_t>(c)];
+        wanted.insert(wanted.end(), theirs.begin(), theirs.end()), keys += keys_.length(c);
+      }
+      wanted = keys == keys_.length() ? everything : joined(std::move(wanted));
+      Bytes part = {};
+      for (const Tile& tile : tiles_of(mask_, sizes_.shape, queries_.pieces[static_cast<std::size_t>(r)], wanted))
+        part = larger(part, part_bytes(sizes_, tile, luggage_));
+      most =
+          larger(most, gather_memory(sizes_, {queries_.length(r), keys_.length(r)}, {keys, needing}, part, luggage_));
     }
     return after_messages(Way::kAllGather, gather_sent(sizes_, keys_, pairs_), work_, most);
   }
@@ -284,7 +270,7 @@ class Model {
     for (int j = 0; j < ranks_; ++j) work.push_back(share_of(ranks_, j) * all_pairs_);
     return after_messages(Way::kHeads,
                           heads_sent(sizes_, lengths_of(queries_, 0, ranks_), lengths_of(keys_, 0, ranks_), luggage_),
-                          work, arriving(ranks_, queries_.length(), keys_.length()));
+                          work, travel_memory(ranks_, queries_.over(ranks_), keys_.over(ranks_), {0}));
   }
 
   Cost two_levels() const {
@@ -297,6 +283,7 @@ class Model {
     for (int r = 0; r < ranks_; ++r)
       for (int c = 0; c < ranks_; ++c) pairs.at(r / size, c / size) += pairs_.at(r, c);
     const std::vector<int> hops = hops_of(pairs);
+    const Bytes memory = travel_memory(size, queries, keys, hops);
     BothSent sent(ranks_);
     double inside[2] = {}, between[2] = {};
     for (int node = 0; node < nodes; ++node) {
@@ -309,7 +296,6 @@ class Model {
     Cluster outside = cluster_;
     outside.ranks_per_node = 1;
     std::vector<double> work(static_cast<std::size_t>(ranks_));
-    std::int64_t memory = 0;
     for (int j = 0; j < size; ++j) {
       const Sizes part = sizes_.of_heads(size, j);
       const BothSent ring = ring_sent(part, keys, hops);
@@ -320,10 +306,9 @@ class Model {
                                         outside, pass == 1));
       for (int node = 0; node < nodes; ++node)
         work[static_cast<std::size_t>(node * size + j)] = pairs.row_sum(node) * share_of(size, j);
-      memory = std::max(memory, ring_memory(part, queries, keys));
     }
     const double seconds[2] = {inside[0] + between[0], inside[1] + between[1]};
-    return cost(Way::kTwoLevels, sent, seconds, work, memory + arriving(size, longest(queries), longest(keys)));
+    return cost(Way::kTwoLevels, sent, seconds, work, memory);
   }
 
  private:
@@ -332,26 +317,31 @@ class Model {
            static_cast<double>(std::max<std::int64_t>(1, sizes_.shape.heads_q));
   }
 
-  static std::int64_t ring_memory(const Sizes& sizes, const Layout& queries, const Layout& keys) {
-    const Shape& s = sizes.shape;
-    const std::int64_t rows = s.batch * s.heads_q * longest(queries), most = longest(keys);
-    const std::int64_t wide = sizes.element() < sizes.wide() ? sizes.wide() : 0;
-    return 2 * sizes.kv(most, sizes.element()) + sizes.kv(most, wide) + rows * s.dim_qk * wide +
-           2 * rows * (s.dim_v * sizes.wide() + 8);
-  }
-
-  /// Twice what the busiest rank gets: as messages, and in order.
-  std::int64_t arriving(int ranks, std::int64_t queries, std::int64_t keys) const {
-    std::int64_t most = 0;
-    for (int j = 0; j < ranks; ++j) {
-      const Sizes part = sizes_.of_heads(ranks, j);
-      const Shape& s = part.shape;
-      most = std::max(most, s.batch * s.heads_q * queries * s.dim_qk * part.element() + part.kv(keys, part.element()));
+  /// Heads inside nodes of so many ranks, and the ring between them; `queries` and `keys` are those of each node.
+  Bytes travel_memory(int size, const Layout& queries, const Layout& keys, const std::vector<int>& hops) const {
+    const TravelMemory travel(sizes_, size, luggage_);
+    std::map<std::array<std::int64_t, 4>, std::vector<Bytes>> rings;  // of each node, for ranks with so many heads
+    Bytes most = {};
+    for (int j = 0; j < size; ++j) {
+      const Sizes part = sizes_.of_heads(size, j);
+      std::vector<Bytes>& ring = rings[{part.shape.heads_q, part.shape.heads_kv, part.run_q, part.run_kv}];
+      if (ring.empty()) {
+        Table<Bytes> parts(queries.ranks());
+        each_tile(mask_, sizes_.shape, queries, keys, [&](int r, int c, const Tile& tile) {
+          parts.at(r, c) = larger(parts.at(r, c), part_bytes(part, tile, luggage_));
+        });
+        ring = ring_memory(part, queries, keys, hops, parts, luggage_);
+      }
+      for (int node = 0; node < queries.ranks(); ++node) {
+        const int rank = node * size + j;
+        most = larger(most, travel.of(j, {queries_.length(rank), keys_.length(rank)},
+                                      {queries.length(node), keys.length(node)}, ring[static_cast<std::size_t>(node)]));
+      }
     }
-    return 2 * most;
+    return most;
   }
 
-  Cost after_messages(Way way, const BothSent& sent, const std::vector<double>& work, std::int64_t memory) const {
+  Cost after_messages(Way way, const BothSent& sent, const std::vector<double>& work, const Bytes& memory) const {
     const double slowest = *std::max_element(work.begin(), work.end());
     const double seconds[2] = {sent.forward.seconds(cluster_) + slowest * flops_[0] / cluster_.flops,
                                sent.backward.seconds(cluster_) + slowest * flops_[1] / cluster_.flops};
@@ -359,24 +349,24 @@ class Model {
   }
 
   Cost cost(Way way, const BothSent& sent, const double (&seconds)[2], const std::vector<double>& work,
-            std::int64_t memory) const {
+            const Bytes& memory) const {
     Cost out{way};
     const Sent* both[] = {&sent.forward, &sent.backward};
     PassCost* passes[] = {&out.forward, &out.backward};
     for (int pass = 0; pass < 2; ++pass) {
-      passes[pass]->seconds = seconds[pass];
+      passes[pass]->seconds = seconds[pass], passes[pass]->memory = memory[static_cast<std::size_t>(pass)];
       for (int r = 0; r < ranks_; ++r) {
         passes[pass]->sent.push_back(both[pass]->bytes.row_sum(r));
         passes[pass]->messages += both[pass]->messages.row_sum(r);
         passes[pass]->flops.push_back(work[static_cast<std::size_t>(r)] * flops_[pass]);
       }
     }
-    out.memory = memory;
     const double ideal = all_pairs_ * (flops_[0] + flops_[1]) / (ranks_ * cluster_.flops);
     out.efficiency = out.seconds() > 0 ? ideal / out.seconds() : 1;
     return out;
   }
 
+  const Mask& mask_;
   Sizes sizes_;
   const Layout &queries_, &keys_;
   Pairs pairs_;
@@ -386,6 +376,7 @@ class Model {
   double flops_[2];
   std::vector<double> work_;
   double all_pairs_ = 0;
+  Bytes ring_memory_ = {};
 };
 
 void check_cluster(const Cluster& m) {
@@ -415,8 +406,8 @@ Choice plan(const Mask& mask, const Shape& shape, const Layout& queries, const L
   bool tight = false;
   for (const Cost& cost : out.costs) {
     if (!cost.refused.empty()) continue;
-    if (!least || cost.memory < least->memory) least = &cost;
-    if (cluster.memory && static_cast<double>(cost.memory) > *cluster.memory) tight = true;
+    if (!least || cost.memory() < least->memory()) least = &cost;
+    if (cluster.memory && static_cast<double>(cost.memory()) > *cluster.memory) tight = true;
     else if (!best || cost.seconds() < best->seconds()) best = &cost;
   }
   out.way = (best ? best : least)->way;

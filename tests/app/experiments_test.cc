@@ -244,8 +244,13 @@ TEST(Command, PlansAttentionOverRanks) {
   const Json slow = json_of({"plan", "--ranks", "16", "--tokens", "64k", "--link", "40Gb/s", "--ranks-per-node", "1"});
   EXPECT_EQ(slow["cluster"]["link"], 5e9);
   EXPECT_LT(slow["ways"][0]["efficiency"], 0.5);
-  const Json tight = json_of({"plan", "--ranks", "8", "--tokens", "1M", "--memory", "4GB"});
+  const Json tight = json_of({"plan", "--ranks", "8", "--tokens", "1M", "--memory", "18GB"});
   EXPECT_EQ(tight["why"], "fastest that fits");
+  for (const Json& way : tight["ways"]) {
+    if (way.contains("refused")) continue;
+    EXPECT_EQ(way["memory_bytes"], std::max(way["forward"]["memory_bytes"], way["backward"]["memory_bytes"]));
+    EXPECT_EQ(way["memory_bytes"] < 18e9, way["way"] == tight["way"]) << way["way"];
+  }
 }
 
 TEST(Command, DoctorFindsNothing) {

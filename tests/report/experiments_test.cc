@@ -390,7 +390,7 @@ TEST(Report, Plan) {
   for (const Way way : {Way::kRing, Way::kAllGather, Way::kHeads}) {
     distributed::Cost cost{way};
     cost.forward = {{1000, 3000}, 4, {1e9, 2e9}, 2e-3}, cost.backward = {{5000, 4000}, 6, {3e9, 2e9}, 5e-3};
-    cost.memory = 123456789, cost.efficiency = 0.5;
+    cost.forward.memory = 23456789, cost.backward.memory = 123456789, cost.efficiency = 0.5;
     plan.choice.costs.push_back(cost);
   }
   plan.choice.costs.push_back({Way::kTwoLevels, "2 ranks are not several nodes of 8, more than 1 each"});
@@ -400,10 +400,13 @@ TEST(Report, Plan) {
   EXPECT_EQ(json["ways"][0]["forward"]["bytes_sent"], 4000);
   EXPECT_EQ(json["ways"][0]["backward"]["flops_of_a_rank"], 3e9);
   EXPECT_EQ(json["ways"][0]["seconds"], 7e-3);
+  EXPECT_EQ(json["ways"][0]["forward"]["memory_bytes"], 23456789);
+  EXPECT_EQ(json["ways"][0]["backward"]["memory_bytes"], 123456789);
+  EXPECT_EQ(json["ways"][0]["memory_bytes"], 123456789);
   EXPECT_EQ(json["ways"][3]["refused"], "2 ranks are not several nodes of 8, more than 1 each");
   EXPECT_EQ(json["published"].size(), 2u);
   const std::string text = text_of(plan);
-  for (const char* part : {"ring *", "7.00 ms", "123 MB", "Megatron, 128 H100: 93 %", "85 to 94 %",
+  for (const char* part : {"ring *", "7.00 ms", "23.5 MB", "123 MB", "2411.01783", "93 %", "85 to 90 %",
                            "two_levels: 2 ranks are not several nodes"})
     EXPECT_TRUE(has(text, part)) << part << "\n" << text;
 }

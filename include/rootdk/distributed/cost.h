@@ -1,8 +1,9 @@
 // What attention over ranks costs in each way: flops, bytes, messages, time, memory. Bytes and messages are exact,
-// which tests hold them to; time is a model of links that have a latency and a bandwidth. docs/distributed.md has the
-// formulas.
+// and memory nearly so, which tests hold them to; time is a model of links that have a latency and a bandwidth.
+// docs/distributed.md has the formulas.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,16 +40,20 @@ struct PassCost {
   std::int64_t messages = 0;            ///< of all ranks
   std::vector<double> flops = {};       ///< of each rank
   double seconds = 0;
+  /// The most at a time on any rank, in bytes, beyond inputs and outputs: messages, copies, partial results and, in
+  /// backward, what forward kept. Without the engine's workspace, headers, and statistics under way.
+  std::int64_t memory = 0;
 };
 
 struct Cost {
   Way way = Way::kRing;
   std::string refused = {};  ///< why it cannot be; then the rest is empty
   PassCost forward = {}, backward = {};
-  std::int64_t memory = 0;  ///< forward, beyond inputs and outputs: the most at a time, in bytes, on any rank
-  double efficiency = 0;    ///< ideal time over this one's, forward and backward; ideal: all flops on all ranks at once
+  double efficiency = 0;  ///< ideal time over this one's, forward and backward; ideal: all flops on all ranks at once
 
   double seconds() const { return forward.seconds + backward.seconds; }
+  /// What must fit: forward and backward run one after the other.
+  std::int64_t memory() const { return std::max(forward.memory, backward.memory); }
 };
 
 struct Choice {
