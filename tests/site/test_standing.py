@@ -2,6 +2,7 @@
 what their JSON says is tested where they are made (tests/report, tests/python); here they are held to what the site is
 held to: axe-core's rules and ours, nothing that moves by itself, a finger, and pictures to be looked at."""
 
+import pathlib
 import re
 import subprocess
 
@@ -45,7 +46,11 @@ def audit(command, folder):
 def watch(folder):
     """Four layers of eight heads that grow until one alarm after the other rings."""
     torch = pytest.importorskip("torch")
-    rootdk = pytest.importorskip("rootdk")
+    rootdk = pytest.importorskip("rootdk")  # the wheel that ./run python has installed
+    for installed in sorted((pathlib.Path(rootdk.__file__).parent / "web").iterdir()):
+        here = conftest.ROOT / "web" / installed.name
+        if here.exists():
+            assert installed.read_text() == here.read_text(), f"{installed}: of another checkout; ./run python first"
 
     class Layer(torch.nn.Module):
         def __init__(self, place):

@@ -57,7 +57,7 @@ class Board:
                     return True
                 time.sleep(0.02)
 
-        return dict(found) if self._within(seconds + GRACE / 2, look) else None
+        return dict(found) if self._within(seconds + GRACE / 2, look) or found else None
 
     def _within(self, seconds: float, what: Any) -> bool:
         store, done = _store(), threading.Event()

@@ -80,7 +80,8 @@ def _rows_stats(call: Call, table: RowTable, rank: int) -> Stats:
 
 def _by_rows(p: Problem, call: Call, team: Team, way: str) -> Result:
     function = RingAttention if way == "ring" else GatherAttention
-    if way == "all_gather" and call.wide and p.sink is None and call.alone(team.rank, p.q.shape[0]):
+    sums = p.sink is not None or (p.bias is not None and p.bias.requires_grad)  # whose gradients many rows add to
+    if way == "all_gather" and call.wide and not sums and call.alone(team.rank, p.q.shape[0]):
         call = dataclasses.replace(call, wide=False)  # its backward, too: nothing is rounded before it is complete
     rows: list[RowTable] = []
     out, lse = function.apply(p.q, p.k, p.v, p.scale, p.bias, p.sink, call, team, rows)  # type: ignore[no-untyped-call]
