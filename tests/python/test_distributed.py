@@ -239,3 +239,17 @@ def test_packed_documents_of_any_lengths():
         found = one["packed:137:2041:89"]
         assert found["failures"] == [] and len(found["worst"]) == 8
         assert all(0 < ratio <= 1 for ratio in found["worst"].values()), found["worst"]
+
+
+def test_what_times_the_ring_on_a_gpu_checks_itself():
+    """bench/cuda/ring.py: results, bits and bytes, on a few tokens where there is no GPU."""
+    program = HERE.parent.parent / "bench/cuda/ring.py"
+    said = subprocess.run(
+        [sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.count("as it should be") == 4
