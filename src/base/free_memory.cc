@@ -18,7 +18,7 @@ namespace rootdk::base {
 
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 // What any call takes beside what it computes with: tables, a page or a JSON of its results, what allocators keep.
 constexpr std::int64_t kBeside = 8 << 20;
@@ -37,7 +37,7 @@ std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (end != text.data() + text.size() || value < 0) return {};
-  if (error == std::errc::result_out_of_range) return text.starts_with('-') ? std::nullopt : std::optional(kMost);
+  if (error == std::errc::result_out_of_range) return text.starts_with('-') ? std::nullopt : std::optional(kUnlimited);
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
@@ -52,7 +52,7 @@ std::optional<std::int64_t> number_of(std::string_view name, const std::optional
     line.remove_prefix(begin);
     const bool kilobytes = line.ends_with(" kB");
     const auto value = number(kilobytes ? line.substr(0, line.size() - 3) : line);
-    return value && kilobytes ? std::min(*value, kMost / 1024) * 1024 : value;
+    return value && kilobytes ? std::min(*value, kUnlimited / 1024) * 1024 : value;
   }
   return {};
 }
@@ -124,7 +124,7 @@ std::optional<std::int64_t> left_in_groups(const Version& version, const std::st
   for (;;) {
     while (inside.ends_with('/')) inside.pop_back();
     if (const auto left = left_in(version, mount->at + inside, read))
-      least = std::min(left.value(), least.value_or(kMost));
+      least = std::min(left.value(), least.value_or(kUnlimited));
     if (inside.empty()) return least;
     inside.resize(inside.rfind('/'));
   }
@@ -135,7 +135,7 @@ std::optional<std::int64_t> left_of_address_space(const ReadFile& read, const Ad
   if (!space.limit || !statm) return {};
   const auto pages = number(split(*statm, ' ').front());
   if (!pages) return {};
-  const std::int64_t used = std::min(*pages, kMost / space.page) * space.page;
+  const std::int64_t used = std::min(*pages, kUnlimited / space.page) * space.page;
   const std::int64_t running = number_of("Threads", read("/proc/self/status")).value_or(1);
   const std::int64_t stacks = std::max<std::int64_t>(0, threads - running) * space.stack;
   return std::max<std::int64_t>(0, *space.limit - used - std::min(stacks, *space.limit));
@@ -167,13 +167,13 @@ std::optional<std::string> read_kernel_file(const std::string& path) {
   return got < 0 ? std::nullopt : std::optional(std::move(text));
 }
 
-std::int64_t with_beside(const MemoryNeed& need) { return std::min(need.bytes, kMost - kBeside) + kBeside; }
+std::int64_t with_beside(const MemoryNeed& need) { return std::min(need.bytes, kUnlimited - kBeside) + kBeside; }
 
 AddressSpace address_space() {
   AddressSpace out;
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    out.limit = static_cast<std::int64_t>(std::min(limit.rlim_cur, static_cast<rlim_t>(kMost)));
+    out.limit = static_cast<std::int64_t>(std::min(limit.rlim_cur, static_cast<rlim_t>(kUnlimited)));
   if (const long page = sysconf(_SC_PAGESIZE); page > 0) out.page = page;
   pthread_attr_t attributes;
   std::size_t stack = 0;
