@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from .products import Written
 from .steps import Trail
-from .torch_names import Step
+from .torch_names import RULES, Step
 
 if TYPE_CHECKING:
     from .follow import Looker
@@ -26,6 +27,10 @@ def walk(trail: Trail, looker: Looker, step: Step, func: Any, args: Any, kwargs:
         found = step(trail, args, kwargs, out)
     except Exception as error:  # the model goes on, whatever this is
         found = ("a step between two products", f"that could not be followed ({type(error).__name__}: {error})")
+    rule = RULES.get(func) if trail.learned.notes else None
+    if rule is not None:
+        with contextlib.suppress(Exception):  # nothing is known of its axes then, and a softmax over them is named
+            rule(trail.learned, args, kwargs, out)
     if isinstance(found, Written):
         looker.written_out(found)
     elif found is not None:
