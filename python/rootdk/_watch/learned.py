@@ -28,40 +28,48 @@ class Learned(Memory):
 
     def put(self, x: Any, axes: Iterable[int]) -> None:
         """Instead of what was known of x, which may be a result in place."""
-        if not isinstance(x, Tensor):
-            return
-        kept = tuple(sorted({axis for axis in axes if axis >= 0}))
-        if kept and x.is_floating_point():
-            self.set(x, kept)
-        else:
-            self.pop(x)
+        if isinstance(x, Tensor):
+            kept = tuple(axes)
+            if kept and x.is_floating_point():
+                self.set(x, kept)
+            else:
+                self.pop(x)
 
     # Element by element -----------------------------------------------------------------------------------------------
     def elementwise(self, args: Any, kwargs: Any, out: Any) -> None:
         """Sums, products, masks, noise: an axis is learned if it is in any operand that is not spread along it."""
-        if isinstance(out, Tensor):
-            self.put(out, [axis for x in (*args, *kwargs.values()) for axis in self._spread(x, out)])
+        known = self._known(args, kwargs)
+        if known and isinstance(out, Tensor) and (len(known) > 1 or known[0] is not out):
+            self.put(out, {axis for x in known for axis in self._spread(x, out)})
 
     def overwritten(self, args: Any, kwargs: Any, out: Any) -> None:
         self.pop(args[0] if args else None)
         self.elementwise(args[1:2], {}, out)
 
-    def _spread(self, x: Any, out: Tensor) -> list[int]:
+    def _spread(self, x: Any, out: Tensor) -> Axes:
         """x's axes in a result to which it was broadcast."""
-        more = out.ndim - x.ndim if isinstance(x, Tensor) else 0
-        return [axis + more for axis in self.axes(x) if axis + more >= 0 and x.shape[axis] == out.shape[axis + more]]
+        axes = self.axes(x)
+        if not axes or x.shape == out.shape:
+            return axes
+        more = out.ndim - x.ndim
+        return tuple(axis + more for axis in axes if axis + more >= 0 and x.shape[axis] == out.shape[axis + more])
+
+    def _known(self, args: Any, kwargs: Any) -> list[Any]:
+        """Those arguments of which something may be known, in short: most calls have none."""
+        return [x for x in (*args, *kwargs.values()) if id(x) in self.notes]
 
     # Axes that stay where they are ------------------------------------------------------------------------------------
     def along(self, args: Any, kwargs: Any, out: Any) -> None:
         """Some of an axis's elements, or in another order, or more of them: topk, sort, gather, interpolate."""
-        known = [x for x in (*args, *kwargs.values()) if self.axes(x)]  # scatter has its own and its source's
+        known = self._known(args, kwargs)  # scatter has its own and its source's
         for y in (out if isinstance(out, (tuple, list)) else (out,)) if known else ():
             if isinstance(y, Tensor):
-                self.put(y, [axis for x in known for axis in self._grown(x, y)])
+                self.put(y, {axis for x in known for axis in self._grown(x, y)})
 
-    def _grown(self, x: Tensor, y: Tensor) -> list[int]:
-        more = y.ndim - x.ndim  # repeat may put axes before
-        at = [(axis, axis + more) for axis in self.axes(x)] if more >= 0 else []
+    def _grown(self, x: Any, y: Tensor) -> list[int]:
+        axes = self.axes(x)
+        more = y.ndim - x.ndim if axes else 0  # repeat may put axes before
+        at = [(axis, axis + more) for axis in axes] if more >= 0 else []
         return [to for axis, to in at if not x.shape[axis] == 1 < y.shape[to]]
 
     def reduced(self, args: Any, kwargs: Any, out: Any) -> None:
