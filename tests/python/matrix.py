@@ -41,9 +41,13 @@ class Case:
         self.attends, self.fused = attending(eager.model, eager.inputs)
         #: By check and implementation, which modules that compute attention were named instead of seen.
         self.only_named: dict[str, set[str]] = {}
+        #: What ran unwatched and was compared with itself watched, by check and implementation. A check that nothing
+        #: ran in has seen nothing.
+        self.ran: set[str] = set()
 
     def unnamed(self, what: str, w: rootdk.Watch) -> list[str]:
         """A module that was seen is in the statistics; of others at least the name must be there, and is kept here."""
+        self.ran.add(what)
         self.only_named[what] = only_named(w, self.attends)
         return unnamed(what, w, self.attends)
 
@@ -394,7 +398,7 @@ def train(case: Case, reentrant: Optional[bool] = None) -> list[str]:
 
 
 def compiled(case: Case, implementation: str, fullgraph: bool = True) -> Optional[list[str]]:
-    """None where the model does not compile so unwatched."""
+    """None where the model does not compile so unwatched. What runs inside of a graph may be named only."""
     what = f"compile{' fullgraph' if fullgraph else ''}/{implementation}"
     problems: list[str] = []
     tiny = case.by[implementation]
@@ -410,6 +414,7 @@ def compiled(case: Case, implementation: str, fullgraph: bool = True) -> Optiona
     both = _both(problems, what, run)
     if both is not None:
         (plain, _), (output, w) = both
+        case.ran.add(what)
         problems += close(f"{what} output", plain, output, exact=False)
         problems += unnamed(what, w, case.attends)
     return problems if problems or both is not None else None

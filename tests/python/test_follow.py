@@ -176,6 +176,11 @@ WAYS = {
     "gemma 2": (gemma2, dict(scale=0.3, cap=1.5, visible=~HIDE.numpy()), 1),
     "gpt-oss": (gpt_oss, dict(sink=[0.5, -1.0, 2.0], visible=~HIDE.numpy()), 1),
     "sink first": (sink_first_and_masked_after, dict(sink=0.25, visible=~HIDE.numpy()), 1),
+    "axes moved": (
+        lambda q, k, v: (q @ k.movedim(-1, -2) * C).movedim(1, -1).softmax(2).moveaxis((3,), (1,)) @ v,
+        {},
+        1,
+    ),
     "q scaled before": (lambda q, k, v: ((q * C) @ k.mT).softmax(-1) @ v, {}, C),
     "q and k scaled before": (
         lambda q, k, v: ((q * D**-0.25).contiguous() @ (k / D**0.25).transpose(2, 3)).softmax(-1) @ v,
@@ -348,6 +353,61 @@ def test_a_scale_before_the_product_is_told_of_fused_attention_too():
     assert [prescale for *_, prescale in looker.fused] == [0.5, 0.75, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25]
 
 
+def made(x, heads=H):
+    """A linear layer's, as [B, heads, T, D]."""
+    return F.linear(x, LAYER).view(B, -1, heads, D).transpose(1, 2)
+
+
+def normed(x, gain):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * gain
+
+
+LAYER = torch.randn(H * D, H * D, dtype=torch.float64)
+GAIN = torch.linspace(0.5, 2, D, dtype=torch.float64)
+#: q of x, a tensor between the layer that makes it and the model's own scale.
+SCALED_LATE = {
+    "QK-norm": lambda x: normed(made(x), GAIN) * 0.5,
+    "a mask": lambda x: made(x) * (torch.arange(T) < 4)[:, None] * 0.5,
+    "a gate": lambda x: made(x) * torch.sigmoid(made(x)) / 2,
+    "a bias": lambda x: (made(x) + GAIN) * 0.5,
+    "heads in the batch": lambda x: ((made(x).reshape(B * H, T, D) * GAIN) * 0.5).view(B, H, T, D),
+    "rotary": lambda x: (made(x) * GAIN + torch.roll(made(x), 1, -1) * GAIN) * 0.5,
+}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("way", SCALED_LATE)
+def test_a_scale_after_a_layer_and_a_tensor_is_told(way, fused):
+    x = torch.randn(B, T, H * D, dtype=torch.float64)
+    looker = Notes()
+    with Follow(looker) as follow:
+        q, k = SCALED_LATE[way](x), normed(made(x), GAIN)
+        if fused:
+            F.scaled_dot_product_attention(q, k, made(x), scale=1.0)
+        else:
+            (q @ k.mT).softmax(-1) @ made(x)
+        follow.forget()
+    assert ([prescale for *_, prescale in looker.fused] or [found.prescale for found in looker.written]) == [0.5]
+    assert not looker.unseen
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_a_sink_that_a_linear_layer_makes_is_followed(at):
+    q, k, v = qkv()
+    x = torch.randn(B, T, D, dtype=q.dtype)
+    looker = Notes()
+    with Follow(looker) as follow:
+        sink = F.linear(x, torch.randn(H, D, dtype=q.dtype)).transpose(1, 2).unsqueeze(-1) * 1.0
+        s = q @ k.mT * C
+        if at == "first":
+            torch.cat([sink, s], -1).softmax(-1)[..., 1:] @ v
+        else:
+            torch.cat([s, sink], -1).softmax(-1)[..., :-1] @ v
+        follow.forget()
+    (found,) = looker.written
+    assert torch.equal(found.sink, sink) and torch.equal(found.scores, s) and not looker.unseen
+
+
 def test_heads_folded_into_the_batch_are_told_by_what_the_module_was_given():
     q, k, v = (torch.randn(B * H, n, D) for n in (T, S, S))
     for hint, split in (
@@ -518,6 +578,72 @@ NOT_ATTENTION = {
         .softmax(-1)
         .sum()
     ),
+    "a router, top two, then softmax": lambda q, k, v: logits(q).topk(2).values.softmax(-1).sum(),
+    "a router, topk unpacked": lambda q, k, v: (lambda w, i: w.softmax(-1).sum())(*logits(q).topk(2, dim=-1)),
+    "a router, sorted": lambda q, k, v: logits(q).sort(-1, descending=True)[0][..., :3].softmax(-1).sum(),
+    "a router, gathered": lambda q, k, v: logits(q).gather(-1, logits(k[:, :, :T]).topk(3).indices).softmax(-1).sum(),
+    "a router, scattered": lambda q, k, v: (
+        (lambda w, i: torch.full((B, H, T, 6), -1e9, dtype=q.dtype).scatter(-1, i, w))(*logits(q).topk(2))
+        .softmax(-1)
+        .sum()
+    ),
+    "a router, indexed": lambda q, k, v: (
+        logits(q)[torch.arange(B)[:, None], torch.arange(H)[None]].softmax(-1).sum()
+        + logits(q)[..., None, [0, 2, 4]].softmax(-1).sum()
+        + logits(q)[:, torch.ones(H, T, dtype=torch.bool)].softmax(-1).sum()
+        + logits(q)[:, 1:, -1].softmax(-1).sum()
+        + logits(q).select(2, 0).softmax(-1).sum()
+        + logits(q).unbind(1)[0].softmax(-1).sum()
+    ),
+    "classes of several maps": lambda q, k, v: (
+        torch.cat(
+            [
+                F.conv2d(x, torch.randn(12, H, 1, 1, dtype=q.dtype))
+                .view(B, 2, 6, x.shape[2], D)
+                .permute(0, 3, 4, 1, 2)
+                .reshape(B, -1, 6)
+                for x in (q, k)
+            ],
+            1,
+        )
+        .softmax(-1)
+        .sum()
+    ),
+    "classes of two layers": lambda q, k, v: torch.cat([logits(q), logits(q)[..., :1]], -1).softmax(-1).sum(),
+    "a stack of logits": lambda q, k, v: torch.stack([logits(q), logits(q)], 2).softmax(-1).sum(),
+    "logits, noise in place": lambda q, k, v: logits(q).add_(torch.randn(B, H, T, 6, dtype=q.dtype)).softmax(-1).sum(),
+    "logits copied": lambda q, k, v: torch.zeros(B, H, T, 6, dtype=q.dtype).copy_(logits(q)).softmax(-1).sum(),
+    "a low-rank addition": lambda q, k, v: (logits(q) + 2.0 * logits(q)).softmax(-1).sum(),
+    "a temperature from the left": lambda q, k, v: (
+        (torch.ones(T, 1, dtype=q.dtype) * logits(q)).softmax(-1).sum()
+        + (torch.tensor(0.5) * logits(q)).softmax(-1).sum()
+        + (1.0 - logits(q)).softmax(-1).sum()
+    ),
+    "a router of a router's weights": lambda q, k, v: (
+        F.linear(F.linear(q, torch.randn(9, D, dtype=q.dtype)).softmax(-1), torch.randn(6, 9, dtype=q.dtype))
+        .softmax(-1)
+        .sum()
+    ),
+    "a map of a map's classes": lambda q, k, v: (
+        F.conv2d(F.conv2d(q, torch.randn(6, H, 1, 1, dtype=q.dtype)).softmax(1), torch.randn(4, 6, 1, 1, dtype=q.dtype))
+        .softmax(1)
+        .sum()
+    ),
+    "a map of classes, enlarged": lambda q, k, v: (
+        F.interpolate(F.conv2d(q, torch.randn(6, H, 1, 1, dtype=q.dtype)), scale_factor=2).softmax(1).sum()
+        + F.conv_transpose2d(q, torch.randn(H, 6, 2, 2, dtype=q.dtype), stride=2).softmax(1).sum()
+    ),
+    "a map of classes, moved": lambda q, k, v: (
+        F.conv2d(q, torch.randn(6, H, 1, 1, dtype=q.dtype)).movedim(1, -1).softmax(-1).sum()
+    ),
+    "a router behind an axis of its own": lambda q, k, v: (
+        lambda g: (
+            g.view(B, H, T, 1, 6).squeeze(3).softmax(-1).sum() + g[:, :, None].expand(B, H, 2, T, 6).softmax(-1).sum()
+        )
+    )(logits(q)),
+    "a router, averaged": lambda q, k, v: (
+        logits(q).mean(1).softmax(-1).sum() + logits(q).amax(1, True).softmax(-1).sum()
+    ),
     "one query that pools": lambda q, k, v: weighed(additive(q[:, 0, :1], k[:, 0]).softmax(-1), v[:, 0, None]),
 }
 
@@ -557,6 +683,29 @@ MISSED = {
         torch.zeros(T, D, dtype=q.dtype), additive(q, k).softmax(-1).flatten(0, 1), folded(v)
     ),
     "an output": lambda q, k, v: additive(q, k).softmax(-1),
+    "a sum over features of a layer": lambda q, k, v: weighed(
+        (F.linear(q, v[0, 0, :D])[..., None, :] * F.linear(k, v[0, 0, :D])[..., None, :, :]).sum(-1).softmax(-1),
+        v.unsqueeze(2),
+    ),
+    "with a layer's bias": lambda q, k, v: (
+        (additive(q, k) + F.linear(q, q[0, 0, :1]) + F.linear(k, k[0, 0, :1]).mT).softmax(-1) * 2
+    ),
+    "a bias for each head": lambda q, k, v: (
+        (
+            additive(q, k)
+            + F.linear(torch.randn(T, S, 3, dtype=q.dtype), torch.randn(H, 3, dtype=q.dtype)).permute(2, 0, 1)
+        ).softmax(-1)
+        * 2
+    ),
+    "the largest keys": lambda q, k, v: (
+        torch.stack([additive(q, F.linear(k[:, :, i : i + 1], v[0, 0, :D])).squeeze(-1) for i in range(S)], -1).softmax(
+            -1
+        )
+        * 2
+    ),
+    "a layer's column beside keys": lambda q, k, v: (
+        torch.cat([additive(q, k)[..., 1:], F.linear(q, q[0, 0, :1])], -1).softmax(-1) * 2
+    ),
     "of a linear layer, over positions": lambda q, k, v: weighed(
         F.linear(k, torch.randn(T, D, dtype=q.dtype)).mT.softmax(-1), v.unsqueeze(2)
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -395,12 +396,27 @@ class Additive(torch.nn.Module):
 
 
 class Routes(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, first=lambda logits: logits):
         super().__init__()
-        self.gate = torch.nn.Linear(H * D, 3)
+        self.gate, self.first = torch.nn.Linear(H * D, 3), first
 
     def forward(self, x):
-        return (self.gate(x).softmax(-1).unsqueeze(-1) * x.unsqueeze(2)).sum(-2)
+        return (self.first(self.gate(x)).softmax(-1).unsqueeze(-1) * x.unsqueeze(2)).sum(-2)
+
+
+class Norms(torch.nn.Module):
+    """q and k normed, and q scaled after that."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = torch.nn.Linear(H * D, H * D), torch.nn.Linear(H * D, H * D)
+
+    def forward(self, x):
+        q, k = (
+            y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * torch.linspace(1, 2, D)
+            for y in (f(x).unflatten(-1, (H, D)).transpose(1, 2) for f in (self.q, self.k))
+        )
+        return (q * D**-0.5 @ k.mT).softmax(-1) @ k
 
 
 def test_a_watch_counts_heads_and_not_windows():
@@ -427,11 +443,20 @@ def test_a_watch_names_them_once(module, words, tmp_path):
     assert words in w.table() and words in w.report(tmp_path / "r.html").read_text()
 
 
-def test_a_watch_does_not_name_routers():
-    model, x = torch.nn.Sequential(Routes()), torch.randn(B, T, H * D)
-    with rootdk.watch(model) as w:
+@pytest.mark.parametrize("first", [lambda logits: logits, lambda logits: logits.topk(2).values])
+def test_a_watch_does_not_name_routers(first):
+    model, x = torch.nn.Sequential(Routes(first)), torch.randn(B, T, H * D)
+    with warnings.catch_warnings(), rootdk.watch(model) as w:
+        warnings.simplefilter("error")
         model(x)
     assert not w.unseen
+
+
+def test_a_watch_knows_the_scale_of_normed_queries():
+    model, x = torch.nn.Sequential(Norms()), torch.randn(B, T, H * D)
+    with rootdk.watch(model) as w:
+        model(x)
+    assert {row["scale"] for row in w.to_dicts()} == {D**-0.5}
 
 
 def test_a_watch_sees_heads_that_talk_after_softmax():

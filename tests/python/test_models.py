@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 import matrix
 import models
+import torch
 
 PATTERNS = {
     "bert": "plain: every query sees every key",
@@ -52,13 +53,26 @@ def test_a_watched_model(name, check):
 
 
 def test_a_compiled_model():
-    assert matrix.compilations(case("llama")) == []
+    """As one graph; that it compiles unwatched is not left open."""
+    found = case("llama")
+    found.ran.clear()
+    assert matrix.compilations(found) == []
+    assert found.ran == {"compile fullgraph/sdpa", "compile fullgraph/rootdk"}
+
+
+def test_what_does_not_compile_is_not_taken_for_checked(monkeypatch):
+    def refuses(*args, **kwargs):
+        raise RuntimeError
+
+    found = case("llama")
+    found.ran.clear()
+    monkeypatch.setattr(torch, "compile", refuses)
+    assert matrix.compilations(found) == [] and not found.ran
 
 
 def test_the_checks_see_what_is_wrong():
     """A model that is not the same twice, one whose layers nobody names, statistics of another model."""
     import rootdk
-    import torch
 
     found = case("bert")
     tiny = found.by["eager"]

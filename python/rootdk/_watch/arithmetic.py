@@ -86,7 +86,7 @@ class Arithmetic(Mixing):
             if factor is not None and out.is_floating_point() and not known.part:
                 self.memory.set(out, replace(known, number=known.number * factor))
         elif isinstance(note, Scaled) and isinstance(b, Tensor) and out.shape == a.shape:
-            self.memory.set(out, replace(note, part=True))
+            self.memory.set(out, replace(note, part=note.part or note.number != 1.0))
 
     def plus(self, args: Any, kwargs: Any, out: Any) -> Found:
         self._sum(args, kwargs, out, 1.0)
@@ -125,7 +125,6 @@ class Arithmetic(Mixing):
             if isinstance(one, Note) and sign < 0:  # something minus scores
                 one = one.times(-1.0)
         if not isinstance(one, Note):
-            self._shifted(a, b, out)
             return
         if one.stage == "total":
             sinks.add_number(one.held, a, b, other if a is args[0] else None, sign * (alpha or 0.0))
@@ -141,13 +140,6 @@ class Arithmetic(Mixing):
                 one = one.plain()
         self._pass_on(one, a, out)
 
-    def _shifted(self, a: Any, b: Any, out: Tensor) -> None:
-        """With a bias, noise, a cap or a mask it is no multiple of q any more, but a router's scores still."""
-        for x in (a, b):
-            note = self.memory.get(x)
-            if isinstance(note, Scaled) and note.learned and x.shape == out.shape:
-                self.memory.set(out, Scaled(learned=note.learned))
-
     def tanh(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
@@ -156,8 +148,6 @@ class Arithmetic(Mixing):
                 self.memory.set(out, note.but(cap=1.0))
             else:
                 self.memory.pop(out)
-        elif isinstance(out, Tensor):
-            self._shifted(x, None, out)
         return None
 
     def negative(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -205,11 +195,7 @@ class Arithmetic(Mixing):
     def masked(self, args: Any, kwargs: Any, out: Any) -> Found:
         """Of q or k this would not leave what was known."""
         x = next((x for x in (*args[:3], *kwargs.values()) if isinstance(self.memory.get(x), (Note, Lost))), None)
-        if x is not None:
-            return self.same((x,), {}, out)
-        for x in (*args[:3], *kwargs.values()) if isinstance(out, Tensor) and out.is_floating_point() else ():
-            self._shifted(x, None, out)
-        return None
+        return None if x is None else self.same((x,), {}, out)
 
     def _pass_on(self, note: Any, x: Tensor, out: Tensor) -> None:
         if out is x and self.memory.get(x) is note:

@@ -88,6 +88,7 @@ class Follow(TorchFunctionMode):
             if not each.told:
                 miss(f"softmax over {[*each.shape]}", each.why)
         self.trail.memory.notes.clear()
+        self.trail.learned.notes.clear()
 
     def _owes(self, owed: Owed) -> None:
         miss = self.looker.miss_here()
@@ -116,7 +117,7 @@ class Follow(TorchFunctionMode):
             return func(*args, **kwargs)
         trail = self.trail
         if (
-            (not trail.memory.notes and step is not None and step not in STARTS)
+            (step is not None and step not in STARTS and not trail.memory.notes and not trail.learned.notes)
             or not self.looker.looking
             or _elsewhere()
         ):

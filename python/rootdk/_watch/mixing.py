@@ -11,7 +11,7 @@ from typing import Any, Optional
 from torch import Tensor
 
 from . import einsum
-from .products import Lost, Note, Scaled
+from .products import Lost, Note
 from .shapes import Found
 from .telling import Telling
 
@@ -24,12 +24,12 @@ class Mixing(Telling):
     def linear(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
+        if isinstance(out, Tensor):
+            self._made(note, out, out.ndim - 1)
         if isinstance(note, (Note, Lost)) and isinstance(out, Tensor):
             if isinstance(note, Note) and note.stage == "weights" and note.key == x.ndim - 1:
                 return self._report(note)  # values that are learned
             self._mix(note, x, x.ndim - 1, out)
-        elif isinstance(out, Tensor):
-            self.memory.set(out, Scaled(learned=(out.ndim - 1,)))
         return None
 
     def convolution(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -37,15 +37,27 @@ class Mixing(Telling):
         x = args[0] if args else kwargs.get("input")
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         note = self.memory.get(x)
+        if isinstance(out, Tensor) and isinstance(weight, Tensor):
+            self._made(note, out, out.ndim - weight.ndim + 1)
         if isinstance(note, (Note, Lost)) and isinstance(out, Tensor) and isinstance(weight, Tensor):
             if all(size == 1 for size in weight.shape[2:]) and out.ndim == x.ndim:
                 self._mix(note, x, x.ndim - weight.ndim + 1, out)
             elif isinstance(note, Note) and note.stage == "scores":
                 why = "scores of several keys are mixed before it"
                 self.memory.set(out, Lost(tuple(out.shape), None, why, "scores"))
-        elif isinstance(out, Tensor) and isinstance(weight, Tensor):
-            self.memory.set(out, Scaled(learned=(out.ndim - weight.ndim + 1,)))
         return None
+
+    def spread_convolution(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """A transposed one."""
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        if isinstance(out, Tensor) and isinstance(weight, Tensor):
+            self._made(self.memory.get(args[0] if args else kwargs.get("input")), out, out.ndim - weight.ndim + 1)
+        return None
+
+    def _made(self, note: Any, out: Tensor, axis: int) -> None:
+        """By a layer, that axis, unless of scores: those are still of queries and keys."""
+        if not isinstance(note, (Note, Lost)) or note.stage != "scores":
+            self.learned.put(out, (axis,))
 
     def _mixed_by_product(self, x: Any, axis: int, out: Any) -> bool:
         """Whether a product sums over an axis of scores or weights that is neither their queries' nor their keys'."""

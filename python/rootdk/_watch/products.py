@@ -65,13 +65,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A tensor that may become q or k: what it was multiplied with, and which of its axes is batch · heads. Or a
-    router's or classifier's scores: which of its axes count what was learned (experts, classes, features)."""
+    """A tensor that may become q or k: what it was multiplied with, and which of its axes is batch · heads."""
 
     number: float = 1.0
     part: bool = False  # one of the two terms of a rotary embedding: the sum of both is scaled again
     folded: Optional[tuple[int, int]] = None  # (axis, batch)
-    learned: tuple[int, ...] = ()  # the axes that a linear layer, or another product with one table for all, has made
 
 
 class Owed:

@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence, Union
 from torch import Tensor
 
 from . import einsum
+from .learned import Learned
 from .products import Lost, Memory, Note, Scaled, Written
 
 Found = Union[Written, tuple[str, str], None]  #: attention, or what looks like it and why it was not followed
@@ -21,6 +22,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self.memory = Memory()
+        self.learned = Learned()
 
     def reshape(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -44,14 +46,13 @@ class Shapes:
             folded = note.folded
         if folded is not None or note is not None:
             known = note if note is not None else Scaled()
-            learned = _regrouped(known.learned, x.shape, out.shape) if known.learned else ()
-            self.memory.set(out, Scaled(known.number, known.part, folded, learned))
+            self.memory.set(out, Scaled(known.number, known.part, folded))
         return None
 
     def transpose(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         dims = [*args[1:3], *(kwargs[name] for name in ("dim0", "dim1", "axis0", "axis1") if name in kwargs)]
-        if isinstance(x, Tensor) and len(dims) == 2 and self.memory.get(x) is not None:
+        if isinstance(x, Tensor) and len(dims) == 2:
             a, b = (axis_of(dim, x.ndim) for dim in dims)
             if a is not None and b is not None:
                 order = [*range(x.ndim)]
@@ -70,10 +71,21 @@ class Shapes:
         x = args[0] if args else kwargs.get("input")
         dims = args[1:] or kwargs.get("dims", ())
         dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims
-        if isinstance(x, Tensor) and self.memory.get(x) is not None:
+        if isinstance(x, Tensor):
             order = [axis_of(dim, x.ndim) for dim in dims]
             if None not in order:
                 self._permuted(x, order, out)
+        return None
+
+    def movedim(self, args: Any, kwargs: Any, out: Any) -> Found:
+        x = args[0] if args else kwargs.get("input")
+        ends = [*args[1:3], *(kwargs[name] for name in ("source", "destination") if name in kwargs)]
+        if isinstance(x, Tensor) and len(ends) == 2:
+            source, to = ([dim % x.ndim for dim in ([end] if isinstance(end, int) else end)] for end in ends)
+            order = [axis for axis in range(x.ndim) if axis not in source]
+            for at, axis in sorted(zip(to, source)):
+                order.insert(at, axis)
+            self._permuted(x, order, out)
         return None
 
     def _permuted_by(self, equation: str, x: Tensor, out: Any) -> None:
@@ -84,6 +96,7 @@ class Shapes:
 
     def _permuted(self, x: Tensor, order: Sequence[Any], out: Any) -> None:
         note = self.memory.get(x)
+        self.learned.permuted(x, order, out)
         if not isinstance(out, Tensor) or note is None or out is x:
             return
         if isinstance(note, Note):
@@ -94,8 +107,7 @@ class Shapes:
             self.memory.set(out, replace(note, key=None if note.key is None else order.index(note.key)))
         else:
             folded = None if note.folded is None else (order.index(note.folded[0]), note.folded[1])
-            learned = tuple(order.index(axis) for axis in note.learned)
-            self.memory.set(out, Scaled(note.number, note.part, folded, learned))
+            self.memory.set(out, Scaled(note.number, note.part, folded))
 
     def part(self, args: Any, kwargs: Any, out: Any) -> Found:
         """x[...], narrow, and the like. Of weights the keys may become fewer: a sink's column goes."""
@@ -156,7 +168,7 @@ class Shapes:
         for i, note in enumerate(notes):
             sink = tensors[1 - i]
             if isinstance(note, Note) and note.stage == "scores" and axis == note.key and sink.shape[axis] == 1:
-                if notes[1 - i] is None and note.held.sink is None and note.held.shift is None:
+                if not isinstance(notes[1 - i], (Note, Lost)) and note.held.sink is None and note.held.shift is None:
                     held = note.held.next(bare=tensors[i], sink=sink, sink_first=i == 1)
                     self.memory.set(out, note.but(held=held))
         return None
@@ -219,22 +231,3 @@ def _folded(before: Sequence[int], after: Sequence[int]) -> Optional[tuple[int, 
     if len(before) == len(after) == 3 and before[0] == after[0] and after[1] > before[1] > 0 == after[1] % before[1]:
         return 1, before[1]  # [len, batch, heads · dim] → [len, batch · heads, dim]
     return None
-
-
-def _regrouped(axes: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
-    """After a reshape, the axes that are made of those axes only."""
-    if math.prod(before) != math.prod(after) or not math.prod(before):
-        return ()
-    out: list[int] = []
-    i = j = 0
-    while i < len(before) and j < len(after):
-        one, other, a, b = i, j, before[i], after[j]
-        i, j = i + 1, j + 1
-        while a != b:  # joined or divided
-            if a < b:
-                a, i = a * before[i], i + 1
-            else:
-                b, j = b * after[j], j + 1
-        if all(axis in axes for axis in range(one, i)):
-            out += range(other, j)
-    return tuple(out)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence
 
-import torch
 from torch import Tensor
 
 from . import einsum, sinks
 from .arithmetic import Arithmetic, two_of
+from .learned import is_learned
 from .products import Held, Lost, Note, Owed, Scaled, number_of, plain_data
 from .shapes import Found, axis_of
 from .telling import like_scores
@@ -28,6 +28,10 @@ class Trail(Arithmetic):
                 number *= note.number
         return number
 
+    def passed(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """What leaves neither scores nor weights; it may leave learned axes."""
+        return None
+
     # Products ---------------------------------------------------------------------------------------------------------
     def matmul(self, args: Any, kwargs: Any, out: Any) -> Found:
         sides = [*args, *(kwargs[name] for name in ("input", "other", "tensor2", "mat2") if name in kwargs)][:2]
@@ -43,7 +47,7 @@ class Trail(Arithmetic):
     def addmm(self, args: Any, kwargs: Any, out: Any) -> Found:
         """Of a layer."""
         if isinstance(out, Tensor):
-            self.memory.set(out, Scaled(learned=(out.ndim - 1,)))
+            self.learned.put(out, (out.ndim - 1,))
         return None
 
     def rmatmul(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -86,10 +90,10 @@ class Trail(Arithmetic):
     def _product_of_two(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         if not self._may_be_product(a, b, out) or a.ndim < 2 or b.ndim < 2:
             return
-        if (b.ndim == 2) != (a.ndim == 2) or a.ndim == 2 and (_is_learned(a) or _is_learned(b)):
+        if (b.ndim == 2) != (a.ndim == 2) or a.ndim == 2 and (is_learned(a) or is_learned(b)):
             # a layer's weights, on either side
-            table = a.ndim == 2 and (b.ndim > 2 or _is_learned(a))
-            self.memory.set(out, Scaled(learned=(out.ndim - (2 if table else 1),)))
+            table = a.ndim == 2 and (b.ndim > 2 or is_learned(a))
+            self.learned.put(out, (out.ndim - (2 if table else 1),))
             return
         batch = None
         for x in (a, b):
@@ -185,7 +189,7 @@ class Trail(Arithmetic):
                 held = _saw(over, x)
                 saw = over.but(stage=stage, held=held if unclear is None else held.next(unclear=unclear))
                 self.memory.set(out, saw)
-                if stage == "weights" and not _is_learned(over.held.k):
+                if stage == "weights" and not is_learned(over.held.k):
                     self._owe(saw, x.shape)
             else:  # over heads, say
                 self._lose(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries", stage))
@@ -193,7 +197,7 @@ class Trail(Arithmetic):
         if isinstance(note, Lost) and note.stage == "scores" and stage == "weights":
             return f"softmax over {list(x.shape)}", note.why
         if axis is not None and like_scores(x.shape, axis):
-            learned = _is_learned(x) or isinstance(note, Scaled) and axis in note.learned
+            learned = is_learned(x) or axis in self.learned.axes(x)
             self._lose(out, Lost(tuple(x.shape), axis, stage=stage, learned=learned))
         return None
 
@@ -268,10 +272,6 @@ class Trail(Arithmetic):
             sinks.add_score(note.held, a, b.detach())
             self.memory.set(out, note)
         return None
-
-
-def _is_learned(x: Optional[Tensor]) -> bool:
-    return isinstance(x, torch.nn.Parameter) or x is not None and isinstance(x._base, torch.nn.Parameter)
 
 
 def _saw(note: Note, x: Tensor) -> Held:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .learned import BY_RULE, Rule
 from .steps import Trail
 
 Step = Callable[[Trail, Any, Any, Any], Any]
@@ -20,6 +21,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.linear: "linear",
     Trail.addmm: "addmm",
     Trail.convolution: "conv1d conv2d conv3d",
+    Trail.spread_convolution: "conv_transpose1d conv_transpose2d conv_transpose3d",
     Trail.softmax: "softmax special.softmax _softmax _safe_softmax",
     Trail.log_softmax: "log_softmax special.log_softmax _log_softmax",
     Trail.softmin: "softmin",
@@ -47,6 +49,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.transpose: "transpose swapaxes swapdims",
     Trail.turned: "t",
     Trail.permute: "permute",
+    Trail.movedim: "movedim moveaxis",
     Trail.part: "__getitem__ narrow select slice",
     Trail.parts: "unbind chunk split tensor_split",
     Trail.loose: "pad constant_pad_nd as_strided roll gather unfold repeat index_select take_along_dim",
@@ -54,9 +57,9 @@ _BY_STEP: dict[Step, str] = {
 }
 
 
-def _functions() -> dict[Any, Step]:
-    out: dict[Any, Step] = {}
-    for step, names in _BY_STEP.items():
+def _functions(by: Mapping[Any, str]) -> dict[Any, Any]:
+    out: dict[Any, Any] = {}
+    for step, names in by.items():
         for name in names.split():
             for place in (torch, Tensor, F):
                 found: Any = place
@@ -67,13 +70,17 @@ def _functions() -> dict[Any, Step]:
             packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") and "." not in name else None
             for overload in packet.overloads() if packet is not None else ():
                 out[getattr(packet, overload)] = step
-    for name in ("mT", "T"):
-        out[getattr(Tensor, name).__get__] = Trail.turned
     return out
 
 
+#: function → what it leaves of learned axes
+RULES: dict[Any, Rule] = _functions(BY_RULE)
 #: function → step
-STEPS = _functions()
+STEPS: dict[Any, Step] = {
+    **dict.fromkeys(RULES, Trail.passed),
+    **_functions(_BY_STEP),
+    **{getattr(Tensor, name).__get__: Trail.turned for name in ("mT", "T")},
+}
 #: steps that make something known where nothing was
 STARTS = {
     Trail.matmul,
@@ -82,6 +89,7 @@ STARTS = {
     Trail.einsum,
     Trail.linear,
     Trail.convolution,
+    Trail.spread_convolution,
     Trail.addmm,
     Trail.softmax,
     Trail.log_softmax,

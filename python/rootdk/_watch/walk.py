@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .products import Written
 from .steps import Trail
-from .torch_names import Step
+from .torch_names import RULES, Step
 
 if TYPE_CHECKING:
     from .follow import Looker
@@ -19,15 +19,23 @@ _EXP_ = {Tensor.exp_, torch.exp_, torch.ops.aten.exp_.default}
 
 def walk(trail: Trail, looker: Looker, step: Step, func: Any, args: Any, kwargs: Any) -> Any:
     """Calls the function, notes what it did to what is known, and tells the looker what was found."""
-    if func in _EXP_ and args:
+    if step is Trail.exp and func in _EXP_ and args:
         trail.before_exp_(args[0])
     out = func(*args, **kwargs)
     try:
         found = step(trail, args, kwargs, out)
     except Exception as error:  # the model goes on, whatever this is
         found = ("a step between two products", f"that could not be followed ({type(error).__name__}: {error})")
+    rule = RULES.get(func) if trail.learned.notes else None
+    if rule is not None:
+        try:
+            rule(trail.learned, args, kwargs, out)
+        except Exception:  # nothing is known of its axes then, and a softmax over them is named
+            trail.learned.pop(out)
+    if found is None:
+        return out
     if isinstance(found, Written):
         looker.written_out(found)
-    elif found is not None:
+    else:
         looker.missed(*found)
     return out

@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(config, items):
         name = item.callspec.params.get("name") if hasattr(item, "callspec") else None
         at = keys.setdefault(name or item.nodeid, len(keys)) % int(shards)
         here = HERE in item.path.parents
-        (left if here and at != int(shard) - 1 else kept).append(item)
+        elsewhere = at != int(shard) - 1 and not getattr(item.function, "in_every_shard", False)
+        (left if here and elsewhere else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
