@@ -4,7 +4,7 @@
 const kVerdicts = {  // from serious to harmless: what a word means
   not_finite: {word: "not finite", means: "NaN or Inf among its weights, or in products of them"},
   exploding: {word: "exploding", means: "scores so large that 16-bit formats round differences away that softmax would see"},
-  frozen: {word: "frozen", means: "spread beyond σ_c: one key takes nearly all the weight, and almost no gradient comes back"},
+  frozen: {word: "frozen", means: "spread beyond σ_c: one key takes most of the weight, and little gradient comes back"},
   uniform: {word: "uniform", means: "every key gets nearly the same weight: the head does not look at anything"},
   sharp: {word: "sharp", means: "spread beyond half of σ_c: few keys take most, which may be learned"},
   sink: {word: "sink", means: "the sink takes most of the probability"},
@@ -235,7 +235,7 @@ function audit_view(audit, {prefix = ""} = {}) {
         "section", {id: `${prefix}drift`, "aria-label": "What moved"}, el("h2", {}, "What moved since the earlier checkpoint?"),
         el("p", {class: "claim"}, told), el("p", {class: "note"}, "The map above shows it for every head: choose “σ now over σ before”."),
         table(
-            audit.drift.length > rows.length ? `The ${rows.length} heads that moved most` : "Every head, what moved most first",
+            audit.drift.length > rows.length ? `The ${rows.length} heads that moved most` : "Every head, those that moved most first",
             [{title: "head", left: true}, "σ before", "σ now", "growth", {title: "verdict before", left: true}, {title: "now", left: true}], rows));
   }
 
@@ -246,7 +246,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       ["spread of the scores, σ (1 is unit variance)", "sigma"], ["divisor that gives unit variance", "unit_divisor"],
       ["that divisor ÷ √d_k", "ratio"], ["variance of q·k among the keys of a query", "variance"],
       ["the same over the distances of the context", "variance_in_context"], ["mean of q·k", "mean"],
-      ["largest |score| that any input could give", "bound"], ["how many times that fits into float16", "f16_headroom"],
+      ["largest |score| that any input could give", "bound"], ["float16's largest number over that", "f16_headroom"],
       ["bfloat16 would round it by up to", "bf16_rounding"], ["standard deviation of q's components", "sigma_q"],
       ["standard deviation of k's components", "sigma_k"], ["length of the mean key", "key_mean_norm"],
       ["alignment of q and k (1: unrelated)", "alignment"], ["largest singular value of W_qᵀW_k", "largest_singular_value"],

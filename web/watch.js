@@ -144,7 +144,7 @@ function map_words() {
 function map_figure() {
   return following(chart({
     label: map_words,
-    caption: () => `At step ${steps[chosen.step]}. ${alarms.length ? "A marks heads that raised an alarm by then. " : ""}` +
+    caption: () => `At step ${steps[chosen.step]}. ${alarms.length ? "Heads that raised an alarm by then are marked. " : ""}` +
         "Choose a cell, by mouse or by arrow keys and Enter, to follow that head.",
     draw(stage) {
       const {name, step} = chosen, rung = alarmed();
@@ -247,7 +247,7 @@ function strip() {
   const tall = Math.max(2, Math.min(14, Math.round(420 / heads.length)));
   const canvas = el("canvas", {width: steps.length, height: heads.length, style: `height: ${tall * heads.length}px`, role: "img"});
   const paint = canvas.getContext("2d");
-  const said = el("p", {class: "note"}, "Every head a line, every step a column, in the colours of the map; point at one, or choose it.");
+  const said = el("p", {class: "note"}, "A row for each head, a column for each step, in the colours of the map; point at one, or choose it.");
   const place = (event) => {
     const box = canvas.getBoundingClientRect();
     const inside = (part, count) => Math.max(0, Math.min(count - 1, Math.floor(part * count)));

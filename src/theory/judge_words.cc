@@ -134,6 +134,9 @@ std::string entropy(const Evidence& e, const Judgement& j) {
 }
 
 std::string p_max(const Evidence& e) {
+  constexpr double kAll = 0.9995;  // would be written as 1
+  if (known(e.median_p_max) && e.median_p_max > kAll)
+    return fmt::format("half of the rows {} one key practically all", is_or(e, "give", "would give"));
   return known(e.median_p_max) ? fmt::format("half of the rows {} one key {} or more", is_or(e, "give", "would give"),
                                              number(e.median_p_max))
                                : fmt::format("the largest probability {} {} on average", is_or(e, "is", "would be"),
@@ -273,7 +276,7 @@ std::string words_of(const Evidence& e, const Judgement& j, const Thresholds& t)
                          (j.verdict == Verdict::kExploding && !mean_key_is_long(e));
   if (of_spread) out += cause(e, j, t);
   if (known(e.expected_sigma) && known(e.sigma))
-    out += fmt::format(" The weights let one expect σ = {}.", number(e.expected_sigma));
+    out += fmt::format(" From the weights alone one would expect σ = {}.", number(e.expected_sigma));
   out += others(e, j) + not_judged(e);
   return out.starts_with(' ') ? out.substr(1) : out;
 }

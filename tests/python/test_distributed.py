@@ -148,9 +148,10 @@ def test_the_plan_says_how_much_memory_it_takes(world):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_takes_half_with_twice_the_ranks():
+    """But for the engine's workspace and its thread, 6.3 MB of 25.3 in float32, which are the same for any share."""
     two, four = resident()[2], resident()[4]
     for name in (f"{dtype}, {way}" for dtype in ("float32", "bfloat16") for way in ("ring", "heads")):
-        assert 2 * four[name][0] <= 1.25 * two[name][0], name
+        assert 2 * four[name][0] <= two[name][0] + (7 << 20), name
 
 
 @pytest.mark.parametrize("world", WORLDS)

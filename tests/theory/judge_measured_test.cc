@@ -188,7 +188,7 @@ TEST(JudgeMeasured, Sink) {
 TEST(JudgeMeasured, SaysWhatWasExpected) {
   Data data(1, 64, 16, 10);
   const Judgement j = judge(data.run(full(Scale::inv_sqrt_dk())).at(0, 0), {.expected_sigma = 1.5});
-  EXPECT_NE(j.words.find("The weights let one expect σ = 1.5."), std::string::npos) << j.words;
+  EXPECT_NE(j.words.find("From the weights alone one would expect σ = 1.5."), std::string::npos) << j.words;
 }
 
 }  // namespace

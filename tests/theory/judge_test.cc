@@ -366,6 +366,10 @@ TEST(JudgeWords, ExamplesInFull) {
   EXPECT_EQ(judge(unscaled).words, "Frozen: σ = 8 is 2.15 times σ_c = 3.72, where 1,024 keys freeze, and half of the "
                                    "rows give one key 0.75 or more. "
                                    "Why: q·k is not scaled, 8 times what 1/√d_k gives.");
+  unscaled.median_p_max = 0.99996;  // no weight is "1 or more"
+  EXPECT_EQ(judge(unscaled).words, "Frozen: σ = 8 is 2.15 times σ_c = 3.72, where 1,024 keys freeze, and half of the "
+                                   "rows give one key practically all. "
+                                   "Why: q·k is not scaled, 8 times what 1/√d_k gives.");
   EXPECT_EQ(judge(unscaled).fix, "Divide the scores by 8 for unit variance: use the scale 1/√d_k; or use QK-norm, "
                                  "which keeps σ there whatever the weights do.");
   EXPECT_EQ(judge(made_of(1 / 8.0, 1, 1, 1)).words, "Soft: σ = 1 is 0.269 times σ_c = 3.72, where 1,024 keys freeze, "

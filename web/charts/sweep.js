@@ -10,7 +10,7 @@ function sweep_figure(rules, rates, measure = "accuracy") {
     label: () => `Held-out ${measure} in the end at every learning rate, a line for each rule. ${sweep_words(rules)}`,
     series: rule_series(rules.map((r) => r.rule)),
     caption: () => [right ? "Held-out answers right in the end. " : "Held-out loss in the end. ", "A cross marks a run that diverged. ",
-                    right ? ["The level line is ", percent(kLearned), ", from where a run has learned."] : ""],
+                    right ? ["The level line is ", percent(kLearned), ": a run above it has learned the task."] : ""],
     draw(stage) {
       const left = 52, top = 30, side = 16, plot = stage.narrow ? 200 : 240, wide = stage.width - left - side;
       const x = d3.scaleLog().domain(d3.extent(rates).map((r, i) => (i ? r * 1.25 : r / 1.25))).range([0, wide]);

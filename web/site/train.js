@@ -355,7 +355,7 @@ site_part({
     const how = (code, more = null) => el("details", {class: "how"}, el("summary", {}, "The same numbers in a terminal"), code, more);
     panel_node.append(
         el("div", {class: "part-head"}, el("h2", {}, "Train it here"),
-           el("p", {}, "Does the divisor matter? The same small transformer, from the same weights on the same batches, under three rules at once: it has to find a key among others and name its value. Freezing at the start blocks learning; sharpness in the end is what was learned.")),
+           el("p", {}, "Does the divisor matter? The same small transformer, from the same weights on the same batches, under three rules at once: it has to find a key among others and name its value. Freezing at the start blocks learning; sharpness at the end is learned.")),
         el("div", {class: "live", "data-live": "train"},
            el("div", {class: "control-grid"},
               slider({state, name: "rate", label: "Learning rate", values: kTrainRates, format: exact, ticks: kTrainRates}),
