@@ -307,8 +307,8 @@ class Case:
         u, wide = UNIT[self.dtype], min(UNIT[self.dtype], 2.0**-24)
         own = {"dscale": 2.0**-24, "dsink": 2.0**-24}  # float32 whatever the others are
         # Backward has D = dO·O of the output as it is stored, so D is off by u·Σ|dO||O|, and with it every dS of its
-        # row by p times as much: Σ over rows of p·δD·|q·k| is what scale gets of that, Σ of p·δD what sinks get, and
-        # with c times what it is multiplied with, dq and dk.
+        # row by p times as much: Σ over rows of p·δD·|q·k| is what scale gets of that, Σ of p·δD what sinks get and,
+        # over what shares an element, a bias; and with c times what it is multiplied with, dq and dk.
         d = (D.abs() * exact["o"].abs()).sum(-1)
         products = (Q @ K.mT).abs().max(-1).values
         columns = (self.p * d.unsqueeze(-1)).sum(2).unflatten(1, (self.heads_kv, group)).sum(2)
@@ -318,6 +318,10 @@ class Case:
             "dq": top * float(d.max()) * float(K.abs().max()),
             "dk": top * float(columns.max()) * float(Q.abs().max()),
         }
+        if self.bias is not None:
+            shared = [axis for axis, size in enumerate(self.bias.shape) if size == 1]
+            each = self.p * d.unsqueeze(-1)
+            stored["dbias"] = float((each.sum(shared) if shared else each).max())
         return {
             name: own.get(name, wide) * (2 + a) * (1 + self.ranks) * sums[name]
             + own.get(name, u) * float(x.abs().max() if x.numel() else 0)
