@@ -10,17 +10,19 @@
 
 namespace rootdk::engine {
 
-/// Mean over the queries of c².
+/// Mean of c² over the queries that are not padding.
 inline double scale_square(const Plan& plan, std::int64_t batch, std::int64_t head) {
   const auto square = [&](const ScaleRow& row) {
     const double c = plan.problem.scale.factor(head, plan.shape.dim_qk, row);
     return c * c;
   };
   if (!plan.problem.scale.by_row()) return square({});
-  double sum = 0;
-  for (std::int64_t i = 0; i < plan.shape.len_q; ++i)
-    sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row());
-  return sum / static_cast<double>(plan.shape.len_q);
+  double sum = 0, queries = 0;
+  for (std::int64_t i = 0; i < plan.shape.len_q; ++i) {
+    if (!base::is_query(plan.problem.mask, plan.shape, batch, i)) continue;
+    sum += square(base::visible_keys(plan.problem.mask, plan.shape, batch, i).scale_row()), ++queries;
+  }
+  return queries > 0 ? sum / queries : 0;
 }
 
 /// With `blocks`, of all heads, only rows that were sampled are looked at.
@@ -39,7 +41,7 @@ inline HeadStats reduce_head(const Plan& plan, const ForwardRecords& records, st
   HeadStats head = blocks ? in_blocks() : base::reduce_rows({records.rows + first, rows}, full, options);
   if (records.causes) {
     head.causes = records.causes[index];
-    head.causes.weight = static_cast<double>(plan.shape.len_q);
+    head.causes.weight = static_cast<double>(head.row_count);
     head.causes.scale_square = scale_square(plan, index / plan.shape.heads_q, index % plan.shape.heads_q);
   }
   if (records.gaps)

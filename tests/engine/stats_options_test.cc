@@ -269,7 +269,10 @@ TEST(Padding, IsWhatCuttingItOffGives) {
       for (std::int64_t b = 0; b < s.batch; ++b) {
         const auto cut = c->item(b);
         const std::int64_t queries = cut->query_lengths[0];
-        if (queries == 0) continue;
+        if (queries == 0) {
+          for (std::int64_t h = 0; h < s.heads_q; ++h) EXPECT_EQ(all.stats.at(b, h).causes.weight, 0);
+          continue;
+        }
         cut->query_lengths.clear();
         cut->shape.len_q = queries;
         Buffer q(s.dtype, {1, s.heads_q, queries, s.dim_qk});
@@ -287,6 +290,10 @@ TEST(Padding, IsWhatCuttingItOffGives) {
           EXPECT_EQ(x.score.pairs, y.score.pairs);
           EXPECT_NEAR(x.score.m2, y.score.m2, 1e-5 * y.score.m2);
           EXPECT_EQ(x.by_keys.size(), y.by_keys.size());
+          EXPECT_EQ(x.causes.weight, y.causes.weight);
+          EXPECT_NEAR(x.causes.scale_square, y.causes.scale_square, 1e-12 * y.causes.scale_square);
+          EXPECT_NEAR(x.causes.q_square, y.causes.q_square, 1e-5 * y.causes.q_square);
+          EXPECT_NEAR(x.causes.k_variance, y.causes.k_variance, 1e-5 * y.causes.k_variance);
           if (x.rows_counted == 0) continue;
           EXPECT_NEAR(x.score_max, y.score_max, 1e-5 * (1 + std::fabs(y.score_max)));
           EXPECT_NEAR(x.softmax.entropy, y.softmax.entropy, 1e-5 * (1 + y.softmax.entropy));
