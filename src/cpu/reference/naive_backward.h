@@ -64,6 +64,7 @@ class NaiveBackward : NaiveRows<Arithmetic> {
     }
   }
 
+  // All query heads that read one key head, in order, so that sums over the group have one owner.
   static void backward_kv_head(const base::BackwardCall& call, std::int64_t b, std::int64_t kv_head, HeadSums& sums) {
     const Shape& s = call.plan.shape;
     const Gradients& grad = call.grad;

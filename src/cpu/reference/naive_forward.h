@@ -175,8 +175,6 @@ class NaiveForward : NaiveRows<Arithmetic> {
   static void write_row(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i, Real value) {
     if (t.present()) base::write(t, b, h, i, 0, static_cast<double>(value));
   }
-
-  // All query heads that read one key head, in order, so that sums over the group have one owner.
 };
 
 }  // namespace rootdk::cpu

@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
   const int m = static_cast<int>(blockIdx.x % static_cast<unsigned>(a.row_tiles)), row = static_cast<int>(threadIdx.x);
   const std::int64_t head = blockIdx.x / static_cast<unsigned>(a.row_tiles), b = head / p.heads_q, h = head % p.heads_q;
   const int left = static_cast<int>(min(p.len_q - std::int64_t{m} * a.rows, std::int64_t{a.rows}));
+  const bool inspects_q = a.dense || p.cap != 0;  // else what is not finite in Q shows in the row's lse
   if (row < kMostRows) wild[row] = 0;
   if (row == 0) {
     first = 0x7fffffff, last = 0, max_begin = 0, min_end = 0x7fffffff;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
       const Eight<T> x(o.row(i), o.element_bytes, part, p.dim_v, a.o_width),
           y(d_o.row(i), d_o.element_bytes, part, p.dim_v, a.d_o_width);
       bad = y.finite() ? 0 : 1;
-      if (a.dense && !Eight<T>(q.row(i), q.element_bytes, part, p.dim_qk, a.q_width).finite()) bad |= 2;
+      if (inspects_q && !Eight<T>(q.row(i), q.element_bytes, part, p.dim_qk, a.q_width).finite()) bad |= 2;
 #pragma unroll
       for (int e = 0; e < kEach; ++e) sum = fmaf(widen(x.x[e]) != 0 ? widen(y.x[e]) : 0, widen(x.x[e]), sum);
     }
@@ -102,8 +103,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
     } else if (a.trouble && (wild[row] & 1)) {
       origin = kNanF;
     }
-    const bool in_run = run.begin < run.end;
-    if (a.trouble && in_run && (wild[row] || !isfinite(lse) || !isfinite(delta))) *a.trouble = 1;
+    const bool in_run = run.begin < run.end, hidden_by_mask = a.dense && lse == -kInfinityF;
+    if (a.trouble && in_run && (wild[row] || !isfinite(delta) || !(isfinite(lse) || hidden_by_mask))) *a.trouble = 1;
     float* numbers = a.numbers + std::int64_t{blockIdx.x} * (kRowNumbers * a.rows) + row;
     numbers[kOrigin * a.rows] = origin, numbers[kDelta * a.rows] = delta;
     numbers[kScale * a.rows] = static_cast<float>(scale_of(p, h, run));

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     *reinterpret_cast<T*>(f.o.data + 2 * at(f.o, b, h, i, d)) = narrow<T>(value);
   }
   finite = __syncthreads_and(finite);
-  if (threadIdx.x == 0) row.write(f, b, h, i, finite);
+  if (threadIdx.x == 0) row.write(f, b, h, i, finite, Guard::kNone);
 }
 
 }  // namespace

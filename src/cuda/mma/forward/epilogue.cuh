@@ -34,12 +34,14 @@ struct EndedRow {
   }
   /// Rounding may put it above 1; NaN stays.
   __device__ __forceinline__ float p_max() const { return gain > 1 ? 1 : gain; }
-  __device__ __forceinline__ void write(const ForwardView& f, int b, int h, int i, bool whole) const {
+  /// Marks find only the values that are not finite: whether a sum of finite ones overflowed, the pass before found.
+  __device__ __forceinline__ void write(const ForwardView& f, int b, int h, int i, bool whole, Guard guard) const {
     write_row(f.lse, b, h, i, lse);
     write_row(f.raw_max, b, h, i, raw_max), write_row(f.score_max, b, h, i, max), write_row(f.p_max, b, h, i, p_max());
     if (!f.records) return;
-    f.records[(b * f.p.heads_q + h) * f.p.len_q + i] = {
-        raw_max, max, p_max(), lse, visible_to(f.p, b, i), (isfinite(lse) || lse == -kInfinityF) && whole};
+    base::RowRecord& record = f.records[(b * f.p.heads_q + h) * f.p.len_q + i];
+    if (guard == Guard::kMark) whole = whole && record.finite;
+    record = {raw_max, max, p_max(), lse, visible_to(f.p, b, i), (isfinite(lse) || lse == -kInfinityF) && whole};
   }
 };
 
@@ -127,7 +129,7 @@ __device__ __forceinline__ bool write_rows(const Arguments& a, const float (&o)[
     if constexpr (kKind == Kind::kFull)
       record = end_full(rows, r, full[r], memory.scale2, shrink[r], transformed, p.sink ? p.sink + place.h : nullptr);
     if (t != 0 || !place.real) continue;
-    ended[r].write(f, work.b, place.h, place.i, whole[r]);
+    ended[r].write(f, work.b, place.h, place.i, whole[r], guard);
     if constexpr (kKind == Kind::kFull) {
       const bool sampled = is_sampled(p, place.i);
       if (sampled && f.full) f.full[(work.b * p.heads_q + place.h) * p.len_q + place.i] = record;
@@ -214,7 +216,7 @@ __device__ __forceinline__ bool merge_warps(const Arguments& a, const float (&o)
   const bool whole = nothing == 0;
   if (part == 0 && row_place.real) {
     if (a.splits > 1) a.part_rows[part_index] = all.packed();
-    else row.write(f, work.b, row_place.h, row_place.i, whole);
+    else row.write(f, work.b, row_place.h, row_place.i, whole, guard);
   }
   return whole || !row_place.real;
 }
