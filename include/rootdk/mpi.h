@@ -16,9 +16,10 @@ struct MpiOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  ///< a wait that takes longer throws
 };
 
-/// Initialises MPI if nobody has, and finalises it then. To be called by every process of the communicator. MPI's
-/// errors are returned, not fatal; whoever catches an Error ends the job (MPI_Abort), since others may hold messages of
-/// this rank that were never received.
+/// Initialises MPI if nobody has, and then finalises it when the process ends, so that there may be as many transports
+/// as one likes, at once or one after the other. To be called by every process of the communicator. MPI's errors are
+/// returned, not fatal; whoever catches an Error ends the job (MPI_Abort), since others may hold messages of this rank
+/// that were never received.
 ROOTDK_API std::unique_ptr<Transport> mpi_transport(const MpiOptions& options = {});
 
 }  // namespace rootdk::distributed

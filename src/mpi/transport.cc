@@ -40,20 +40,35 @@ void quietly(const Run& run) noexcept {
   }
 }
 
-/// MPI itself, where we began it.
-struct Session {
+bool is_finalised() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  return finalised;
+}
+
+/// MPI itself. It can be begun once in a process: where we did, it ends with the process, whatever transports there
+/// were.
+class Session {
+ public:
+  static Session& get() {
+    static Session session;
+    return session;
+  }
+  ~Session() {
+    if (ours_ && ends_well && !is_finalised()) quietly(MPI_Finalize);  // which waits for all: not for one that failed
+  }
+  bool ends_well = true;
+
+ private:
   Session() {
     int initialised = 0;
     MPI_Initialized(&initialised);
     if (initialised) return;
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    ours = true;
+    ours_ = true;
   }
-  ~Session() {
-    if (ours && ends_well) quietly(MPI_Finalize);  // which waits for all: not for one that has failed
-  }
-  bool ours = false, ends_well = true;
+  bool ours_ = false;
 };
 
 class MpiTransport;
@@ -88,7 +103,7 @@ class MpiTransport final : public Transport {
     check(MPI_Comm_size(communicator_, &ranks_), "MPI_Comm_size");
   }
   ~MpiTransport() override {
-    if (session_.ends_well) quietly([&] { MPI_Comm_free(&communicator_); });
+    if (session_.ends_well && !is_finalised()) quietly([&] { MPI_Comm_free(&communicator_); });
   }
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
@@ -151,7 +166,7 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  Session session_;
+  Session& session_ = Session::get();
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, ranks_ = 1;
   std::chrono::milliseconds timeout_;
@@ -232,6 +247,7 @@ void MpiTransfer::wait() {
 
 std::unique_ptr<Transport> mpi_transport(const MpiOptions& options) {
   if (options.timeout.count() <= 0) base::refuse("timeout: {} ms, but more than 0 is wanted", options.timeout.count());
+  if (is_finalised()) base::refuse("mpi_transport: MPI_Finalize was called before");
   return std::make_unique<MpiTransport>(options);
 }
 

@@ -1,5 +1,6 @@
 // A rank of the tests over MPI, to be run by mpirun. What it is to do is its first argument:
 //   sweep COUNT FIRST   random problems in every way, held by rank 0 against the error rule and the cost model
+//   again               transports one after the other, and two at once of which the first goes first
 //   wrong               rank 2 has another shape: every rank must say so, and end well
 //   stall WHEN [WAY [backward]]   rank 1 stops (SIGSTOP) at once, later (amid rows) or at_last (amid numbers a head):
 //                                 the others must name it in time, and have written nothing
@@ -152,8 +153,20 @@ int wrong(Transport& transport) {
   return 3;
 }
 
+int again() {
+  int wrong = 0;
+  auto transport = distributed::mpi_transport();
+  for (int i = 0; i < 3; ++i) {
+    wrong += sweep(*transport, 1, 7 + i);
+    if (i > 0) transport.reset();
+    transport = distributed::mpi_transport();
+  }
+  return wrong;
+}
+
 int run_rank(int count, char** arguments) {
   const std::string_view what = count > 1 ? arguments[1] : "";
+  if (what == "again") return again();
   const auto transport = distributed::mpi_transport({.timeout = what == "sweep" ? 60s : 3s});
   if (what == "sweep") return sweep(*transport, std::atoi(arguments[2]), std::atoi(arguments[3]));
   if (what == "wrong") return wrong(*transport);
