@@ -223,17 +223,23 @@ function audit_view(audit, {prefix = ""} = {}) {
 
   function drift_part() {
     if (!moved.size) return null;
+    // The ground is named of a verdict that does not stand on that of σ.
+    const verdict_of = (d, which) => {
+      const ground = d[`${which}_ground`], verdict = verdict_shown(ref(d, which));
+      return ground === d.ground ? verdict : el("span", {}, verdict, ` (${kGrounds[ground].name})`);
+    };
     const rows = audit.drift.slice(0, 24).map((d) => [
       `${kinds.size > 1 ? `${visible(d.attention)} ` : ""}${d.layer}.${d.head}`, ref(d, "sigma_before"), ref(d, "sigma_after"), ref(d, "growth"),
-      verdict_shown(ref(d, "verdict_before")), verdict_shown(ref(d, "verdict_after"))
+      verdict_of(d, "verdict_before"), verdict_of(d, "verdict_after")
     ]);
     const growths = audit.drift.map((d) => d.growth).filter(isNumber).sort(d3.ascending);
     const told = growths.length ?
         `σ has become ${number(d3.median(growths))} times what it was at the median, from ${number(growths[0])} to ${number(growths[growths.length - 1])}.` :
         "No head has a finite σ in both.";
+    const grounds = [...new Set(audit.drift.map((d) => kGrounds[d.ground].name))].join(" or ");
     return el(
         "section", {id: `${prefix}drift`, "aria-label": "What moved"}, el("h2", {}, "What moved since the earlier checkpoint?"),
-        el("p", {class: "claim"}, told), el("p", {class: "note"}, "The map above shows it for every head: choose “σ now over σ before”."),
+        el("p", {class: "claim"}, told), el("p", {class: "note"}, `σ is ${grounds}, before and now. The map above shows it for every head: choose “σ now over σ before”.`),
         table(
             audit.drift.length > rows.length ? `The ${rows.length} heads that moved most` : "Every head, those that moved most first",
             [{title: "head", left: true}, "σ before", "σ now", "growth", {title: "verdict before", left: true}, {title: "now", left: true}], rows));

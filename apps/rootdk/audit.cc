@@ -251,8 +251,8 @@ int run(const Options& o) {
   const audit::Audit found = audited(file, model, options, "audit", {false, o.json, !o.html.empty()});
   std::optional<std::vector<audit::HeadDrift>> drift;
   if (earlier && found.complete) {
-    options.inputs.clear();
-    options.run.reset();
+    options.inputs.clear();  // recorded in the later model, as embeddings are
+    if (options.run && options.run->ids.empty()) options.run.reset();
     options.spectra = false;
     const audit::Audit before = audited(*earlier, audit::recognise(*earlier, hints), options, "earlier");
     if (before.complete) drift = audit::drift(before, found);

@@ -98,6 +98,7 @@ nb::tuple run(const std::filesystem::path& path, const AuditCall& call) {
       audit::Options options;
       options.contexts = call.options.contexts;
       options.judge_at = call.options.judge_at;
+      if (call.options.run && !call.options.run->ids.empty()) options.run = call.options.run;
       options.spectra = false;
       options.stop = call.options.stop;
       drift = audit::drift(audited(*call.against, call, options), *found);

@@ -8,6 +8,26 @@
 
 namespace rootdk::audit {
 
+namespace {
+
+HeadDrift drift_of(const Attention& attention, const Head& before, const Head& after) {
+  HeadDrift out{.kind = attention.kind, .layer = attention.layer, .head = after.head};
+  out.sigma_before = before.sigma, out.sigma_after = after.sigma;
+  if (before.measured && after.measured) {
+    out.ground = theory::Ground::kMeasured;
+    out.sigma_before = before.measured->sigma, out.sigma_after = after.measured->sigma;
+  } else if (before.on_embeddings && after.on_embeddings) {
+    out.ground = theory::Ground::kEmbeddings;
+    out.sigma_before = before.on_embeddings->sigma, out.sigma_after = after.on_embeddings->sigma;
+  }
+  out.growth = out.sigma_after / out.sigma_before;
+  out.verdict_before = before.judgement.verdict, out.verdict_before_ground = before.judgement.ground;
+  out.verdict_after = after.judgement.verdict, out.verdict_after_ground = after.judgement.ground;
+  return out;
+}
+
+}  // namespace
+
 std::vector<HeadDrift> drift(const Audit& before, const Audit& after) {
   if (before.layers.size() != after.layers.size())
     base::refuse("against: the earlier checkpoint has {} layers, but this one {}", before.layers.size(),
@@ -18,9 +38,7 @@ std::vector<HeadDrift> drift(const Audit& before, const Audit& after) {
     if (a.attention.kind != b.attention.kind || a.heads.size() != b.heads.size())
       base::refuse("against: layer {} of the earlier checkpoint has {} heads of {} attention, but here {} of {}",
                    b.attention.layer, a.heads.size(), a.attention.kind, b.heads.size(), b.attention.kind);
-    for (std::size_t h = 0; h < b.heads.size(); ++h)
-      out.push_back({b.attention.kind, b.attention.layer, b.heads[h].head, a.heads[h].sigma, b.heads[h].sigma,
-                     b.heads[h].sigma / a.heads[h].sigma, a.heads[h].judgement.verdict, b.heads[h].judgement.verdict});
+    for (std::size_t h = 0; h < b.heads.size(); ++h) out.push_back(drift_of(b.attention, a.heads[h], b.heads[h]));
   }
   // What cannot be compared (a σ of 0 or NaN) comes first: it is the largest news.
   const auto moved = [](const HeadDrift& d) {

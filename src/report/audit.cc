@@ -202,13 +202,25 @@ Json json_of(const std::vector<audit::HeadDrift>& drift) {
     out.push_back({{"attention", d.kind},
                    {"layer", d.layer},
                    {"head", d.head},
+                   {"ground", theory::name_of(d.ground)},
                    {"sigma_before", finite(d.sigma_before)},
                    {"sigma_after", finite(d.sigma_after)},
                    {"growth", finite(d.growth)},
                    {"verdict_before", theory::name_of(d.verdict_before)},
-                   {"verdict_after", theory::name_of(d.verdict_after)}});
+                   {"verdict_before_ground", theory::name_of(d.verdict_before_ground)},
+                   {"verdict_after", theory::name_of(d.verdict_after)},
+                   {"verdict_after_ground", theory::name_of(d.verdict_after_ground)}});
   return out;
 }
+
+namespace {
+
+/// Its ground is named where it is not that of the numbers beside it.
+std::string verdict_beside(Verdict verdict, theory::Ground own, theory::Ground ground) {
+  return own == ground ? theory::name_of(verdict) : fmt::format("{} ({})", theory::name_of(verdict), name_of(own));
+}
+
+}  // namespace
 
 std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t worst, const Layout& layout) {
   const bool kinds =
@@ -225,11 +237,17 @@ std::string text_of(const std::vector<audit::HeadDrift>& drift, std::size_t wors
   for (std::size_t i = 0; i < (worst == 0 ? drift.size() : std::min(worst, drift.size())); ++i) {
     const audit::HeadDrift& d = drift[i];
     table.add({(kinds ? base::visible(d.kind) + " " : "") + fmt::format("{}.{}", d.layer, d.head),
-               number(d.sigma_before), number(d.sigma_after), number(d.growth), theory::name_of(d.verdict_before),
-               theory::name_of(d.verdict_after)});
+               number(d.sigma_before), number(d.sigma_after), number(d.growth),
+               verdict_beside(d.verdict_before, d.verdict_before_ground, d.ground),
+               verdict_beside(d.verdict_after, d.verdict_after_ground, d.ground)});
   }
-  std::string out = layout.wrap("What moved most since the earlier checkpoint (layer.head):") + "\n" +
-                    table.text(layout.columns) + "\n";
+  const bool same = std::all_of(drift.begin(), drift.end(),
+                                [&](const audit::HeadDrift& d) { return d.ground == drift.front().ground; });
+  const std::string told = same && !drift.empty()
+                               ? fmt::format("What moved most since the earlier checkpoint (layer.head; σ: {}):",
+                                             theory::name_of(drift.front().ground))
+                               : "What moved most since the earlier checkpoint (layer.head):";
+  std::string out = layout.wrap(told) + "\n" + table.text(layout.columns) + "\n";
   if (growths.empty()) return out;
   std::sort(growths.begin(), growths.end());
   return out + layout.wrap(fmt::format("σ has become {} times what it was at the median, from {} to {}.",

@@ -431,15 +431,33 @@ TEST(Audit, NeverWritesOverWhatLiesBeside) {
 }
 
 /// A checkpoint that rootdk train has just written.
-std::string trained_in(const std::string& folder) {
+std::string trained_in(const std::string& folder, const std::string& steps = "2") {
   const test::Finished trained = test::run({ROOTDK_COMMAND, "train", "--rules", "dk(8)", "--dk", "16", "--lr", "0.001",
-                                            "--seeds", "1", "--steps", "2", "--out", folder});
+                                            "--seeds", "1", "--steps", steps, "--out", folder});
   EXPECT_EQ(trained.status, 0) << trained.err;
   std::string checkpoint;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
     if (entry.path().extension() == ".safetensors") checkpoint = entry.path().string();
   EXPECT_FALSE(checkpoint.empty());
   return checkpoint;
+}
+
+// Both are run on the same tokens, so that measured σ are compared.
+TEST(Audit, RunsTheEarlierCheckpointOnTheSameTokens) {
+  const Folder folder(llama());
+  const std::string after = trained_in(folder.name("after"), "3"), before = trained_in(folder.name("before"), "2");
+  const Json run = json_of({after, "--against", before, "--tokens", "random"}),
+             once = json_of({before, "--tokens", "random"});
+  ASSERT_FALSE(run["drift"].empty());
+  for (const Json& d : run["drift"]) {
+    const auto measured = [&](const Json& audit) {
+      return audit["layers"][d["layer"].get<std::size_t>()]["heads"][d["head"].get<std::size_t>()]["measured"]["sigma"];
+    };
+    EXPECT_EQ(d["ground"], "measured");
+    EXPECT_EQ(d["verdict_before_ground"], "measured");
+    EXPECT_EQ(d["sigma_after"], measured(run));
+    EXPECT_EQ(d["sigma_before"], measured(once));
+  }
 }
 
 // A link stays a link, a pipe a pipe: no file takes their place, whichever result is written.

@@ -272,6 +272,41 @@ TEST(Properties, TheDivisorFollowsTheWeights) {
   for (const HeadDrift& d : moved) EXPECT_DOUBLE_EQ(d.growth, 4);
 }
 
+// Verdicts stand on the surest ground of each audit; numbers that are compared, on one that both have.
+TEST(Drift, ComparesOnAGroundThatBothHave) {
+  const auto head = [](double weights, std::optional<double> embeddings, std::optional<double> measured) {
+    Head out;
+    out.sigma = weights;
+    if (embeddings) out.on_embeddings.emplace().sigma = *embeddings;
+    if (measured) out.measured.emplace().sigma = *measured;
+    out.judgement.ground = out.ground();
+    return out;
+  };
+  const auto audit = [](std::vector<Head> heads) {
+    Audit out;
+    out.layers.emplace_back().heads = std::move(heads);
+    for (std::size_t h = 0; h < out.layers[0].heads.size(); ++h)
+      out.layers[0].heads[h].head = static_cast<std::int64_t>(h);
+    return out;
+  };
+  const Audit before = audit({head(1, {}, {}), head(1, 2, {}), head(1, 2, 3)}),
+              after = audit({head(2, 8, 9), head(3, 8, 9), head(5, 8, 30)});
+  std::vector<HeadDrift> moved = drift(before, after);
+  ASSERT_EQ(moved.size(), 3u);
+  std::ranges::sort(moved, {}, &HeadDrift::head);
+  using theory::Ground;
+  const Ground grounds[] = {Ground::kWeights, Ground::kEmbeddings, Ground::kMeasured};
+  const double befores[] = {1, 2, 3}, afters[] = {2, 8, 30};
+  for (std::size_t h = 0; h < 3; ++h) {
+    EXPECT_EQ(moved[h].ground, grounds[h]);
+    EXPECT_EQ(moved[h].sigma_before, befores[h]);
+    EXPECT_EQ(moved[h].sigma_after, afters[h]);
+    EXPECT_EQ(moved[h].growth, afters[h] / befores[h]);
+    EXPECT_EQ(moved[h].verdict_before_ground, grounds[h]);
+    EXPECT_EQ(moved[h].verdict_after_ground, Ground::kMeasured);
+  }
+}
+
 // A gain in the norm or in the columns of the weights is the same thing, and so is a key bias or none where nothing
 // turns.
 TEST(Properties, NormsFoldIntoWeights) {

@@ -155,6 +155,20 @@ def test_the_verdict_is_that_of_the_run():
     assert found.heads[5]["measured"]["p_max"] < loud["measured"]["p_max"]
 
 
+def test_before_and_after_are_run_on_the_same_tokens():
+    before, after, ids = made("llama"), made("llama"), tokens("llama")
+    with torch.no_grad():
+        after.layers[1].self_attn.q_proj.weight[:8] *= 3
+    found, once = rootdk.audit(after, run=ids, against=before), rootdk.audit(before, run=ids)
+    worst = found.drift[0]
+    assert (worst["layer"], worst["head"]) == (1, 0)
+    assert worst["ground"] == worst["verdict_before_ground"] == worst["verdict_after_ground"] == "measured"
+    assert worst["sigma_before"] == once.heads[4]["measured"]["sigma"]
+    assert worst["sigma_after"] == found.heads[4]["measured"]["sigma"]
+    by_weights = rootdk.audit(after, against=before).drift[0]
+    assert by_weights["ground"] != "measured" and by_weights["growth"] == pytest.approx(3)
+
+
 def test_a_model_in_memory_and_a_state_dict(llama):
     model, ids = made("llama"), tokens("llama")
     theirs = rootdk.audit(llama, run=ids)

@@ -190,6 +190,17 @@ TEST(AuditText, TheMedianOfAnEvenNumberLiesBetween) {
       << text_of(drift, 0);
 }
 
+TEST(AuditText, AVerdictOnAnotherGroundThanTheNumbersSaysSo) {
+  std::vector<audit::HeadDrift> drift(1);
+  drift[0].growth = 2, drift[0].verdict_before = theory::Verdict::kSharp,
+  drift[0].verdict_after = theory::Verdict::kSoft;
+  EXPECT_NE(text_of(drift, 0).find("σ: weights"), std::string::npos) << text_of(drift, 0);
+  EXPECT_EQ(text_of(drift, 0).find("soft ("), std::string::npos) << text_of(drift, 0);
+  drift[0].verdict_after_ground = theory::Ground::kMeasured;
+  EXPECT_NE(text_of(drift, 0).find("soft (measured)"), std::string::npos) << text_of(drift, 0);
+  EXPECT_EQ(text_of(drift, 0).find("sharp ("), std::string::npos) << text_of(drift, 0);
+}
+
 // A folder's name is the model's; it may hold anything.
 TEST(AuditText, NamesSteerNothing) {
   audit::Audit audit = small();
