@@ -449,7 +449,9 @@ def fused_and_additive(x):
 
 
 def additive_and_fused(x):
-    return F.scaled_dot_product_attention(*3 * [(torch.tanh(x[:, :, None] + x[:, None]).sum(-1).softmax(-1) @ x)[:, None]])
+    return F.scaled_dot_product_attention(
+        *3 * [(torch.tanh(x[:, :, None] + x[:, None]).sum(-1).softmax(-1) @ x)[:, None]]
+    )
 
 
 def differential(x):
@@ -474,9 +476,10 @@ class Does(torch.nn.Module):
 @pytest.mark.parametrize("way", [fused_and_additive, additive_and_fused, differential])
 def test_what_is_missed_beside_what_is_seen_is_named_in_any_module(way, at):
     model, x = Does(way), torch.randn(B, T, H * D)
-    with pytest.warns(RuntimeWarning, match="softmax over"), rootdk.watch(
-        model if at == "(root)" else torch.nn.Sequential(model)
-    ) as w:
+    with (
+        pytest.warns(RuntimeWarning, match="softmax over"),
+        rootdk.watch(model if at == "(root)" else torch.nn.Sequential(model)) as w,
+    ):
         w.model(x)
     assert w.layers == [at] and list(w.unseen) == [at] and "softmax over" in w.table()
 
