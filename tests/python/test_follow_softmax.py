@@ -57,6 +57,16 @@ def twice(s):
     return torch.exp(s - s.amax(-1, keepdim=True))
 
 
+def column_of_ones(q, k, v):
+    out = scores(q, k).exp() @ torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    return out[..., :-1] / out[..., -1:]
+
+
+def by_einsum(q, k, v):
+    e = scores(q, k).exp()
+    return e / torch.einsum("bhqk->bhq", e).unsqueeze(-1) @ v
+
+
 SPELLED = {
     "axis": lambda q, k, v: torch.softmax(scores(q, k), axis=-1) @ v,
     "axis of a method": lambda q, k, v: scores(q, k).softmax(axis=-1) @ v,
@@ -73,6 +83,9 @@ SPELLED = {
     "exponentials twice, normalised last": lambda q, k, v: (
         (torch.exp(s := scores(q, k)) @ v) / torch.exp(s).sum(-1, keepdim=True)
     ),
+    "a column of ones": column_of_ones,
+    "a product with ones": lambda q, k, v: (e := scores(q, k).exp()) / (e @ torch.ones(S, 1, dtype=q.dtype)) @ v,
+    "by a sum of einsum's": by_einsum,
     "F.normalize": lambda q, k, v: F.normalize(scores(q, k).exp(), p=1, dim=-1) @ v,
     "F.normalize, by position": lambda q, k, v: F.normalize(scores(q, k).exp(), 1.0, 3) @ v,
 }
@@ -107,11 +120,6 @@ def exp_into_itself(q, k, v):
     return s / s.sum(-1, keepdim=True) @ v
 
 
-def column_of_ones(q, k, v):
-    out = scores(q, k).exp() @ torch.cat([v, torch.ones_like(v[..., :1])], -1)
-    return out[..., :-1] / out[..., -1:]
-
-
 def over(other):
     """Exponentials over a sum that is not theirs."""
 
@@ -120,11 +128,6 @@ def over(other):
         return torch.exp(s) / other(s, q, k).sum(-1, keepdim=True) @ v
 
     return attention
-
-
-def by_einsum(q, k, v):
-    e = scores(q, k).exp()
-    return e / torch.einsum("bhqk->bhq", e).unsqueeze(-1) @ v
 
 
 def from_minus_one(q, k, v):
@@ -145,8 +148,6 @@ NAMED = {
     "into its scores": into_itself,
     "exponentials into their scores": exp_into_itself,
     "over heads, unsaid": lambda q, k, v: F.softmax(scores(q, k)) @ v,
-    "a column of ones": column_of_ones,
-    "a product with ones": lambda q, k, v: (e := scores(q, k).exp()) / (e @ torch.ones(S, 1, dtype=q.dtype)) @ v,
     "from expm1": from_minus_one,
     "powers": lambda q, k, v: over_sum(math.e ** scores(q, k), dim=-1, keepdim=True) @ v,
     "powers by name": lambda q, k, v: over_sum(torch.pow(3.0, scores(q, k)), dim=-1, keepdim=True) @ v,
@@ -155,7 +156,6 @@ NAMED = {
     "normalised last, of other scores": lambda q, k, v: (
         (scores(q, k).exp() @ v) / scores(q, k.flip(2)).exp().sum(-1, keepdim=True)
     ),
-    "by a sum of einsum's": by_einsum,
     "a sum that nothing is divided by": lambda q, k, v: (e := scores(q, k).exp()) * e.sum(-1, keepdim=True).pow(-1) @ v,
     "another logarithm": other_logarithm,
     "heads that talk before": talks_before,
@@ -180,8 +180,28 @@ def test_other_exponentials_are_no_softmax():
         lambda q, k, v: 2.0 ** scores(q, k) @ v,
         lambda q, k, v: scores(q, k) ** 2 @ v,
         lambda q, k, v: scores(q, k).exp() / 2 @ v,
+        lambda q, k, v: (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None]),
+        lambda q, k, v: (
+            (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)
+        ),
     ):
         looker, _ = followed(other, q, k, v)
+        assert not looker.written and not looker.unseen
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_routers_are_not_named_however_they_spell_theirs():
+    q, k, v = qkv()
+    gate = torch.randn(6, D, dtype=q.dtype)
+    for router in (
+        lambda x: F.linear(x, gate).softmax(axis=-1).sum(),
+        lambda x: F.linear(x, gate).mean(axis=1, keepdims=True).softmax(axis=-1).sum(),
+        lambda x: torch.cat([F.linear(x, gate)] * 2, axis=1).softmax(axis=-1).sum(),
+        lambda x: F.softmax(F.linear(x[:, 0], gate)).sum(),
+        lambda x: F.normalize(F.linear(x, gate).exp(), p=1, dim=-1).sum(),
+        lambda x: (p := F.linear(x, gate).softmax(-1).topk(2).values) / p.sum(-1, keepdim=True),
+    ):
+        looker, _ = followed(router, q)
         assert not looker.written and not looker.unseen
 
 
@@ -277,6 +297,33 @@ def test_zeros_after_the_exponentials_hide_keys(way):
         d_p = 2 * out.detach().numpy() @ v.detach().numpy().swapaxes(-1, -2)
         d_s = p * (d_p - (p * d_p).sum(-1, keepdims=True))
         np.testing.assert_allclose(looker.gradients[0].numpy(), d_s, atol=1e-11)
+
+
+HALF = torch.ones(B, 1, T, S, dtype=torch.bool)
+HALF[1, :, 2] = HALF[0, ..., 5:] = False
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        lambda q, k, v: (e := scores(q, k).exp() * HALF) / (e.sum(-1, keepdim=True) + 1e-9) @ v,
+        lambda q, k, v: ((e := scores(q, k).exp() * HALF) @ v) / e.sum(-1, keepdim=True).clamp(min=1e-9),
+        masked_weights(lambda p: p * HALF, 1e-13),
+        masked_weights(lambda p: p * HALF, 1e-13, before=lambda s: s.masked_fill(~HALF, -1e4)),
+        masked_weights(lambda p: p.nan_to_num() * HALF, 1e-13, before=lambda s: s.masked_fill(~HALF, -math.inf)),
+    ],
+)
+def test_a_row_that_zeros_hide_as_a_whole_is_masked(attention):
+    q, k, v = (x.detach() for x in qkv(dtype=torch.float32))
+    with rootdk.watch() as w:
+        attention(q, k, v)
+    out, s, p = plain(q, k, v, visible=HALF.numpy())
+    np.testing.assert_allclose(attention(q, k, v).numpy(), out, atol=1e-5)
+    stats, seen = w.stats("attention"), HALF.any(-1).expand(B, H, T)
+    entropy = torch.special.entr(torch.tensor(p)).sum(-1)
+    np.testing.assert_allclose(stats.entropy[0], [entropy[:, h][seen[:, h]].mean() for h in range(H)], rtol=1e-5)
+    np.testing.assert_allclose(stats.raw_max[0], s.max((0, 2, 3)), rtol=1e-5)
+    assert np.all(stats.sink_mass == 0) and not w.unseen
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,7 +12,7 @@ from . import sinks
 from .mixing import Mixing
 from .products import REWRITTEN, Held, Lost, Note, Scaled, number_of
 from .shapes import Found
-from .zeros import after_exponentials, after_weights
+from .zeros import after_exponentials, after_weights, is_sum_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
 
@@ -40,7 +40,7 @@ class Arithmetic(Mixing):
             a, b, one, other = b, a, other, one
         if isinstance(one, Note) and isinstance(other, Note):
             if one.stage in _DIVIDED and other.stage in (_DIVISORS if over else ("inverse",)):
-                return self._divided(one, None if other.stage == "product" else other.held, out)
+                return self._divided(one, other, b, out)
             if one.stage == other.stage == "scores" and not over:
                 self.memory.set(out, _of_several(one))
                 return None
@@ -50,7 +50,7 @@ class Arithmetic(Mixing):
             return None
         if over and isinstance(b, Tensor) and _may_be_sum(b, a, one):
             if isinstance(one, Note):
-                return self._divided(one, None, out)
+                return self._divided(one, None, b, out)
             self._lose(out, replace(one, stage="weights", shape=tuple(out.shape)))
             return None
         if not isinstance(one, Note) and isinstance(other, Note):
@@ -63,9 +63,15 @@ class Arithmetic(Mixing):
             self._remember_number(a, b, one, out, number)
         return None
 
-    def _divided(self, one: Note, total: Optional[Held], out: Tensor) -> Found:
-        """Exponentials, their product with values, or weights, by a sum. None where nothing says that it is one."""
-        one = one.but(held=_with_sum(one.held, total))
+    def _divided(self, one: Note, other: Optional[Note], b: Tensor, out: Tensor) -> Found:
+        """Exponentials, their product with values, or weights, by b, of which something may be known."""
+        held, total = one.held, None if other is None or other.stage == "product" else other.held
+        if total is None and is_sum_of(held, b):
+            total = held
+        elif held is not total and "product" in (one.stage, other and other.stage):
+            if total is None or total.unclear or not held.same_scores(total):
+                return None  # features that a kernel makes, say; a sum that was followed is owed by itself
+        one = one.but(held=_with_sum(held, total))
         if one.stage == "product":
             return self._report(one)
         if one.stage == "weights":

@@ -261,7 +261,7 @@ class Trail(Arithmetic):
             and _is_key(dims_of(args, kwargs), note, x)
         ):
             self.memory.set(out, note.but(stage="total" if note.stage == "exp" else "mass"))
-            if note.stage == "exp":
+            if note.stage == "exp" and note.held.unclear is None:
                 self._owe_division(note)
         return None
 
@@ -272,7 +272,7 @@ class Trail(Arithmetic):
         p = args[1] if len(args) > 1 else kwargs.get("p", 2.0)
         if isinstance(note, Note) and note.stage in ("exp", "weights") and isinstance(out, Tensor):
             if p == 1 and _is_key(dims_of(args, kwargs, 2, 1), note, x):
-                return self._divided(note, note.held, out)
+                return self._divided(note, note, out, out)
         return None
 
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:

@@ -12,6 +12,7 @@ from .products import Held, Note
 
 CHANGED = "its exponentials or weights were changed by more than a mask of zeros before they were divided by their sum"
 _GUARD = 1e-3  # of a weight: what a number that keeps a sum from 0 may take away
+_BY_NUMBER = 1e3  # below the largest score
 _NOTHING = 2.0**-24  # of a row's largest: less than f32 can show
 
 
@@ -21,8 +22,7 @@ def after_exponentials(note: Note, e: Tensor) -> Held:
     held, e_as_seen = note.held, _as_seen(note, e)
     if e_as_seen is None or held.scores is None:
         return held.next(unclear=held.unclear or CHANGED)
-    before = held.scores.detach().exp()
-    return _masked(held, before if held.hidden is None else before.masked_fill(held.hidden, 0), e_as_seen, 0.0)
+    return _masked(held, _exponentials(held), e_as_seen, 0.0)
 
 
 @torch.no_grad()
@@ -35,6 +35,26 @@ def after_weights(note: Note, p: Tensor) -> Held:
     before, gone = held.scores.detach().to(wide).softmax(held.key), p_as_seen == 0
     kept = before.masked_fill(gone, 0)
     return _masked(held, torch.where(gone, before, kept / kept.sum(held.key, keepdim=True)), p_as_seen, _GUARD)
+
+
+@torch.no_grad()
+def is_sum_of(held: Held, b: Tensor) -> bool:
+    """Whether b is the sum of exp(scores), row by row, whatever it was made with."""
+    if (
+        held.scores is None
+        or held.unclear is not None
+        or b.numel() * held.scores.shape[held.key] != held.scores.numel()
+    ):
+        return False
+    total = _exponentials(held).sum(held.key, keepdim=True)
+    near = max(8 * torch.finfo(b.dtype).eps, _GUARD)
+    return b.is_floating_point() and torch.allclose(b.detach().reshape(total.shape).to(total.dtype), total, near, 0.0)
+
+
+def _exponentials(held: Held) -> Tensor:
+    assert held.scores is not None
+    e = held.scores.detach().exp()
+    return e if held.hidden is None else e.masked_fill(held.hidden, 0)
 
 
 def _as_seen(note: Note, x: Tensor) -> Optional[Tensor]:
@@ -52,7 +72,8 @@ def _as_seen(note: Note, x: Tensor) -> Optional[Tensor]:
 
 
 def _masked(held: Held, before: Tensor, after: Tensor, guard: float) -> Held:
-    """Keys are hidden where nothing is left of something. Where there was nothing before, nobody knows."""
+    """Keys are hidden where nothing is left of something. Where there was nothing before, nobody knows, unless a number
+    hides them as well."""
     assert held.scores is not None
     before = before.to(after.dtype)
     zero = after == 0
@@ -63,7 +84,8 @@ def _masked(held: Held, before: Tensor, after: Tensor, guard: float) -> Held:
     hidden = zero & (before != 0)
     if not bool(hidden.any()):
         return held
-    nothing = zero & (before == 0) & (held.scores.detach() > -torch.inf)
+    scores = held.scores.detach()
+    nothing = zero & (before == 0) & (scores > scores.amax(held.key, keepdim=True) - _BY_NUMBER)
     if held.hidden is not None:
         nothing &= ~held.hidden
         hidden |= held.hidden
