@@ -180,6 +180,7 @@ def test_other_exponentials_are_no_softmax():
         lambda q, k, v: 2.0 ** scores(q, k) @ v,
         lambda q, k, v: scores(q, k) ** 2 @ v,
         lambda q, k, v: scores(q, k).exp() / 2 @ v,
+        lambda q, k, v: scores(q, k).exp() @ v / torch.arange(1, T + 1)[:, None],
         lambda q, k, v: (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None]),
         lambda q, k, v: (
             (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)

@@ -40,15 +40,13 @@ def after_weights(note: Note, p: Tensor) -> Held:
 @torch.no_grad()
 def is_sum_of(held: Held, b: Tensor) -> bool:
     """Whether b is the sum of exp(scores), row by row, whatever it was made with."""
-    if (
-        held.scores is None
-        or held.unclear is not None
-        or b.numel() * held.scores.shape[held.key] != held.scores.numel()
-    ):
+    if held.scores is None or held.unclear is not None or not b.is_floating_point():
+        return False
+    if b.numel() * held.scores.shape[held.key] != held.scores.numel():
         return False
     total = _exponentials(held).sum(held.key, keepdim=True)
     near = max(8 * torch.finfo(b.dtype).eps, _GUARD)
-    return b.is_floating_point() and torch.allclose(b.detach().reshape(total.shape).to(total.dtype), total, near, 0.0)
+    return torch.allclose(b.detach().reshape(total.shape).to(total.dtype), total, near, 0.0)
 
 
 def _exponentials(held: Held) -> Tensor:
@@ -65,9 +63,7 @@ def _as_seen(note: Note, x: Tensor) -> Optional[Tensor]:
     shape = held.scores.shape
     if x.shape == shape and (note.row, note.key) == (held.row, held.key):
         return x.detach()
-    last = (
-        note.row == x.ndim - 2 and note.key == x.ndim - 1 and held.row == len(shape) - 2 and held.key == len(shape) - 1
-    )
+    last = all(n.row == axes - 2 and n.key == axes - 1 for n, axes in ((note, x.ndim), (held, len(shape))))
     return x.detach().reshape(shape) if last and x.shape[-2:] == shape[-2:] else None
 
 
