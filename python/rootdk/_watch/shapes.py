@@ -14,13 +14,8 @@ from .products import Lost, Memory, Note, Scaled, Written
 
 Found = Union[Written, tuple[str, str], None]  #: attention, or what looks like it and why it was not followed
 
-_TOKENS = (
-    "total",
-    "mass",
-    "inverse",
-    "lse",
-    "product",
-)  #: stages at which a tensor's place among others no longer matters
+#: stages at which a tensor's place among others no longer matters
+_TOKENS = ("total", "mass", "inverse", "lse", "product")
 
 
 class Shapes:
