@@ -25,6 +25,7 @@ TORCH = [
         "follow",
         "follow_mixed",
         "follow_models",
+        "follow_softmax",
         "transformers",
         "models",
         "loggers",

@@ -443,6 +443,92 @@ def test_a_watch_names_them_once(module, words, tmp_path):
     assert words in w.table() and words in w.report(tmp_path / "r.html").read_text()
 
 
+def fused_and_additive(x):
+    y = F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+    return torch.tanh(y[:, :, None] + y[:, None]).sum(-1).softmax(-1) @ y
+
+
+def additive_and_fused(x):
+    return F.scaled_dot_product_attention(
+        *3 * [(torch.tanh(x[:, :, None] + x[:, None]).sum(-1).softmax(-1) @ x)[:, None]]
+    )
+
+
+def differential(x):
+    q, k = x.unflatten(-1, (2, -1)).transpose(1, 2).chunk(2, -1)
+    one, other = (scores(a, b).softmax(-1) for a, b in ((q, k), (k, q)))
+    return (one - 0.5 * other) @ q
+
+
+class Does(torch.nn.Module):
+    """One of several things, in turn."""
+
+    def __init__(self, *ways):
+        super().__init__()
+        self.ways, self.calls = ways, 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.ways[(self.calls - 1) % len(self.ways)](x)
+
+
+@pytest.mark.parametrize("at", ["0", "(root)"])
+@pytest.mark.parametrize("way", [fused_and_additive, additive_and_fused, differential])
+def test_what_is_missed_beside_what_is_seen_is_named_in_any_module(way, at):
+    model, x = Does(way), torch.randn(B, T, H * D)
+    with (
+        pytest.warns(RuntimeWarning, match="softmax over"),
+        rootdk.watch(model if at == "(root)" else torch.nn.Sequential(model)) as w,
+    ):
+        w.model(x)
+    assert w.layers == [at] and list(w.unseen) == [at] and "softmax over" in w.table()
+
+
+def test_a_module_that_goes_another_way_later_is_named():
+    """Its last numbers stay, and are not those of this step."""
+    model = torch.nn.Sequential(Does(*[lambda x: F.scaled_dot_product_attention(x, x, x)] + 3 * [fused_and_additive]))
+    x = torch.randn(B, T, H * D)
+    with pytest.warns(RuntimeWarning, match="not followed") as said, rootdk.watch(model) as w:
+        model(x[:, None])
+        assert not w.unseen
+        for _ in range(3):
+            model(x)
+    assert list(w.unseen) == ["0"] and len(said) == 1
+
+
+def test_two_reasons_are_both_named_and_sizes_are_none():
+    def distances(x):
+        return (-torch.cdist(x, x)).softmax(-1) @ x
+
+    def over_queries(x):
+        return scores(x, x).softmax(-2) @ x
+
+    model = torch.nn.Sequential(Does(distances, over_queries))
+    with pytest.warns(RuntimeWarning) as said, rootdk.watch(model) as w:
+        for length in (4, 4, 5, 5, 6, 6):
+            model(torch.randn(B, length, D))
+    assert len(said) == 2 and list(w.unseen) == ["0"]
+    assert w.unseen["0"].count("softmax over") == 2 and w.table().count("softmax over") == 2
+    assert "goes over queries" in w.unseen["0"]
+
+
+class Attention(torch.nn.Module):
+    """First something that cannot be followed, then what can."""
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return x if self.calls == 1 else F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_module_that_is_seen_after_all_computes_attention():
+    model, x = torch.nn.Sequential(Attention()), torch.randn(B, H, T, D)
+    with pytest.warns(RuntimeWarning, match="computed no attention"), rootdk.watch(model) as w:
+        model(x)
+        assert list(w.unseen) == ["0"]
+        model(x)
+    assert w.layers == ["0"] and not w.unseen
+
+
 @pytest.mark.parametrize("first", [lambda logits: logits, lambda logits: logits.topk(2).values])
 def test_a_watch_does_not_name_routers(first):
     model, x = torch.nn.Sequential(Routes(first)), torch.randn(B, T, H * D)

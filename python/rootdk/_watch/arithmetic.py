@@ -10,10 +10,15 @@ from torch import Tensor
 
 from . import sinks
 from .mixing import Mixing
-from .products import Held, Lost, Note, Scaled, number_of
+from .products import REWRITTEN, Held, Lost, Note, Scaled, number_of
 from .shapes import Found
+from .zeros import after_exponentials, after_weights, is_sum_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
+
+OTHERS = "its exponentials are divided by what may not be their sum"
+_DIVIDED = ("exp", "product", "weights")
+_DIVISORS = ("total", "mass", "product")
 
 
 class Arithmetic(Mixing):
@@ -33,17 +38,20 @@ class Arithmetic(Mixing):
         one, other = self.memory.get(a), self.memory.get(b)
         if isinstance(one, Note) and one.stage == "inverse" and isinstance(other, Note) and not over:
             a, b, one, other = b, a, other, one
-        related = isinstance(one, Note) and isinstance(other, Note) and other.held is one.held
-        if related and one.stage in ("exp", "product"):
-            if other.stage == ("total" if over else "inverse"):
-                if one.stage == "product":
-                    return self._report(one)
-                self.memory.set(out, one.but(stage="weights"))
-                self._owe(one, out.shape)
-            return None
+        if isinstance(one, Note) and isinstance(other, Note):
+            if one.stage in _DIVIDED and other.stage in (_DIVISORS if over else ("inverse",)):
+                return self._divided(one, other, b, out)
+            if one.stage == other.stage == "scores" and not over:
+                self.memory.set(out, _of_several(one))
+                return None
         if over and isinstance(b, Tensor) and isinstance(other, Note):
-            if other.stage == "total":
+            if other.stage in ("total", "mass") and not isinstance(one, Note):
                 self.memory.set(out, other.but(stage="inverse"))
+            return None
+        if over and isinstance(b, Tensor) and _may_be_sum(b, a, one):
+            if isinstance(one, Note):
+                return self._divided(one, None, b, out)
+            self._lose(out, replace(one, stage="weights", shape=tuple(out.shape)))
             return None
         if not isinstance(one, Note) and isinstance(other, Note):
             a, b, one = b, a, other
@@ -55,7 +63,27 @@ class Arithmetic(Mixing):
             self._remember_number(a, b, one, out, number)
         return None
 
+    def _divided(self, one: Note, other: Optional[Note], b: Tensor, out: Tensor) -> Found:
+        """Exponentials, their product with values, or weights, by b, of which something may be known."""
+        held, total = one.held, None if other is None or other.stage == "product" else other.held
+        if total is None and is_sum_of(held, b):
+            total = held
+        elif held is not total and "product" in (one.stage, other and other.stage):
+            if total is None or total.unclear or not held.same_scores(total):
+                return None  # features that a kernel makes, say; a sum that was followed is owed by itself
+        one = one.but(held=_with_sum(held, total))
+        if one.stage == "product":
+            return self._report(one)
+        if one.stage == "weights":
+            one = one.but(held=after_weights(one, out))
+        self.memory.set(out, one.but(stage="weights"))
+        self._owe(one, out.shape)
+        return None
+
     def _scores_times(self, note: Note, a: Tensor, b: Any, out: Tensor, number: Factor) -> None:
+        if note.stage == "exp" and isinstance(b, Tensor) and b.ndim and not _per_row(b, a, note.key):
+            self._changed(note, a, out)
+            return
         if out.shape != a.shape:
             return
         if note.stage != "scores":
@@ -109,8 +137,8 @@ class Arithmetic(Mixing):
                 self.memory.set(out, replace(one, part=False))
             return
         if isinstance(one, Note) and isinstance(other, Note) and one.stage == "scores":
-            if other.stage == "lse" and sign < 0 and one.held in other.held.before:
-                self.memory.set(out, one.but(stage="log", held=other.held))
+            if other.stage == "lse" and sign < 0:
+                self.memory.set(out, one.but(stage="log", held=_with_sum(saw(one, a), other.held)))
                 return
             if other.stage == "scores" and alpha == 1:
                 both = _both(one, other, a, b, sign)
@@ -128,6 +156,9 @@ class Arithmetic(Mixing):
             return
         if one.stage == "total":
             sinks.add_number(one.held, a, b, other if a is args[0] else None, sign * (alpha or 0.0))
+        if one.stage == "exp":
+            self._changed(one, a, out)
+            return
         if out.shape != a.shape:
             return
         if one.stage == "scores":
@@ -161,7 +192,7 @@ class Arithmetic(Mixing):
 
     def inverse(self, args: Any, kwargs: Any, out: Any) -> Found:
         note = self.memory.get(args[0]) if args else None
-        if isinstance(note, Note) and note.stage == "total" and isinstance(out, Tensor):
+        if isinstance(note, Note) and note.stage in ("total", "mass") and isinstance(out, Tensor):
             self.memory.set(out, note.but(stage="inverse"))
         return None
 
@@ -194,13 +225,47 @@ class Arithmetic(Mixing):
 
     def masked(self, args: Any, kwargs: Any, out: Any) -> Found:
         """Of q or k this would not leave what was known."""
-        x = next((x for x in (*args[:3], *kwargs.values()) if isinstance(self.memory.get(x), (Note, Lost))), None)
-        return None if x is None else self.same((x,), {}, out)
+        known = [x for x in (*args[:3], *kwargs.values()) if isinstance(self.memory.get(x), (Note, Lost))]
+        if not known:
+            return None
+        note = self.memory.get(known[0])
+        if isinstance(note, Note) and note.stage == "exp":
+            self._changed(note, known[0], out)
+            return None
+        for other in (self.memory.get(x) for x in known[1:]):
+            if isinstance(note, Note) and note.stage == "scores" and not note.like(other) and isinstance(out, Tensor):
+                self.memory.set(out, _of_several(note))
+                return None
+        return self.same((known[0],), {}, out)
+
+    def _changed(self, note: Note, x: Tensor, out: Any) -> None:
+        """Exponentials, element by element."""
+        if isinstance(out, Tensor) and out.is_floating_point() and out.ndim >= x.ndim:
+            more = out.ndim - x.ndim
+            row = None if note.row is None else note.row + more
+            self.memory.set(out, note.but(held=after_exponentials(note, out), row=row, key=note.key + more))
 
     def _pass_on(self, note: Any, x: Tensor, out: Tensor) -> None:
         if out is x and self.memory.get(x) is note:
             return
         self.memory.set(out, note)
+
+
+def saw(note: Note, x: Tensor) -> Held:
+    """The product whose scores softmax sees as x."""
+    return note.held.next(scores=x, row=note.row, key=note.key)
+
+
+def _with_sum(held: Held, total: Optional[Held]) -> Held:
+    """Exponentials, with what is known of the sum that they are divided by."""
+    if total is not None and held.same_scores(total):
+        return total if held.unclear is None else held.next(owed=held.owed or total.owed)
+    why = OTHERS if total is None or not (held.changed("scores") or total.changed("scores")) else REWRITTEN
+    return held.next(unclear=held.unclear or why, owed=held.owed or (None if total is None else total.owed))
+
+
+def _of_several(note: Note) -> Note:
+    return note.but(held=note.held.next(unclear="its scores are those of several products"))
 
 
 def two_of(args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -214,6 +279,15 @@ def _per_row(b: Tensor, a: Tensor, key: int) -> bool:
         return False
     axis = key - (a.ndim - b.ndim)
     return axis < 0 or (b.shape[axis] == 1 and a.shape[key] > 1)
+
+
+def _may_be_sum(b: Tensor, a: Any, note: Any) -> bool:
+    """A number for each row, by which exponentials or their product with values are divided."""
+    if not isinstance(note, (Note, Lost)) or not b.ndim:
+        return False
+    if isinstance(note, Lost):
+        return note.stage == "exp"
+    return note.stage == "exp" and _per_row(b, a, note.key) or note.stage == "product" and b.shape[-1] == 1
 
 
 def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional[Note]:
@@ -234,4 +308,5 @@ def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional
         k = torch.cat([wide(x.k), wide(y.k)], -2)
     held = Held(q, k, x.lead, x.batch, x.prescale)
     held.before = (x, y)
+    held.unclear = x.unclear or y.unclear or (REWRITTEN if x.changed("q", "k") or y.changed("q", "k") else None)
     return one.but(held=held)

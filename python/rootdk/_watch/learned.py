@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 import torch
 from torch import Tensor
 
+from .dims import dims_of
 from .products import Memory
 
 Axes = tuple[int, ...]
@@ -74,7 +75,7 @@ class Learned(Memory):
 
     def reduced(self, args: Any, kwargs: Any, out: Any) -> None:
         """A sum, mean or maximum over some axes."""
-        x, dims = _input(args, kwargs), _argument(args, kwargs, 1, "dim")
+        x, dims = _input(args, kwargs), dims_of(args, kwargs)
         out = out[0] if isinstance(out, tuple) and out else out
         axes = self.axes(x)
         if not axes or not isinstance(out, Tensor):
@@ -111,7 +112,7 @@ class Learned(Memory):
     def selected(self, args: Any, kwargs: Any, out: Any) -> None:
         """select and unbind: one axis goes."""
         x = _input(args, kwargs)
-        gone = _dims(_argument(args, kwargs, 1, "dim", 0), x.ndim) if self.axes(x) else None
+        gone = _dims(dims_of(args, kwargs, 1, 0), x.ndim) if self.axes(x) else None
         for y in out if isinstance(out, (tuple, list)) else (out,):
             if gone is not None:
                 self.put(y, _without(self.axes(x), gone))
@@ -127,7 +128,7 @@ class Learned(Memory):
         """stack: the new axis counts no more than what was called in turn."""
         tensors = _argument(args, kwargs, 0, "tensors", ())
         if isinstance(out, Tensor) and isinstance(tensors, (tuple, list)):
-            at = _dims(_argument(args, kwargs, 1, "dim", 0), out.ndim) or (0,)
+            at = _dims(dims_of(args, kwargs, 1, 0), out.ndim) or (0,)
             self.put(out, [axis + (axis >= at[0]) for axis in self._common(tensors)])
 
     def _common(self, tensors: Sequence[Tensor]) -> set[int]:

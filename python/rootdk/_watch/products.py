@@ -82,12 +82,36 @@ class Owed:
         self.told = False
 
 
+_KEPT = ("q", "k", "scores", "bare")
+REWRITTEN = "its queries, keys or scores were changed in place before its weights met values"
+
+
+def state_of(x: Optional[Tensor]) -> Any:
+    """What changes when x is changed in place: its version, or its sum where inference mode counts none."""
+    if x is None:
+        return None
+    if not x.is_inference():
+        return x._version
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    return x.sum(dtype=torch.float32)
+
+
+def _same_state(state: Any, x: Tensor) -> bool:
+    now = state_of(x)
+    if not isinstance(state, Tensor):
+        return bool(now == state)
+    return now is None or bool(torch.isclose(now, state, rtol=0.0, atol=0.0, equal_nan=True))
+
+
 class Held:
     """The tensors of one product, shared by all notes on what came of it, so that they can be let go at once."""
 
     __slots__ = (
+        "product",
         "q",
         "k",
+        "since",
         "lead",
         "batch",
         "prescale",
@@ -99,16 +123,17 @@ class Held:
         "sink_first",
         "shift",
         "added",
-        "summed",
-        "multiplied",
+        "hidden",
         "unclear",
         "owed",
         "before",
     )
 
     def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
+        self.product = object()  # the same for all that came of it
         self.q: Optional[Tensor] = q
         self.k: Optional[Tensor] = k
+        self.since: dict[str, Any] = {"q": state_of(q), "k": state_of(k)}  # of tensors that are kept
         self.lead, self.batch, self.prescale = tuple(lead), batch, prescale
         self.scores: Optional[Tensor] = None  # as softmax saw them, axes at `row` and `key`
         self.row: Optional[int] = None
@@ -118,7 +143,7 @@ class Held:
         self.sink_first = False
         self.shift: Optional[Tensor] = None  # what was taken from each row
         self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores): a sink, too
-        self.summed = self.multiplied = False  # of exp(scores): whether its sum, its product with values was seen
+        self.hidden: Optional[Tensor] = None  # where exp(scores) or weights were made 0 before their sum was taken
         self.unclear: Optional[str] = None  # why these scores cannot be told, though softmax has seen them
         self.owed: Optional[Owed] = None  # since softmax
         self.before: tuple[Held, ...] = ()  # what this came from
@@ -129,21 +154,44 @@ class Held:
             setattr(out, name, getattr(self, name))
         for name, value in changes.items():
             setattr(out, name, value)
+        if ("q" in changes or "k" in changes) and self.changed("q", "k"):
+            out.unclear = out.unclear or REWRITTEN
+        kept = [name for name in changes if name in _KEPT]
+        if kept:
+            out.since = {**self.since, **{name: state_of(changes[name]) for name in kept}}
         out.before = (self,)
         return out
+
+    def changed(self, *names: str) -> bool:
+        """Whether one of these tensors was changed in place since it is kept."""
+        return any(
+            not _same_state(state, getattr(self, name)) for name in names if (state := self.since.get(name)) is not None
+        )
+
+    def same_scores(self, other: Held) -> bool:
+        """Whether the other's softmax is over what this one's is."""
+        if self is other:
+            return True
+        a, b = self.scores, other.scores
+        if self.product is not other.product or a is None or b is None or self.hidden is not other.hidden:
+            return False
+        if self.changed("scores") or other.changed("scores"):
+            return False
+        return a is b or a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
     def let_go(self) -> None:
         left = [self]
         while left:
             at = left.pop()
             left += at.before
-            at.q = at.k = at.scores = at.bare = at.sink = at.shift = at.added = None
+            at.q = at.k = at.scores = at.bare = at.sink = at.shift = at.added = at.hidden = None
+            at.since = {}
             at.before = ()
 
 
 class Note:
     """What a tensor is. Stages: scores, exp (of scores), total (of exp), inverse (of the total), lse, log (of weights),
-    weights, product (of exp and values)."""
+    weights, mass (their sum), product (of exp and values)."""
 
     __slots__ = ("held", "stage", "row", "key", "factor", "cap", "split")
 
@@ -165,6 +213,14 @@ class Note:
         for name in Note.__slots__:
             setattr(out, name, changes[name] if name in changes else getattr(self, name))
         return out
+
+    def like(self, other: Any) -> bool:
+        """Whether other scores come of the same product in the same way, but for masks."""
+        return (
+            isinstance(other, Note)
+            and (self.stage, self.factor, self.cap) == (other.stage, other.factor, other.cap)
+            and self.held.product is other.held.product
+        )
 
     def plain(self) -> Note:
         """After something that was not done to the scores without their sink, nor to what was taken from each row."""
@@ -222,6 +278,8 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
         return None
     if held.unclear is not None:
         return held.unclear
+    if held.changed(*_KEPT):
+        return REWRITTEN
     len_q, len_kv = q.shape[-2], k.shape[-1]
     row, key = held.row, held.key
     lead = tuple(saw.shape[axis] for axis in range(saw.ndim) if axis not in (row, key))
@@ -262,6 +320,8 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
     scores = per_head(hooked)
     if held.bare is None and held.shift is not None:
         scores = scores + per_row(held.shift)
+    if held.hidden is not None:
+        scores = scores.masked_fill(per_head(held.hidden), -math.inf)
     sink = held.sink
     if sink is not None:
         if held.bare is None:  # something happened to both since

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from .history import COLUMNS, Record
 
+NOTHING = ""  #: what_of a module in which nothing was seen at all
+_SIZES = re.compile(r"\[[\d, ]*\]|\d+")
 NO_LOSS = (
     "No loss was given, so of layers that stop learning only those that are frozen from the start are reported: "
     "call w.loss(loss) after each step."
@@ -61,11 +63,16 @@ def prometheus(records: list[Record], prefix: str) -> str:
     return "\n".join(out) + "\n" if out else ""
 
 
-def unseen_words(unseen: Mapping[str, str], most: int = 8) -> str:
-    """One line a name, the first ones."""
+def what_of(words: str) -> str:
+    """What was not seen, without its sizes: another batch's are no news."""
+    return _SIZES.sub("", words)
+
+
+def unseen_words(unseen: Sequence[tuple[str, str]], most: int = 8) -> str:
+    """(module, what and why): one line each, the first ones."""
     if not unseen:
         return ""
-    lines = [f"  {name}: {why}" for name, why in list(unseen.items())[:most]]
+    lines = [f"  {name}: {why}" for name, why in unseen[:most]]
     more = [f"  and {len(unseen) - most} more (w.unseen)"] if len(unseen) > most else []
     return "\n".join(["Not seen, and so in no statistic:", *lines, *more])
 

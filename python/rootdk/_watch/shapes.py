@@ -14,7 +14,8 @@ from .products import Lost, Memory, Note, Scaled, Written
 
 Found = Union[Written, tuple[str, str], None]  #: attention, or what looks like it and why it was not followed
 
-_TOKENS = ("total", "inverse", "lse", "product")  #: stages at which a tensor's place among others no longer matters
+#: stages at which a tensor's place among others no longer matters
+_TOKENS = ("total", "mass", "inverse", "lse", "product")
 
 
 class Shapes:
@@ -123,7 +124,7 @@ class Shapes:
         elif isinstance(note, Lost):
             self.memory.set(out, replace(note, key=note.key if out.ndim == x.ndim else None))
         elif note.stage in _TOKENS:
-            if out.numel() == x.numel():
+            if out.numel() == x.numel() or note.stage == "product":
                 self.memory.set(out, note)
         elif out.shape == x.shape:
             self.memory.set(out, note)

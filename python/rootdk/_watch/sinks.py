@@ -22,7 +22,10 @@ def add_number(held: Held, total: Tensor, b: Any, note: Any, factor: float) -> N
         return
     with torch.no_grad():
         more = b.detach().double() if value is None else total.new_tensor(value, dtype=torch.float64)
-        if bool((factor * more > _NOTHING * total.detach()).any()):
+        counts = factor * more > _NOTHING * total.detach()
+        if held.hidden is not None:  # a row that is hidden as a whole has no sum
+            counts = counts & (total.detach() != 0)
+        if bool(counts.any()):
             add_score(held, total, (factor * more).log())
 
 

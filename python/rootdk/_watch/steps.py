@@ -9,11 +9,14 @@ from typing import Any, Callable, Optional, Sequence
 from torch import Tensor
 
 from . import einsum, sinks
-from .arithmetic import Arithmetic, two_of
+from .arithmetic import Arithmetic, saw, two_of
+from .dims import dims_of, unsaid
 from .learned import is_learned
-from .products import Held, Lost, Note, Owed, Scaled, number_of, plain_data
+from .products import Held, Lost, Note, Scaled, number_of, plain_data
 from .shapes import Found, axis_of
 from .telling import like_scores
+
+OVER_SCORES = "it was written over its own scores"
 
 
 class Trail(Arithmetic):
@@ -132,8 +135,6 @@ class Trail(Arithmetic):
                 if note.stage == "weights":
                     return self._report(note)
                 if note.stage == "exp" and isinstance(out, Tensor):
-                    note.held.multiplied = True
-                    self._owe_division(note)
                     self.memory.set(out, note.but(stage="product"))
             elif isinstance(note, Note) and note.stage == "weights" and note.row in summed:
                 if note.held.owed is not None:
@@ -163,11 +164,11 @@ class Trail(Arithmetic):
 
     def gumbel_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
         logits = args[0] if args else kwargs.get("logits")
-        dim = args[4] if len(args) > 4 else kwargs.get("dim", -1)
+        dim = dims_of(args, kwargs, 4, -1)
         return self._softmax((logits, dim), {}, out, "weights", unclear="it is F.gumbel_softmax, which draws noise")
 
     def masked_softmax(self, args: Any, kwargs: Any, out: Any) -> Found:
-        dim = args[2] if len(args) > 2 else kwargs.get("dim")
+        dim = dims_of(args, kwargs, 2)
         x = args[0] if args else kwargs.get("input")
         why = "its mask is an argument of torch._masked_softmax"
         return self._softmax((x, -1 if dim is None else dim), {}, out, "weights", unclear=why)
@@ -178,36 +179,32 @@ class Trail(Arithmetic):
     def _softmax(self, args: Any, kwargs: Any, out: Any, stage: str, unclear: Optional[str] = None) -> Found:
         """`unclear`: why it cannot be told, though its scores were followed."""
         x = args[0] if args else kwargs.get("input")
-        if not isinstance(out, Tensor) or not isinstance(x, Tensor) or out is x:
-            self.memory.pop(x)
+        if not isinstance(out, Tensor) or not isinstance(x, Tensor):
             return None
-        axis = axis_of(args[1] if len(args) > 1 else kwargs.get("dim"), x.ndim)
+        dim = dims_of(args, kwargs)
+        axis = unsaid(x.ndim) if dim is None else axis_of(dim, x.ndim)
         note = self.memory.get(x)
+        if out is x:
+            self.memory.pop(x)
+            unclear = unclear or OVER_SCORES
         if isinstance(note, Note) and note.stage == "scores" and axis is not None:
             over = _over(note, axis)
             if over is not None:
-                held = _saw(over, x)
-                saw = over.but(stage=stage, held=held if unclear is None else held.next(unclear=unclear))
-                self.memory.set(out, saw)
+                held = saw(over, x)
+                seen = over.but(stage=stage, held=held if unclear is None else held.next(unclear=unclear))
+                self.memory.set(out, seen)
                 if stage == "weights" and not is_learned(over.held.k):
-                    self._owe(saw, x.shape)
+                    self._owe(seen, x.shape)
             else:  # over heads, say
                 self._lose(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries", stage))
             return None
         if isinstance(note, Lost) and note.stage == "scores" and stage == "weights":
             return f"softmax over {list(x.shape)}", note.why
         if axis is not None and like_scores(x.shape, axis):
-            learned = is_learned(x) or axis in self.learned.axes(x)
+            axes = self.learned.axes(x)
+            learned = is_learned(x) or axis in axes or dim is None and bool(axes)
             self._lose(out, Lost(tuple(x.shape), axis, stage=stage, learned=learned))
         return None
-
-    def _lose(self, out: Tensor, lost: Lost) -> None:
-        """What softmax went over is not known; as weights it must be named."""
-        owed = None
-        if lost.stage == "weights" and not lost.learned and plain_data(out):
-            owed = Owed(lost.shape, lost.why)
-            self.owes(owed)
-        self.memory.set(out, replace(lost, owed=owed))
 
     def exp(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -216,38 +213,66 @@ class Trail(Arithmetic):
             if note.stage == "log":
                 self.memory.set(out, note.but(stage="weights"))
                 self._owe(note, out.shape)
-            elif note.stage == "scores" and out is not x:
-                self.memory.set(out, note.but(stage="exp", held=_saw(note, x)))
-        elif isinstance(note, Lost) and note.stage == "log" and isinstance(out, Tensor):
-            self._lose(out, replace(note, stage="weights"))
+            elif note.stage == "scores":
+                self._exponentials(note, x, out, OVER_SCORES if out is x else None)
+        elif isinstance(note, Lost) and isinstance(out, Tensor):
+            if note.stage == "log":
+                self._lose(out, replace(note, stage="weights"))
+            elif note.stage == "scores":
+                self.memory.set(out, replace(note, stage="exp"))
         return None
 
     def exp2(self, args: Any, kwargs: Any, out: Any) -> Found:
-        x = args[0] if args else kwargs.get("input")
+        return self._powers(args[0] if args else kwargs.get("input"), out, "it is written out with powers of two")
+
+    def expm1(self, args: Any, kwargs: Any, out: Any) -> Found:
+        return self._powers(args[0] if args else kwargs.get("input"), out, "it is written out with expm1")
+
+    def power(self, args: Any, kwargs: Any, out: Any) -> Found:
+        x = args[1] if len(args) > 1 else kwargs.get("exponent")
+        return self._powers(x, out, "it is written out with powers")
+
+    def rpower(self, args: Any, kwargs: Any, out: Any) -> Found:
+        return self._powers(args[0], out, "it is written out with powers")
+
+    def _powers(self, x: Any, out: Any, unclear: str) -> Found:
         note = self.memory.get(x)
         if isinstance(note, Note) and note.stage == "scores" and isinstance(out, Tensor):
-            held = _saw(note, x).next(unclear="it is written out with powers of two")
-            self.memory.set(out, note.but(stage="exp", held=held))
+            self._exponentials(note, x, out, unclear)
         return None
+
+    def _exponentials(self, note: Note, x: Tensor, out: Tensor, unclear: Optional[str]) -> None:
+        held = saw(note, x)
+        self.memory.set(out, note.but(stage="exp", held=held if unclear is None else held.next(unclear=unclear)))
 
     def before_exp_(self, x: Any) -> None:
         """Scores are about to turn into their exponentials in place: those that softmax saw must be kept apart."""
         note = self.memory.get(x)
         if isinstance(note, Note) and note.stage == "scores":
-            self.memory.set(x, note.but(stage="exp", held=_saw(note, x.detach().clone())))
+            self.memory.set(x, note.but(stage="exp", held=saw(note, x.detach().clone())))
 
     def sum(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
         if (
             isinstance(note, Note)
-            and note.stage == "exp"
+            and note.stage in ("exp", "weights")
             and isinstance(out, Tensor)
-            and _reduces(args, kwargs, note, x)
+            and _is_key(dims_of(args, kwargs), note, x)
         ):
-            note.held.summed = True
-            self.memory.set(out, note.but(stage="total"))
-            self._owe_division(note)
+            self.memory.set(out, note.but(stage="total" if note.stage == "exp" else "mass"))
+            if note.stage == "exp" and note.held.unclear is None:
+                self._owe_division(note)
+        return None
+
+    def normalized(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """By F.normalize(p=1)."""
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        p = args[1] if len(args) > 1 else kwargs.get("p", 2.0)
+        if isinstance(note, Note) and note.stage in ("exp", "weights") and isinstance(out, Tensor):
+            if p == 1 and _is_key(dims_of(args, kwargs, 2, 1), note, x):
+                return self._divided(note, note, out, out)
         return None
 
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -257,9 +282,9 @@ class Trail(Arithmetic):
             isinstance(note, Note)
             and note.stage == "scores"
             and isinstance(out, Tensor)
-            and _reduces(args, kwargs, note, x)
+            and _is_key(dims_of(args, kwargs), note, x)
         ):
-            self.memory.set(out, note.but(stage="lse", held=_saw(note, x)))
+            self.memory.set(out, note.but(stage="lse", held=saw(note, x)))
         return None
 
     def logaddexp(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -274,10 +299,6 @@ class Trail(Arithmetic):
         return None
 
 
-def _saw(note: Note, x: Tensor) -> Held:
-    return note.held.next(scores=x, row=note.row, key=note.key)
-
-
 def _over(note: Note, axis: int) -> Optional[Note]:
     """These scores for a softmax over that axis; if it is the one taken for the queries', it is the keys'."""
     if axis == note.key:
@@ -288,8 +309,7 @@ def _over(note: Note, axis: int) -> Optional[Note]:
     return note.but(held=held, row=note.key, key=note.row)
 
 
-def _reduces(args: Any, kwargs: Any, note: Note, x: Tensor) -> bool:
-    dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    if isinstance(dim, (list, tuple)) and len(dim) == 1:
-        dim = dim[0]
-    return axis_of(dim, x.ndim) == note.key
+def _is_key(dims: Any, note: Note, x: Tensor) -> bool:
+    if isinstance(dims, (list, tuple)) and len(dims) == 1:
+        dims = dims[0]
+    return axis_of(dims, x.ndim) == note.key

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Optional, Sequence
 
+from torch import Tensor
+
 from .heads import Hints
-from .products import Note, Owed, written
+from .learned import is_learned
+from .products import Lost, Note, Owed, plain_data, written
 from .shapes import Found, Shapes
 
 
@@ -34,9 +38,17 @@ class Telling(Shapes):
             self.owes(note.held.owed)
 
     def _owe_division(self, note: Note) -> None:
-        """exp(scores) with its sum and its product with values: one is to be divided by the other."""
-        if note.held.summed and note.held.multiplied and note.held.scores is not None:
+        """exp(scores) and their sum, by which something is to be divided."""
+        if note.held.scores is not None and not is_learned(note.held.k):
             self._owe(note.but(row=note.held.row, key=note.held.key), note.held.scores.shape)
+
+    def _lose(self, out: Tensor, lost: Lost) -> None:
+        """What softmax went over is not known; as weights it must be named."""
+        owed = None
+        if lost.stage == "weights" and not lost.learned and plain_data(out):
+            owed = Owed(lost.shape, lost.why)
+            self.owes(owed)
+        self.memory.set(out, replace(lost, owed=owed))
 
 
 def like_scores(shape: Sequence[int], key: int) -> bool:

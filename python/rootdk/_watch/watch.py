@@ -32,7 +32,7 @@ from .later import Later
 from .look import Settings
 from .places import Modules, Place, compiled_parts, in_backward, label_of
 from .products import plain_data
-from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words
+from .say import NO_LOSS, NOTHING, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words, what_of
 from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
@@ -96,8 +96,8 @@ class Watch:
         self._known: dict[str, Mapping[str, Any]] = {}  # of that module
         self._parts: dict[str, tuple[int, int]] = {}  # label → its first head and how many all ranks have
         self._clipper = Clipper()
-        self._unseen: dict[str, str] = {}
-        self._named: set[str] = set()  # of these, what a warning has named
+        self._unseen: dict[tuple[str, str], str] = {}  # (module, what_of it) → in words
+        self._named: set[tuple[str, str]] = set()  # of these, what a warning has named
         self._hidden: dict[float, int] = {}
         self._watched_s = self._model_s = 0.0
         self._looked = 0
@@ -107,7 +107,7 @@ class Watch:
         if self._is_open:
             raise RuntimeError("watch: already open")
         if self.model is not None:
-            self._modules = Modules(self.model, self._begin, self._end, self._interrupted, self._not_seen)
+            self._modules = Modules(self.model, self._begin, self._end, self._interrupted, self._saw_nothing)
             self._modules.step = self._step
             self._place = self._modules.place
         elif self._step < 0:
@@ -123,7 +123,7 @@ class Watch:
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
                 for name in self._modules.attention or ["(root)"]:
-                    self._unseen.setdefault(name, "was not called, unless inside torch.compile")
+                    self._unseen.setdefault((name, NOTHING), "was not called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
             self._modules = None
@@ -251,8 +251,9 @@ class Watch:
         label = label_of(place, "(root)" if self.model is not None else "attention")
         if label is not None:
             self._called[label] = place.stack[-1] if place.stack else ""
-            if self._unseen.pop(self._called[label], None) is not None:
-                self._named.discard(self._called[label])
+            nothing = (self._called[label] or "(root)", NOTHING)
+            if self._unseen.pop(nothing, None) is not None:
+                self._named.discard(nothing)
         if in_backward() and label is not None and self._history.find(place.step, f"{label}#2") is not None:
             label = None  # one of several calls, and nothing says which
         return Spot(self, label, place.step)
@@ -267,7 +268,7 @@ class Watch:
 
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
-            self._not_seen(
+            self._name(
                 "(outside)",
                 f"{what} was called outside of the model's modules, or by torch.compile; "
                 "rootdk.watch() without a model sees that",
@@ -280,7 +281,7 @@ class Watch:
 
     def failed(self, spot: Spot, why: str) -> None:
         if spot.label is not None:
-            self._unseen[self._called[spot.label] or "(root)"] = why
+            self._name(self._called[spot.label], why)
 
     def miss_here(self) -> Optional[Callable[[str, str], None]]:
         """What names something in this place, now or later. Either counts as noticed."""
@@ -290,25 +291,31 @@ class Watch:
         place.noticed += 1
         softmax = bool(place.modules) and isinstance(place.modules[-1], torch.nn.Softmax)
         name = place.stack[-2 if softmax and len(place.stack) > 1 else -1] if place.stack else ""
-        return lambda what, why: self._not_seen(name or "(root)", f"{what}: {why}")
+        return lambda what, why: self._name(name, f"{what}: {why}")
 
-    def _not_seen(self, name: str, why: str) -> None:
-        place = self._place
-        if place.step % self._every == 0 and name not in self._called.values():
-            self._unseen.setdefault(name or "(root)", why)
+    def _name(self, module: str, words: str) -> None:
+        """Something in a module that is in no statistic, whatever else of it was seen."""
+        if self._place.step % self._every == 0:
+            self._unseen.setdefault((module or "(root)", what_of(words)), words)
+
+    def _saw_nothing(self, module: str, why: str) -> None:
+        """In a module that should have computed attention. Not where it has before."""
+        if self._place.step % self._every == 0 and module not in self._called.values():
+            self._unseen.setdefault((module or "(root)", NOTHING), why)
 
     def _look_for_compiled(self) -> None:
         assert self.model is not None and self._modules is not None
         for part in compiled_parts(self.model):
             for name in self._modules.attention:
-                if name.startswith(part) and name not in self._called.values():
-                    self._unseen.setdefault(name, "inside torch.compile")
+                if name.startswith(part):
+                    self._saw_nothing(name, "inside torch.compile")
 
     def _warn_of_unseen(self) -> None:
-        new = {name: why for name, why in self._unseen.items() if name not in self._named}
+        new = [at for at in self._unseen if at not in self._named]
         if new:
-            self._named |= set(new)
-            warnings.warn(f"rootdk.watch: {unseen_words(new)}", RuntimeWarning, stacklevel=2)
+            self._named.update(new)
+            words = unseen_words([(at[0], self._unseen[at]) for at in new])
+            warnings.warn(f"rootdk.watch: {words}", RuntimeWarning, stacklevel=2)
 
     def hides(self, below: float, count: int) -> None:
         with self._lock:
@@ -381,8 +388,11 @@ class Watch:
 
     @property
     def unseen(self) -> Mapping[str, str]:
-        """What looks like attention and was not seen, by module, with the reason."""
-        return dict(self._unseen)
+        """What looks like attention and was not seen, by module, with the reason, or reasons."""
+        found: dict[str, str] = {}
+        for (module, _), words in self._unseen.items():
+            found[module] = f"{found[module]}; {words}" if module in found else words
+        return found
 
     def stats(self, layer: str) -> Stats:
         """All statistics of a layer's newest step, merged over its batch."""
@@ -421,7 +431,8 @@ class Watch:
             if name not in COLUMNS:
                 raise ValueError(f"columns: {name!r} is none of {', '.join(COLUMNS)}")
         text = table(self._seen.newest(), tuple(columns), worst)
-        return "\n".join(part for part in (text, *self._notes(), unseen_words(self._unseen)) if part)
+        unseen = [(module, words) for (module, _), words in self._unseen.items()]
+        return "\n".join(part for part in (text, *self._notes(), unseen_words(unseen)) if part)
 
     def _notes(self) -> list[str]:
         blind = self._dog.waits_for_loss and any(
