@@ -63,7 +63,7 @@ experiments.whatif = (data) => {
       const what = stage.chosen.Show, rows = data.rows.filter((r) => stage.visible.includes(of(r)));
       return row_bars(stage, {
         rows,
-        name: (r) => r.rule,
+        name: (r) => rule_name(r.rule),
         value: (r) => r[what],
         reference: (r) => ref(r, what),
         axis: measures.find((m) => m.id === what).label,
@@ -77,7 +77,7 @@ experiments.whatif = (data) => {
   const rows = table(
       "Every rule",
       [
-        {title: "rule", left: true}, {title: "what it is", left: true, free: true}, "spread σ", "largest score", "entropy",
+        {title: "rule, as one types it", left: true}, {title: "what it is", left: true, free: true}, "spread σ", "largest score", "entropy",
         "over ln n", "effective keys", "largest weight", "tr J", "tr J below 0.01", "change of output"
       ],
       data.rows.map(

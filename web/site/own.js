@@ -37,6 +37,9 @@ const own_examples = [
   {words: "a query and two keys", text: "q = 1, 0, 1, 0\nk = 0, 1, 1, 1\nk = 1, 1, 0, 0", dk: 4},
 ];
 
+/// Of a row of scores without its vectors: what asks for nothing else.
+const row_rules = Object.values(usual_scales).flat().filter((rule) => !/^(unit_variance|constant)/.test(rule));
+
 const most_worked = 24;  // keys, or components, that a table has room for; the CSV has all
 const first_of = (n) => d3.range(Math.min(n, most_worked));
 const of_many = (n, what) => (n > most_worked ? `, the first ${most_worked} of ${whole(n)} ${what}` : "");
@@ -59,7 +62,7 @@ function worked_steps(data, rule) {
   rows.push(row("at the score", keys.map((j) => put(digits(3), rule, "score_gradient", j))));
   rows.push(row("at q·k", keys.map((j) => put(digits(3), rule, "raw_gradient", j))));
   return table(
-      `${rule_label(rule.rule)}: step by step${of_many(rule.scores.length, "keys")}`,
+      `${rule_name(rule.rule)}: step by step${of_many(rule.scores.length, "keys")}`,
       [{title: "step", left: true}, ...keys.map((j) => `key ${j + 1}`), {title: "all keys", left: true}], rows);
 }
 
@@ -82,14 +85,14 @@ function worked(data) {
       [{title: "rule", left: true}, "divided by", "largest weight", "entropy", "effective keys", "tr J", "‖J‖²"],
       data.rules.map(
           (r) =>
-              [rule_label(r.rule), put(short, r, "divisor"), put(digits(3), r, "p_max"), put(digits(3), r, "entropy"),
+              [rule_name(r.rule), put(short, r, "divisor"), put(digits(3), r, "p_max"), put(digits(3), r, "entropy"),
                put(digits(3), r, "effective_keys"), put(digits(3), r, "trace_j"),
                put(digits(3), r, "frobenius_j")]));
   const jacobians =
       data.rules.filter((r) => r.jacobian && r.jacobian.length <= 12)
           .map(
               (r) => table(
-                  `Jacobian ∂p_i/∂s_j: ${rule_label(r.rule)}`,
+                  `Jacobian ∂p_i/∂s_j: ${rule_name(r.rule)}`,
                   [{title: "i", left: true}, ...r.jacobian.map((_, j) => `j = ${j + 1}`)],
                   r.jacobian.map(
                       (line, i) => [String(i + 1), ...line.map((_, j) => put(digits(3), r, "jacobian", i, j))])));
@@ -112,7 +115,7 @@ function own_bars(state) {
     label: (data) => `Bars: the weights of your row. ${
         data.rules
             .map(
-                (r) => `${rule_label(r.rule)}: ${r.softmax.slice(0, 12).map((p) => number(p)).join(", ")}${
+                (r) => `${rule_name(r.rule)}: ${r.softmax.slice(0, 12).map((p) => number(p)).join(", ")}${
                     r.softmax.length > 12 ? ", …" : ""}`)
             .join("; ")}.`,
     draw(stage, data) {
@@ -131,7 +134,7 @@ function own_bars(state) {
         const [dx, line] = grid.at(k), dy = line * each + top, wide = grid.each - left;
         const g = scaled(stage.svg.append("g").attr("transform", `translate(${dx + left},${dy})`), y);
         y_axis(g, y, wide, "", 4);
-        words_at(g, -left + 4, -28, rule_label(rule.rule), {cls: "panel-name", fill: ink_of(colour_of(rule.rule))});
+        words_at(g, -left + 4, -28, rule_name(rule.rule), {cls: "panel-name", fill: ink_of(colour_of(rule.rule))});
         if (!data) return;
         const x = d3.scaleBand().domain(order).range([0, wide]).padding(n > 24 ? 0.1 : 0.28),
               roomy = x.bandwidth() >= 30;
@@ -308,19 +311,19 @@ site_part({
     });
     const rules =
         el("fieldset", {class: "control checks"}, el("legend", {}, "Rules"),
-           usual_rules.filter((r) => !/^(unit_variance|constant)/.test(r.id)).map((r) => {
-             const box = el("input", {type: "checkbox", id: control_id(), value: r.id, "aria-label": r.label});
-             const mirror = () => (box.checked = state.values.rules.includes(r.id));
-             box.addEventListener("change", () => state.set({
-               rules: usual_rules.map((u) => u.id)
-                          .concat(state.values.rules)
-                          .filter((u, i, all) => all.indexOf(u) === i)
-                          .filter((u) => (u === r.id ? box.checked : state.values.rules.includes(u)))
-             }));
+           row_rules.map((rule) => {
+             const box =
+                 el("input", {type: "checkbox", id: control_id(), value: rule, "aria-label": rule_name(rule)});
+             const mirror = () => (box.checked = state.values.rules.includes(rule));
+             box.addEventListener(
+                 "change", () => state.set({
+                   rules: unique([...row_rules, ...state.values.rules])
+                              .filter((one) => (one === rule ? box.checked : state.values.rules.includes(one)))
+                 }));
              state.on((changed) => changed.has("rules") && mirror());
              mirror();
              return el("span", {class: "check"}, box, el("label", {for: box.id
-                       }, r.label));
+                       }, rule_name(rule)));
            }));
     state.on(follow);
     const box = live({

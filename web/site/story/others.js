@@ -24,22 +24,6 @@ const other_measures = [
   {id: "p_max", label: "largest weight of a row", of: (r) => r.p_max, most: 1},
   {id: "trace_j", label: "tr J: gradient let through", of: (r) => r.trace_j, most: 1}
 ];
-const other_words = {
-  sqrt_dk: "1/√d_k",
-  none: "not divided",
-  dk: "1/d_k",
-  "dk(8)": "8/d_k (muP)",
-  measured: "unit variance, measured",
-  qk_norm: "QK-norm",
-  "cosine(10)": "cosine × 10",
-  "soft_cap(50)": "soft-cap at 50",
-  "sqrt_dk*ssmax(0.43)": "SSMax (grows with ln n)",
-  "sqrt_dk*entropy_invariant": "entropy-invariant",
-  "sqrt_dk*llama4": "Llama 4 temperature",
-  "sqrt_dk*yarn(4)": "YaRN, 4 × context",
-  temperature: "adaptive temperature"
-};
-
 function others_figure(state) {
   return live({
     state,
@@ -71,7 +55,7 @@ function others_figure(state) {
     label: (data) => `What every rule makes of the same head, ${data.len_kv} keys, d_k = ${data.dk}: ${
         data.rows
             .map(
-                (r) => `${other_words[r.rule] || r.rule} spread ${number(r.sigma)}, ${
+                (r) => `${rule_name(r.rule)} spread ${number(r.sigma)}, ${
                     number(r.effective_keys)} keys count`)
             .join("; ")}.`,
     draw(stage, data) {
@@ -80,7 +64,7 @@ function others_figure(state) {
       const values = data ? rows.map((r) => what.of(r, data)).filter(isNumber) : [];
       return row_bars(stage, {
         rows,
-        name: (r) => (r ? other_words[r.rule] || r.rule : ""),
+        name: (r) => (r ? rule_name(r.rule) : ""),
         value: (r) => r && what.of(r, data),
         reference: (r) => ref(r, what.id),
         axis: what.label,
