@@ -69,7 +69,7 @@ const spoken_label = (label, hint) => (hint ? `${label}, ${hint}` : label);
 
 let control_count = 0;
 const control_id = () => `control-${++control_count}`;
-const whole = (x) => grouped(String(x));
+const whole = exact;
 /// At most so many digits, without zeros at the end: 8, 0.125, 22.6.
 const short = (x, most = 3) =>
     (isNumber(x) && Math.abs(x) >= 1e-4 && Math.abs(x) < 1e9 ? exact(Number(x.toPrecision(most))) : number(x, most));

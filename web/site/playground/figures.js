@@ -244,8 +244,7 @@ const gradient_of_heads = {
   label: (data) => `What a random gradient of size 1 on the weights becomes at each key's score. ${
       data.heads
           .map(
-              (h) => `${rule_name(h.rule)}: ${h.row.score_gradient.filter((x) => x < 1e-3).length} of ${
-                  h.keys} keys receive less than a thousandth`)
+              (h) => `${rule_name(h.rule)}: of ${whole(h.keys)} keys ${dead_keys(h.row)} less than a thousandth`)
           .join("; ")}.`,
   caption: () =>
       "What reaches each key's score of that row when every weight receives a random gradient of size 1; keys " +

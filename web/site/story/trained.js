@@ -96,7 +96,7 @@ function trained_figure(state) {
       return [
         "It began soft and has learned to be sharp: the spread of its heads was ", between(before), ", and is ",
         between(after), " now; ", String(sharp), " of ", String(after.length),
-        " are sharp or frozen, because they know where to look."
+        " are sharp or frozen."
       ];
     },
   });
@@ -109,7 +109,7 @@ function trained_remark(state) {
       el("div", {}, el("h3", {id: "remark-title"}, "Sharp is not the same as frozen"),
          para(
              "Freezing at the start blocks learning; sharpness at the end is learned. A row that starts frozen holds on to a key " +
-             "that chance has picked, and gets no gradient to let go of it. A trained head may well end as sharp, because it has " +
-             "found the right key.")),
+             "that chance has picked, and gets no gradient to let go of it. A trained head may well end up as sharp: on keys " +
+             "that training has picked.")),
       trained_figure(state).node);
 }
