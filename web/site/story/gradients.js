@@ -207,7 +207,7 @@ const nearest_point = (data, rule, dk) => {
   return points[d3.scan(points, (a, b) => Math.abs(Math.log(a.dk / dk)) - Math.abs(Math.log(b.dk / dk)))];
 };
 const where_measured = (point, dk) =>
-    ["at d_k = ", put(exact, point, "dk"), point.dk === dk ? "" : ", the nearest measured"];
+    [point.dk === dk ? "at d_k = " : "at the nearest measured d_k = ", put(exact, point, "dk")];
 const gradient_numbers = (where) => (data) => ({
   columns: [
     "rule", "dk", "keys", ...quantile_names.map((q) => `quantile_${q}`), "mean", "mean_square", "trace_j",

@@ -61,7 +61,7 @@ function opening_picture(state) {
     },
     caption: () => [`Rows are ${opening_sizes.queries} random queries, columns ${
         opening_sizes
-            .keys} random keys: the same on both sides. Computed in this page, by rootdk's engine.`],
+            .keys} random keys: the same on both sides. If k equal weights would be as undecided as a row, k keys count. Computed in this page, by rootdk's engine.`],
     numbers: (data) => ({
       columns: ["rule", "dk", "query", "key", "weight"],
       rows: rules.flatMap(
