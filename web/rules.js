@@ -38,7 +38,8 @@ function style_of(name) {
   if (Object.hasOwn(known_rules, name)) return known_rules[name];
   if (!met.has(name)) {
     const i = met.size % 4;
-    met.set(name, {label: rule_name(name), colour: `var(--rule-${3 + i})`, symbol: more_symbols[i], dash: more_dashes[i]});
+    const look = {colour: `var(--rule-${3 + i})`, symbol: more_symbols[i], dash: more_dashes[i]};
+    met.set(name, {label: rule_name(name), ...look});
   }
   return met.get(name);
 }

@@ -114,6 +114,7 @@ site_part({
   id: "phase",
   title: "Phase map",
   defaults: {rule: "none", show: "p_max", dk: 64, keys: 1024},
+  choices: {show: phase_measures.map((m) => m.id)},
   make(panel_node, state) {
     const engines = [];
     let points = new Map(), run = 0, alive = false;

@@ -64,8 +64,13 @@ const head_needs = [
   "seed", "row"
 ];
 const head_queries = 64;
-const head_arguments = ({other, ...values}, rule) =>
-    ({...values, rule, queries: head_queries, row: Math.min(values.row, head_queries - 1)});
+const head_arguments = ({other, ...values}, rule) => ({...values, rule, queries: head_queries, row: values.row - 1});
+const head_limits = {
+  dk: [1, 65536],
+  keys: [2, 32768],
+  row: [1, head_queries]
+};
+const most_products = 1024 * 4096;  // d_k × keys: about a second
 
 site_part({
   id: "playground",
@@ -84,7 +89,7 @@ site_part({
     dropout: 0,
     causal: false,
     seed: 1,
-    row: 0
+    row: 1
   },
   make(panel_node, state) {
     const steps = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4];
@@ -92,10 +97,12 @@ site_part({
     const box = live({
       state,
       needs: head_needs,
+      limits: head_limits,
       at: "playground",
       says: 320,
       now: true,
       ask: async (values, call) => {
+        want_whole("dk × keys", values.dk * values.keys, 2, most_products);
         const heads = await Promise.all([values.rule, values.other].map(
             (rule, k) => call("playground", head_arguments(values, rule), String(k), {beside: k === 1})));
         return {heads, styles: pair_styles(values.rule, values.other)};
@@ -151,9 +158,9 @@ site_part({
              state,
              name: "row",
              label: "row shown",
-             hint: `query 0 to ${head_queries - 1}`,
-             min: 0,
-             max: head_queries - 1,
+             hint: `query 1 to ${head_queries}`,
+             min: 1,
+             max: head_queries,
              step: 1,
              exact: true,
              format: whole

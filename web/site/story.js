@@ -21,15 +21,11 @@ const keys_slider = (state) => slider({
   ticks: [64, 256, 1024],
   format: whole
 });
-const divide_by = (state) => segments({
-  state,
-  name: "divide",
-  label: "Divide the scores by",
-  options: [
-    {id: "none", label: "nothing", style: style_of("none")}, {id: "sqrt_dk", label: "√d_k", style: style_of("sqrt_dk")},
-    {id: "dk", label: "d_k", style: style_of("dk")}
-  ]
-});
+const dividers = [
+  {id: "none", label: "nothing", style: style_of("none")}, {id: "sqrt_dk", label: "√d_k", style: style_of("sqrt_dk")},
+  {id: "dk", label: "d_k", style: style_of("dk")}
+];
+const divide_by = (state) => segments({state, name: "divide", label: "Divide the scores by", options: dividers});
 const term = (words) => el("dfn", {}, words);
 const para = (...words) => el("p", {}, ...words);
 const paper = (number_of, words) => outward(`https://arxiv.org/abs/${number_of}`, words);
@@ -60,8 +56,8 @@ const story_steps = [
          para("For d_k terms there are d_k squares and d_k² − d_k mixed products:"),
          formula_line("square"),
          para(
-             "The variance is d_k; so the spread σ of the scores, its root, is √d_k. How the numbers are distributed " +
-             "does not matter."),
+             "The variance is d_k; so the spread σ of the scores, its root, is √d_k. How the numbers are " +
+             "distributed does not matter."),
 ],
     figure: variance_figure,
   },
@@ -122,7 +118,7 @@ const story_steps = [
          para(
              "An optimiser that rescales gradients can make up for it, given a learning rate of its own: see ",
              el("a", {href: "#train"}, "Train it here"), ". And muP (", paper("2203.03466", "Yang et al. 2022"),
-             ") divides by d_k on purpose, for the other end of training: once q and k are correlated, their " +
+             ") divides by d_k on purpose, for the other end of training: once q and k point the same way, their " +
                  "dot product grows like d_k, not like √d_k."),
 ],
     figure: flat_figure,
@@ -173,7 +169,7 @@ const story_steps = [
              "And under one divisor for all lengths, attention spreads thinner as the context grows; ", term("SSMax"), " (",
              paper("2501.19399", "Nakanishi 2025"), ") lets the scores grow with ln n."),
          para(
-             "All but QK-clip, which waits for training, can be tried in the ",
+             "All but QK-clip, which is a part of training, can be tried in the ",
              el("a", {href: "#playground"}, "playground"), ", or on arrays of ", el("a", {href: "#own"}, "your own"),
              "."),
 ],
@@ -196,7 +192,13 @@ site_part({
     mean: 0,
     correlation: 0,
     others_keys: 256,
-    others_spread: 1
+    others_spread: 1,
+    others_show: other_measures[0].id
+  },
+  choices: {
+    components: law_components.map((c) => c.id),
+    divide: dividers.map((d) => d.id),
+    others_show: other_measures.map((m) => m.id)
   },
   make(panel_node, state) {
     const opening = opening_picture(state);
@@ -212,7 +214,7 @@ site_part({
                term("frozen"), ", and hardly any ", term("gradient"), ", from which training learns, comes back."),
            para(
                "Divided by √d_k the scores keep a ", term("spread"),
-               ", a typical distance from their mean, of 1, whatever d_k is; move the slider and see."));
+               " of 1, their typical distance from the mean, whatever d_k is; move the slider and see."));
     const contents =
         el("ol", {class: "eight"},
            story_steps.map(

@@ -101,9 +101,12 @@ const weights_of_heads = {
               (h) => `${rule_name(h.rule)}: largest weight of a row ${number(h.measured.p_max)} on average, ${
                   number(h.measured.exp_entropy)} of ${h.keys} keys count`)
           .join("; ")}.`,
-  caption: () =>
-      "Weights of the first queries (rows) on the first keys (columns), at most 32 × 64. The row that is shown below " +
-      "is marked.",
+  caption: (data) => [
+    "Weights of the first queries (rows) on the first keys (columns), at most 32 × 64. ",
+    data && data.heads[0].row.query >= data.heads[0].weights.queries ?
+        `Query ${data.heads[0].row.query + 1}, whose row is shown below, is not among them.` :
+        "The row that is shown below is marked."
+  ],
   draw: (stage, data) => {
     const height = side_by_side(stage, {
       plot: Math.min(230, Math.round(0.24 * stage.width) + 90),
@@ -217,7 +220,8 @@ const row_of_heads = {
   title: "One row",
   label: (data) => `The weights of query ${data.heads[0].row.query + 1}, heaviest first. ${
       data.heads.map((h) => `${rule_name(h.rule)}: largest ${number(d3.max(h.row.p))}`).join("; ")}.`,
-  caption: () => "The weights of the row marked above, heaviest first; dotted, all equal.",
+  caption: (data) =>
+      `The weights of query ${data ? data.heads[0].row.query + 1 : 1}, heaviest first; dotted, all equal.`,
   draw: (stage, data) => side_by_side(stage, {
     plot: 150,
     data,

@@ -45,6 +45,7 @@ function backward_figure(state) {
   return live({
     state,
     needs: ["keys", "dk"],
+    limits: story_limits,
     at: "story/4",
     says: 200,
     name: "gradient-at-scores",
@@ -98,8 +99,8 @@ function backward_figure(state) {
       const shut = a["share_trace_j_under_1pct"];
       return [
         shut > 0.02 ? "Undivided, rows shut: " : "At so small a d_k nothing is lost yet: ",
-        ...where_measured(a, state.values.dk), " and ", put(exact, data, "keys"), " keys ", put(percent, a, "share_trace_j_under_1pct"),
-        " of the rows are shut, and one row in twenty passes on less than ",
+        ...where_measured(a, state.values.dk), " and ", put(exact, data, "keys"), " keys ",
+        put(percent, a, "share_trace_j_under_1pct"), " of the rows are shut, and one row in twenty passes on less than ",
         put(digits(2), a, "scores", "quantiles", "0.05"), "; divided by √d_k it is ",
         put(percent, b, "share_trace_j_under_1pct"), " and ", put(digits(2), b, "scores", "quantiles", "0.05"), "."
       ];
@@ -112,6 +113,7 @@ function flat_figure(state) {
   return live({
     state,
     needs: ["keys", "dk"],
+    limits: story_limits,
     at: "story/5",
     says: 215,
     name: "gradient-at-queries",

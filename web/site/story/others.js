@@ -1,7 +1,7 @@
 // Step 8: what else sets or bounds the scores, on one and the same random head.
 
-/// [1, 1, length, dim] of normal numbers, always the same for the same seed and size.
-function random_head(length, dim, seed, spread) {
+/// A file with [1, 1, length, dim] normal numbers, always the same for the same seed and size.
+function random_head(name, length, dim, seed, spread) {
   let a = seed >>> 0;
   const uniform = () => {  // mulberry32
     a = (a + 0x6d2b79f5) >>> 0;
@@ -10,8 +10,15 @@ function random_head(length, dim, seed, spread) {
     return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
   };
   const normal = d3.randomNormal.source(uniform)(0, spread);
-  return {data: Float32Array.from({length: length * dim}, normal), shape: [1, 1, length, dim]};
+  const data = Float32Array.from({length: length * dim}, normal);
+  return new File([npy_of({data, shape: [1, 1, length, dim]})], `${name}.npy`);
 }
+/// A button for each, so that the command line beneath a figure finds what it names. files() → {q: File, …}.
+const save_files = (names, files) => el("div", {class: "saving"}, names.map((name) => {
+  const button = el("button", {type: "button"}, `Save ${name}.npy`);
+  button.addEventListener("click", () => files() && download(`${name}.npy`, "application/octet-stream", files()[name]));
+  return button;
+}));
 
 const other_measures = [
   {
@@ -25,9 +32,11 @@ const other_measures = [
   {id: "trace_j", label: "tr J: gradient let through", of: (r) => r.trace_j, most: 1}
 ];
 function others_figure(state) {
-  return live({
+  let head = null;
+  const box = live({
     state,
     needs: ["dk", "others_keys", "others_spread"],
+    limits: story_limits,
     at: "story/8",
     says: 175,
     name: "rules",
@@ -49,9 +58,12 @@ function others_figure(state) {
              values: [0.5, 0.7, 1, 1.4, 2, 2.8, 4],
              format: number
            })),
-    ask: ({dk, others_keys, others_spread}, call) =>
-        call("whatif", {q: random_head(64, dk, 1, others_spread), k: random_head(others_keys, dk, 2, others_spread)}),
+    ask: ({dk, others_keys, others_spread}, call) => {
+      head = {q: random_head("q", 64, dk, 1, others_spread), k: random_head("k", others_keys, dk, 2, others_spread)};
+      return call("whatif", head);
+    },
     choices: {Show: other_measures},
+    address: {menus: {Show: "others_show"}},
     label: (data) => `What every rule makes of the same head, ${data.len_kv} keys, d_k = ${data.dk}: ${
         data.rows
             .map(
@@ -105,6 +117,8 @@ function others_figure(state) {
       ];
     },
   });
+  box.node.querySelector(".how").append(save_files(["q", "k"], () => head));
+  return box;
 }
 
 /// The laboratory's list of rules, once the engine has said it.

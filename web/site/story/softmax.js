@@ -9,6 +9,7 @@ function softmax_figure(state) {
   return live({
     state,
     needs: ["dk", "divide"],
+    limits: story_limits,
     at: "story/3",
     says: 195,
     name: "softmax",
