@@ -7,7 +7,8 @@ set(rootdk_site_scripts values.js rules.js chart.js heat.js formulas.js charts/h
   charts/variance.js charts/phase.js
   charts/gradient.js charts/precision.js charts/init.js charts/bars.js charts/attend.js charts/sweep.js
   charts/train.js charts/head_traces.js line_figure.js audit_view.js chapters.js
-  site/engine.js site/save.js site/controls.js site/live.js site/panels.js site/tour.js site/story/opening.js
+  site/engine.js site/npy.js site/save.js site/controls.js site/chart_choices.js site/live.js site/panels.js
+  site/tour.js site/story/opening.js
   site/story/sums.js site/story/softmax.js
   site/story/gradients.js site/story/exponent.js site/story/wrong.js site/story/others.js site/story/trained.js
   site/story.js site/playground/figures.js site/playground.js site/phase.js

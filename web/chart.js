@@ -55,7 +55,9 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   const chosen = {};
   const controls = el("div", {class: "controls", role: "group", "aria-label": "What the chart shows"});
   for (const one of series) {
-    const button = el("button", {type: "button", "aria-pressed": "true"}, key_of(one.style), el("span", {}, one.label));
+    const button =
+        el("button", {type: "button", "aria-pressed": "true", "data-series": one.id}, key_of(one.style),
+           el("span", {}, one.label));
     button.addEventListener("click", () => {
       if (hidden.has(one.id))
         hidden.delete(one.id);
@@ -90,8 +92,10 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   const numbers = el("div", {class: "unseen", id: `chart-numbers-${++charts_made}`});
   canvas.setAttribute("aria-describedby", numbers.id);
   let spots = [], at = -1, width = 0;
+  let seen = 0;  // the width it was drawn for, in pixels; until it has been in sight there is none
 
   function redraw() {
+    if (!seen) return;
     const kept = document.activeElement === canvas && at >= 0 ? {at, title: spots[at].title} : null;
     hide();
     canvas.querySelectorAll("svg").forEach((old) => old.remove());
@@ -190,7 +194,6 @@ function chart({label, series = [], choices = {}, caption, draw}) {
   canvas.append(tip);
   const figure =
       el("figure", {class: "chart"}, controls.childElementCount ? controls : null, canvas, numbers, said, words);
-  let seen = 0;  // the width it was drawn for, in pixels
   figure.fit = () => {
     if (Math.abs(canvas.clientWidth - seen) <= 1 || canvas.clientWidth === 0) return;
     seen = canvas.clientWidth;
@@ -198,9 +201,7 @@ function chart({label, series = [], choices = {}, caption, draw}) {
     redraw();
   };
   new ResizeObserver(figure.fit).observe(canvas);
-  figure.redraw = () => {
-    if (seen) redraw();
-  };
+  figure.redraw = redraw;
   /// Everything in it that can be pointed at, with all digits: for who wants its numbers, and there is no table of them.
   const all_digits = (v) => {
     if (!(v instanceof Node)) return isRef(v) ? v.value : v;

@@ -17,11 +17,11 @@ import re
 import struct
 import subprocess
 import sys
-from decimal import Decimal
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import chromium
 import page_rules
+import shown
 
 HOSTILE = "</script><script>window.broken = 1</script><!-- <img src=x onerror='window.broken = 1'> \u2028\u2029 & \" ' \\ d_k é 𝛔"
 
@@ -139,26 +139,6 @@ def pointed(results, pointer):
     return node
 
 
-SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def read(text):
-    """What a shown number says, and half of its last digit."""
-    share = text.endswith(" %")
-    text = text.removesuffix(" %").replace(",", "").replace("−", "-")
-    mantissa, _, power = text.partition("×10")
-    factor = Decimal(10) ** int(power.translate(SUPERSCRIPTS) or 0) * (Decimal("0.01") if share else 1)
-    shown = Decimal(mantissa)
-    return shown * factor, Decimal(5).scaleb(shown.as_tuple().exponent - 1) * factor
-
-
-def typeset(text):
-    """Text of the JSON as it is shown: 8.6e-18 becomes 8.6×10⁻¹⁸, but for what is typed, as in constant(1e-05)."""
-    power = lambda found: f"{found[1].replace('-', '−')}×10{str(int(found[2])).translate(RAISED)}"
-    return re.sub(r"(?<![\w.])(?<!\w\()(-?\d+(?:\.\d+)?)e([-+]?\d+)(?!\w)", power, text)
-
-
 class Checker:
     def __init__(self, browser, results, what):
         self.browser, self.results, self.what, self.failures, self.numbers = browser, results, what, [], 0
@@ -188,17 +168,8 @@ class Checker:
             f"[...{within}.querySelectorAll('.v[data-path]')].map((e) => [e.dataset.path, e.dataset.value, e.textContent])"
         ):
             wanted = self.same(pointer, value)
-            if isinstance(wanted, str):
-                if text != typeset(wanted):
-                    self.fail(f"{pointer} is {wanted!r}, but {text!r} is shown")
-            elif isinstance(wanted, (int, float)) and not isinstance(wanted, bool):
-                shown, half = read(text)
-                if abs(shown - Decimal(wanted)) > half * Decimal(
-                    "1.000001"
-                ):  # toFixed rounds the double, Decimal(wanted) is that double
-                    self.fail(f"{pointer} is {wanted}, but {text} is shown")
-            elif wanted is None and text != "–":
-                self.fail(f"{pointer} is null, but {text} is shown")
+            if not shown.says(text, wanted):
+                self.fail(f"{pointer} is {wanted!r}, but {text!r} is shown")
 
     def marks(self):
         """Every chart has marks, each with its value, and stands where the chart's scale puts that value."""

@@ -9,6 +9,7 @@ import time
 
 import accessibility
 import page_rules
+import shown
 
 SLIDER_STEP = {"ArrowRight": 1, "ArrowLeft": -1}
 
@@ -124,37 +125,60 @@ def same(shown, wanted, relative=None, absolute=None):
     return math.isclose(shown, wanted, rel_tol=relative, abs_tol=absolute)
 
 
-def run(command, words):
-    """The object that the command prints for the command line that the page gives."""
+def run(command, words, folder=None):
+    """The object that the command prints for the command line that the page gives. folder: where the files lie that it
+    names."""
     words = shlex.split(words)
     assert words[0] == "rootdk"
-    done = subprocess.run([command, *words[1:], "--json"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([command, *words[1:], "--json"], capture_output=True, text=True, timeout=300, cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def hold_against_command(box, command, relative=None, absolute=None):
-    """Every number and mark that the figure shows is the command's, for the command line that the figure gives. Returns
-    how many."""
+def hold_against_command(box, command, relative=None, absolute=None, folder=None):
+    """Every number and mark that the figure shows is the command's, for the command line that the figure gives, and
+    what a person reads says it to its last digit. Returns how many."""
     results = {}
     for at, words in box.evaluate(
         "box => [...box.querySelectorAll('.how [data-at]')].map(e => [e.dataset.at, e.textContent])"
     ):
-        results[at] = run(command, words)
+        results[at] = run(command, words, folder)
     assert results
-    shown = box.evaluate(
-        "box => [...box.querySelectorAll('[data-path]')].filter(e => e.dataset.value !== undefined).map(e => [e.dataset.path, e.dataset.value])"
-    )
     checked = 0
-    for path, value in shown:
+    for path, value, text in held(box):
         at = max((a for a in results if path.startswith(a + "/")), key=len, default=None)
         assert at is not None, path
         if path.endswith("/conclusion"):
+            assert text == shown.typeset(value), path
             continue  # its words may round a number that differs in the last place
         wanted = at_pointer(results[at], path[len(at) :])
+        exact = float(value) if isinstance(wanted, (int, float)) and not isinstance(wanted, bool) else wanted
+        assert text is None or shown.says(text, exact), f"{path}: {text!r} is shown, but it is {value}"
         assert same(value, wanted, relative, absolute), f"{path}: the page has {value}, the command {wanted}"
         checked += 1
     return checked
+
+
+def held(box):
+    """(where it comes from, exact value, text) of all that the figure shows; a mark without words has no text, and a
+    share on an axis of shares is written without its %."""
+    return box.evaluate(
+        """box => [...box.querySelectorAll('[data-path]')].filter(e => e.dataset.value !== undefined).map(e => [
+          e.dataset.path, e.dataset.value,
+          e.matches('text.mark') ? `${e.textContent} %` : e.matches('.mark') ? null : e.textContent])"""
+    )
+
+
+def drag(page, slider, to):
+    """As somebody with a mouse does: from the thumb, in a few moves, to that share of the track."""
+    slider.scroll_into_view_if_needed()
+    track, at = slider.bounding_box(), slider.evaluate("e => Number(e.value) / Number(e.max)")
+    half = track["height"] / 2  # about half a thumb
+    place = lambda share: (track["x"] + half + share * (track["width"] - 2 * half), track["y"] + half)
+    page.mouse.move(*place(at))
+    page.mouse.down()
+    page.mouse.move(*place(to), steps=6)
+    page.mouse.up()
 
 
 def move(page, slider, presses, key="ArrowRight"):

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+import subprocess
 
 import pages
 import pytest
@@ -31,7 +33,7 @@ SETTINGS = [
     ("mean", "mean", "ArrowRight", 4, 0.2),
     ("correlation", "correlation", "ArrowRight", 5, 0.1),
     ("dropout", "dropout", "ArrowRight", 2, 0.1),
-    ("row shown", "row", "ArrowRight", 3, 3),
+    ("row shown", "row", "ArrowRight", 3, 4),
 ]
 
 
@@ -68,12 +70,19 @@ def test_what_may_be_off_is_switched_on_and_off(stay, command, label, state, val
     pages.answered(page, "playground", **{state: "null"})
 
 
+def known_rules(command):
+    """The names that the command says it knows, but for one that it refuses for a single random head."""
+    refused = subprocess.run([command, "playground", "--rule", "pear"], capture_output=True, text=True)
+    names = re.sub(r"\(.*?\)", "", refused.stderr.partition("known are ")[2])
+    return {name.strip() for name in names.split(",")} - {"temperature"}
+
+
 def test_any_rule_can_be_chosen_or_typed(stay, command):
     page, box = opened(stay)
     first = page.get_by_label("First rule", exact=True)
     rules = first.evaluate("e => [...e.options].map(o => o.value)")
-    registry = [r["name"] for r in pages.run(command, "rootdk rules")["rules"] if r["in_registry"]]
-    assert all(any(name in rule for rule in rules) for name in registry), "every rule of the registry is in the menu"
+    parts = {part.partition("(")[0] for rule in rules for part in rule.split("*")}
+    assert known_rules(command) <= parts, "every rule that the command takes here is in the menu"
     first.select_option("sqrt_dk*ssmax(0.43)")
     pages.answered(page, "playground", rule="sqrt_dk*ssmax(0.43)")
     assert pages.hold_against_command(box, command) > 100
@@ -86,6 +95,60 @@ def test_any_rule_can_be_chosen_or_typed(stay, command):
     page.get_by_label("First rule, typed").fill("dk(16)")
     pages.answered(page, "playground", rule="dk(16)")
     assert refused.inner_text() == ""
+
+
+def test_every_rule_in_the_menu_is_computed(stay, command):
+    page, box = opened(stay)
+    first = page.get_by_label("First rule", exact=True)
+    rules = [rule for rule in first.evaluate("e => [...e.options].map(o => o.value)") if rule != "…"]
+    names = first.evaluate("e => [...e.options].map(o => o.textContent)")
+    assert len(set(names)) == len(names) > 12
+    for rule in rules:
+        first.select_option(rule)
+        pages.answered(page, "playground", rule=rule)
+        assert box.locator(".refused").inner_text() == "", rule
+        if rule in ("measured", "qk_norm", "cosine(10)", "soft_cap(50)"):
+            assert pages.hold_against_command(box, command) > 100
+
+
+def test_a_mouse_drags_a_slider(stay, command):
+    page, box = opened(stay)
+    keys = page.get_by_role("form", name="What is computed").get_by_role("slider", name="n, keys")
+    pages.drag(page, keys, 0)
+    pages.answered(page, "playground", keys=2)
+    pages.drag(page, keys, 1)
+    pages.answered(page, "playground", keys=4096)
+    pages.drag(page, keys, 0.5)
+    pages.answered_where(page, "playground", "asked.keys > 32 && asked.keys < 256")
+    assert pages.hold_against_command(box, command) > 100
+
+
+def test_a_row_has_one_number_wherever_it_stands(stay):
+    page, box = opened(stay, "?row=4")
+    assert page.get_by_label("row shown, exactly").input_value() == "4"
+    assert "query 4" in box.locator("figcaption", has_text="heaviest first").inner_text()
+    assert "--row 3" in box.locator(".how").text_content(), "the command counts from 0"
+    assert box.locator("svg .row-frame").count() == 2
+    maps = box.locator("figcaption", has_text="at most 32 × 64")
+    assert "is marked" in maps.inner_text()
+    page, box = opened(stay, "?row=40")
+    assert box.locator("svg .row-frame").count() == 0
+    assert "Query 40" in maps.inner_text() and "marked" not in maps.inner_text()
+    for row in (0, 65, 100, 1.5):
+        page = stay(f"#playground?row={row}")
+        box.locator(".refused").filter(has_text=f"row: {row:,}").wait_for()
+
+
+@pytest.mark.parametrize(
+    "query, line", [("?keys=1048576", "keys: 1,048,576"), ("?dk=65536&keys=8192", "dk × keys"), ("?dk=1.5", "dk: 1.5")]
+)
+def test_what_one_would_wait_for_is_refused_at_once(stay, query, line):
+    page, box = opened(stay)
+    stay("#playground" + query)
+    box.locator(".refused").filter(has_text=line).wait_for(timeout=5000)
+    stay("#playground?dk=32")
+    pages.answered(page, "playground", dk=32)
+    assert box.locator(".refused").inner_text() == ""
 
 
 def test_a_number_is_typed_exactly_and_nonsense_is_refused_in_a_line(stay, command):

@@ -3,6 +3,7 @@ saved."""
 
 import csv
 import io
+import re
 import xml.etree.ElementTree
 
 import pages
@@ -37,40 +38,64 @@ def test_opens_with_three_sentences_and_one_picture(visit, command):
     assert page.locator("#part-story section.step").count() == 8
 
 
+# Each with what else is said of it.
+TERMS = {
+    "query": "queries",
+    "key": "keys",
+    "score": "scores",
+    "softmax": "",
+    "row": "rows",
+    "weights": "weight",
+    "frozen": "freez\\w*",
+    "gradient": "gradients",
+    "spread": "",
+    "variance": "",
+    "effective keys": "",
+    "critical spread": "σ_c|beyond critical",
+    "soft": "",
+    "jacobian": "",
+    "tr j": "",
+    "shut": "",
+    "sharp": "sharp\\w+",
+    "standard deviations": "standard deviation",
+    "initialisation": "initialiser\\w*",
+    "correlated": "correlation",
+    "qk-norm": "",
+    "soft-cap": "",
+    "qk-clip": "",
+    "ssmax": "",
+}
+
+
 def test_every_term_is_defined_where_it_first_stands(stay):
-    page = stay()
-    text = page.locator("#part-story").inner_text().lower()
-    for term in (
-        "score",
-        "query",
-        "key",
-        "variance",
-        "spread",
-        "softmax",
-        "row",
-        "effective keys",
-        "frozen",
-        "tr j",
-        "shut",
-        "jacobian",
-    ):
-        defined = page.locator("dfn").filter(has_text=term)
-        assert defined.count() >= 1, term
-        # After the opening, which is told without them, none is used before its definition.
-        first = page.evaluate(
-            """term => {
-              const dfn = [...document.querySelectorAll('dfn')].find(e => e.textContent.toLowerCase() === term);
-              const before = [...document.querySelectorAll('.told p')].filter(p => p.compareDocumentPosition(dfn) & Node.DOCUMENT_POSITION_FOLLOWING && !p.contains(dfn));
-              return before.filter(p => new RegExp(`\\\\b${term}\\\\b`, 'i').test(p.textContent)).map(p => p.textContent);
-            }""",
-            term if term != "tr j" else "tr j",
-        )
-        assert not first, f"{term}: {first}"
-    assert text
+    """In all that is read on the way: lead, steps, names of controls, drawings, captions and conclusions. Headings are
+    excepted, and the list of them, which say what a step will explain."""
+    page = stay(calm=True)
+    for name in ("story/opening", *(f"story/{step}" for step in STEPS), "story/trained"):
+        pages.answered(page, name)
+    passages = page.evaluate(
+        """() => {
+          const out = [], story = document.querySelector('#part-story');
+          const read = '.lead p, .told p, .says, figcaption, .control, .canvas text, .remark p';
+          for (const e of story.querySelectorAll(read)) {
+            if (!e.getClientRects().length || e.parentElement.closest(read)) continue;
+            const defined = [...e.querySelectorAll('dfn')].map(d => d.textContent.toLowerCase());
+            out.push([e.textContent.toLowerCase(), defined]);
+          }
+          return out;
+        }"""
+    )
+    assert len(passages) > 100
+    defined = [term for _, terms in passages for term in terms]
+    assert sorted(defined) == sorted(set(TERMS)), "each once"
+    for term, more in TERMS.items():
+        word = re.compile(rf"(?<![\w-])(?:{term}{'|' + more if more else ''})(?![\w-])")
+        first, terms = next((text, terms) for text, terms in passages if word.search(text))
+        assert term in terms, f"{term}: {first}"
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_answers_its_slider_with_another_sentence(stay, command, step):
+def test_a_step_answers_its_slider_with_another_sentence(stay, command, step, tmp_path):
     page = stay(f"#story?step={step}")
     name = f"story/{step}"
     box = pages.answered(page, name)
@@ -86,8 +111,93 @@ def test_a_step_answers_its_slider_with_another_sentence(stay, command, step):
     page.wait_for_function(f"() => location.hash.includes('{state}=')")
     picture = box.locator("svg[role=img]").first.get_attribute("aria-label")
     assert any(c.isdigit() for c in picture)
-    if step != 8:  # its arrays are the page's own
-        assert pages.hold_against_command(box, command) > 3
+    files = box.get_by_role("button", name=".npy", include_hidden=True)
+    if files.count():
+        box.locator(".how summary").click()
+        for button in files.all():
+            with page.expect_download() as download:
+                button.click()
+            download.value.save_as(tmp_path / download.value.suggested_filename)
+    assert pages.hold_against_command(box, command, folder=tmp_path) > 3
+
+
+@pytest.mark.parametrize("dk, same", [(1, False), (2, False), (4, False), (16, True), (48, True), (512, True)])
+def test_what_is_said_of_dividing_by_dk_holds_at_that_dk(stay, dk, same):
+    page = stay(f"#story?step=5&dk={dk}")
+    said = sentence(pages.answered(page, "story/5", dk=dk))
+    assert said.startswith("Divided by d") == same and ("every key counts the same" in said) == same, said
+    share = float(page.locator('[data-live="story/5"] .says [data-path$="/exp_entropy"]').get_attribute("data-value"))
+    assert (share > 0.95 * 64) == same
+
+
+@pytest.mark.parametrize("step", [4, 5])
+@pytest.mark.parametrize("dk, measured", [(1, 4), (8, None), (48, None), (64, 64)])
+def test_what_was_measured_elsewhere_is_said_to_be(stay, step, dk, measured):
+    page = stay(f"#story?step={step}&dk={dk}")
+    box = pages.answered(page, f"story/{step}", dk=dk)
+    points = '.says [data-path*="/gradient/points/"][data-path$="/dk"]'
+    at = int(box.locator(points).first.get_attribute("data-value"))
+    assert measured is None or at == measured
+    assert ("the nearest measured" in sentence(box)) == (at != dk)
+
+
+def test_a_mouse_drags_the_slider(stay, command):
+    page = stay("#story?step=3")
+    box = pages.answered(page, "story/3", dk=64)
+    dk = pages.slider(box, "d_k")
+    for share, value in ((1, 512), (0, 1)):
+        pages.drag(page, dk, share)
+        pages.answered(page, "story/3", dk=value)
+        assert dk.get_attribute("aria-valuetext") == str(value)
+    assert pages.hold_against_command(box, command) > 128
+    page.wait_for_function("() => location.hash.includes('dk=1')")
+
+
+@pytest.mark.parametrize("query", ["dk=1e30", "dk=1.5", "dk=0", "others_keys=1e9", "dk=4096"])
+def test_what_a_step_cannot_compute_is_said_in_a_line(stay, query):
+    name = query.partition("=")[0]
+    page = stay("#story?step=8")
+    box = pages.answered(page, "story/8")
+    before = sentence(box)
+    stay(f"#story?step=8&{query}")
+    box.locator(".refused").filter(has_text=f"{name}: ").wait_for(timeout=5000)
+    assert "e+" not in page.locator("#part-story").inner_text()
+    assert sentence(box) == before, "what was shown stays"
+    stay("#story?step=8&dk=32")
+    pages.answered(page, "story/8", dk=32)
+    assert box.locator(".refused").inner_text() == ""
+
+
+def test_one_key_receives_and_two_receive(stay):
+    said = {}
+    page = stay("#story?step=3")
+    for dk in (1, 2, 3, 4, 6, 8, 12, 16):
+        page = stay(f"#story?step=3&dk={dk}")
+        box = pages.answered(page, "story/3", dk=dk)
+        count, words = re.search(r"row shown (\d+) (keys? receives?) less", sentence(box)).groups()
+        said[count] = words
+        assert words == ("key receives" if count == "1" else "keys receive")
+    assert len(said) > 1, said
+
+
+def test_a_charts_own_menu_is_in_the_address(stay, visit):
+    page = stay("#story?step=8")
+    box = pages.answered(page, "story/8")
+    box.locator("figure select").select_option("trace_j")
+    page.wait_for_function("() => location.hash.includes('others_show=trace_j')")
+    other = visit(page.evaluate("location.hash"))
+    same = pages.answered(other, "story/8")
+    assert same.locator("figure select").input_value() == "trace_j"
+    assert same.locator("svg[role=img]").inner_html() == box.locator("svg[role=img]").inner_html()
+    stay("#story?step=8&others_show=banana")
+    assert box.locator("figure select").input_value() == "effective_keys"
+
+
+def test_what_is_none_of_the_choices_is_the_first(stay):
+    page = stay("#story?step=2&components=banana&divide=pear")
+    box = pages.answered(page, "story/2", components="normal")
+    assert "banana" not in box.inner_text()
+    assert page.locator('[data-live="story/3"]').get_by_role("radio", name="nothing").is_checked()
 
 
 def test_one_slider_moves_scores_weights_and_gradient(stay, command):

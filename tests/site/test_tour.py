@@ -57,7 +57,7 @@ def test_the_engine_answers_in_the_other_parts(visit, tour, command):
         ("Move the mean and the correlation", "story", {"mean": 0.5, "correlation": 0.2}),
         ("Compute the map here", "phase", {}),
         ("Train it here", "train", {}),
-        ("Try rules on a head of your own", "playground", {}),
+        ("Try rules on a random head", "playground", {}),
     ],
 )
 def test_chapters_lead_to_where_they_can_be_tried(stay, tour, words, name, values):

@@ -38,12 +38,14 @@ function row_bars(stage, {rows, name, value, reference, colour, text, tip, most,
   return top + plot + 42;
 }
 
+const whatif_measures = [
+  {id: "relative_entropy", label: "entropy over ln n"}, {id: "p_max", label: "mean largest weight"},
+  {id: "sigma", label: "spread of the scores"}, {id: "trace_j", label: "tr J: gradient let through"},
+  {id: "share_trace_j_under_1pct", label: "rows with tr J below 0.01"},
+  {id: "output_change", label: "change of the output"}
+];
 experiments.whatif = (data) => {
-  const measures = [
-    {id: "relative_entropy", label: "entropy over ln n"}, {id: "p_max", label: "mean largest weight"},
-    {id: "sigma", label: "spread of the scores"}, {id: "trace_j", label: "tr J: gradient let through"},
-    {id: "share_trace_j_under_1pct", label: "rows with tr J below 0.01"}, {id: "output_change", label: "change of the output"}
-  ];
+  const measures = whatif_measures;
   const plain = Object.keys(known_rules);
   const series = plain.filter((id) => data.rows.some((r) => r.rule === id))
                      .map((id) => ({id, label: style_of(id).label, style: style_of(id)}));
@@ -63,7 +65,7 @@ experiments.whatif = (data) => {
       const what = stage.chosen.Show, rows = data.rows.filter((r) => stage.visible.includes(of(r)));
       return row_bars(stage, {
         rows,
-        name: (r) => r.rule,
+        name: (r) => rule_name(r.rule),
         value: (r) => r[what],
         reference: (r) => ref(r, what),
         axis: measures.find((m) => m.id === what).label,
@@ -77,8 +79,8 @@ experiments.whatif = (data) => {
   const rows = table(
       "Every rule",
       [
-        {title: "rule", left: true}, {title: "what it is", left: true, free: true}, "spread σ", "largest score", "entropy",
-        "over ln n", "effective keys", "largest weight", "tr J", "tr J below 0.01", "change of output"
+        {title: "rule, as one types it", left: true}, {title: "what it is", left: true, free: true}, "spread σ",
+        "largest score", "entropy", "over ln n", "effective keys", "largest weight", "tr J", "tr J below 0.01", "change of output"
       ],
       data.rows.map(
           (r) =>

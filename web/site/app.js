@@ -97,6 +97,13 @@
     if (same && tabs.get(known).made.shown) tabs.get(known).made.shown();
   }
   addEventListener("hashchange", read);
+  // A file that is dropped beside its place would open in the browser, and the page with all it has computed be gone.
+  for (const kind of ["dragover", "drop"])
+    addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !event.dataTransfer.types.includes("Files")) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = "none";
+    });
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault();  // the address says what is shown, not where one is
     main.focus();

@@ -3,17 +3,18 @@
 
 const site_parts = [];     // in the order of their tabs
 let site_open = () => {};  // (id, values, baggage) opens a tab; the page fills it in
-/// {id, title, defaults, make(panel, state) → {shown, hidden, receive}}.
+/// {id, title, defaults, choices, make(panel, state) → {shown, hidden, receive}}. choices: which texts a name may have.
 function site_part(part) {
-  part.state = new PartState(part.defaults || {});
+  part.state = new PartState(part.defaults || {}, part.choices);
   site_parts.push(part);
 }
 
 /// What a part shows, by name. Defaults say the type: a number, text, true or false, a list of text, or null for a
 /// number that may be off.
 class PartState {
-  constructor(defaults) {
+  constructor(defaults, choices = {}) {
     this.defaults = defaults;
+    this.choices = choices;
     this.values = {...defaults};
     this.listeners = [];
     this.written = () => {};  // the page's: puts it into the URL
@@ -43,7 +44,7 @@ class PartState {
       else if (typeof standard === "boolean")
         values[name] = text === "1" || text === "true";
       else if (typeof standard === "string")
-        values[name] = text;
+        values[name] = Object.hasOwn(this.choices, name) && !this.choices[name].includes(text) ? standard : text;
       else
         values[name] = text.trim() !== "" && Number.isFinite(Number(text)) ? Number(text) : standard;
     }
@@ -69,10 +70,11 @@ const spoken_label = (label, hint) => (hint ? `${label}, ${hint}` : label);
 
 let control_count = 0;
 const control_id = () => `control-${++control_count}`;
-const whole = (x) => grouped(String(x));
-/// At most so many digits, without zeros at the end: 8, 0.125, 22.6.
+const whole = exact;
+/// At most so many digits, more where they stand before the point, without zeros at the end: 8, 0.125, 22.6, 37,364.
 const short = (x, most = 3) =>
-    (isNumber(x) && Math.abs(x) >= 1e-4 && Math.abs(x) < 1e9 ? exact(Number(x.toPrecision(most))) : number(x, most));
+    (isNumber(x) && Math.abs(x) >= 1e-4 && Math.abs(x) < 10 ** most ? exact(Number(x.toPrecision(most))) :
+                                                                     number(x, most));
 
 /// Sizes that double in two steps: 1, 2, 3, 4, 6, 8, 12, …
 function doublings(from, to) {
@@ -81,6 +83,12 @@ function doublings(from, to) {
     for (const y of [x, 1.5 * x])
       if (Number.isInteger(y) && y >= from && y <= to) out.push(y);
   return out;
+}
+
+/// Where the engine takes more than one would wait for in a page.
+function want_whole(name, value, least, most) {
+  if (!Number.isInteger(value) || value < least || value > most)
+    throw new EngineError(`${name}: ${exact(value)}, but a whole number from ${least} to ${exact(most)} is wanted`);
 }
 
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -94,9 +94,12 @@ function keep_height(node, change) {
 /// engine. draw(stage, data) → height, also before there is data: nothing may move when it comes. label(data),
 /// caption(data), conclude(data), numbers(data) as for chart() and with_saving(). at: where its results stand,
 /// "story/2". now: ask without waiting to be seen. figures: several that show one answer, each {name, title, draw,
-/// label, caption, numbers, series, choices}; else those are its own. more(data) → nodes beneath, made anew with every
-/// answer. says_first: the sentence stands above the figures. says: about how many letters it has.
-function live({state, needs, ask, at, conclude, controls, now, figures, more, says_first, says = 180, ...own}) {
+/// label, caption, numbers, series, choices, address}; else those are its own. more(data) → nodes beneath, made anew with
+/// every answer. says_first: the sentence stands above the figures. says: about how many letters it has. address: the
+/// chart's own choices as in_address() wants them. limits: of whole numbers among its needs, {name: [least, most]}.
+function live({
+  state, needs, ask, at, conclude, controls, now, figures, more, says_first, says = 180, limits = {}, ...own
+}) {
   let data = null, asked = [], dirty = true, near = Boolean(now);
   const drawn = (figures || [own]).map((f) => {
     const figure = chart({
@@ -106,6 +109,7 @@ function live({state, needs, ask, at, conclude, controls, now, figures, more, sa
       choices: f.choices,
       draw: (stage) => f.draw(stage, data),
     });
+    if (f.address) in_address(state, f.address)(figure);
     return with_saving(figure, {name: f.name, title: f.title, numbers: f.numbers && (() => data && f.numbers(data))});
   });
   const sentence = conclude ? el("p", {class: "says"}, el("span", {class: "to-come"}, filler(says))) : null;
@@ -131,6 +135,8 @@ function live({state, needs, ask, at, conclude, controls, now, figures, more, sa
     asked = [];
     const slow = setTimeout(() => node.setAttribute("aria-busy", "true"), 250);
     try {
+      for (const [name, range] of Object.entries(limits))
+        if (needs.includes(name)) want_whole(name, values[name], ...range);
       data = await ask(values, call);
       refusal.textContent = "";
       command.replaceChildren(...asked.map((one) => el("span", {"data-at": one.at}, one.words)));

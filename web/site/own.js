@@ -30,12 +30,18 @@ function explain_question({text, dk, rules}) {
   return {q: rows[0], k: rows.slice(1), rules};
 }
 
+/// A number as it was typed, and a sum of such without the dust of binary fractions.
+const plain = (x) => exact(Number(x.toPrecision(12)));
+
 const own_examples = [
   {words: "14, 10, 12", text: "14, 10, 12", dk: 64},
   {words: "50, 10, 5", text: "50, 10, 5", dk: 100},
   {words: "−20, 3, 25, −15", text: "-20, 3, 25, -15", dk: 64},
   {words: "a query and two keys", text: "q = 1, 0, 1, 0\nk = 0, 1, 1, 1\nk = 1, 1, 0, 0", dk: 4},
 ];
+
+/// Of a row of scores without its vectors: what asks for nothing else.
+const row_rules = Object.values(usual_scales).flat().filter((rule) => !/^(unit_variance|constant)/.test(rule));
 
 const most_worked = 24;  // keys, or components, that a table has room for; the CSV has all
 const first_of = (n) => d3.range(Math.min(n, most_worked));
@@ -46,7 +52,7 @@ function worked_steps(data, rule) {
   const keys = first_of(rule.scores.length);
   const row = (words, cells, note_of) => [el("span", {}, words), ...cells, note_of || ""];
   const rows = [];
-  rows.push(row("score q·k", keys.map((j) => put(exact, data, "raw_scores", j))));
+  rows.push(row("score q·k", keys.map((j) => put(plain, data, "raw_scores", j))));
   rows.push(
       row(["divided by ", put(short, rule, "divisor")], keys.map((j) => put((x) => short(x, 4), rule, "scores", j))));
   rows.push(
@@ -55,11 +61,11 @@ function worked_steps(data, rule) {
   rows.push(
       row("divided by the sum: the weight", keys.map((j) => el("strong", {}, put(digits(3), rule, "softmax", j))),
           el("span", {}, "sum 1")));
-  rows.push(row("gradient on the weight", keys.map((j) => put(exact, data, "upstream_gradient", j))));
+  rows.push(row("gradient on the weight", keys.map((j) => put(plain, data, "upstream_gradient", j))));
   rows.push(row("at the score", keys.map((j) => put(digits(3), rule, "score_gradient", j))));
   rows.push(row("at q·k", keys.map((j) => put(digits(3), rule, "raw_gradient", j))));
   return table(
-      `${rule_label(rule.rule)}: step by step${of_many(rule.scores.length, "keys")}`,
+      `${rule_name(rule.rule)}: step by step${of_many(rule.scores.length, "keys")}`,
       [{title: "step", left: true}, ...keys.map((j) => `key ${j + 1}`), {title: "all keys", left: true}], rows);
 }
 
@@ -69,12 +75,12 @@ function worked(data) {
                            `The dot products, term by term${of_many(data.q.length, "components")}`,
                            [{title: "component", left: true}, ...terms.map((i) => String(i + 1)), {title: "sum: q·k"}],
                            [
-                             ["q", ...terms.map((i) => put(exact, data, "q", i)), ""],
+                             ["q", ...terms.map((i) => put(plain, data, "q", i)), ""],
                              ...first_of(data.k.length)
                                  .map(
                                      (j) =>
-                                         [`k ${j + 1}`, ...terms.map((i) => put(exact, data, "k", j, i)),
-                                             el("strong", {}, put(exact, data, "raw_scores", j))])
+                                         [`k ${j + 1}`, ...terms.map((i) => put(plain, data, "k", j, i)),
+                                             el("strong", {}, put(plain, data, "raw_scores", j))])
                            ]) :
                        null;
   const summary = table(
@@ -82,14 +88,14 @@ function worked(data) {
       [{title: "rule", left: true}, "divided by", "largest weight", "entropy", "effective keys", "tr J", "‖J‖²"],
       data.rules.map(
           (r) =>
-              [rule_label(r.rule), put(short, r, "divisor"), put(digits(3), r, "p_max"), put(digits(3), r, "entropy"),
+              [rule_name(r.rule), put(short, r, "divisor"), put(digits(3), r, "p_max"), put(digits(3), r, "entropy"),
                put(digits(3), r, "effective_keys"), put(digits(3), r, "trace_j"),
                put(digits(3), r, "frobenius_j")]));
   const jacobians =
       data.rules.filter((r) => r.jacobian && r.jacobian.length <= 12)
           .map(
               (r) => table(
-                  `Jacobian ∂p_i/∂s_j: ${rule_label(r.rule)}`,
+                  `Jacobian ∂p_i/∂s_j: ${rule_name(r.rule)}`,
                   [{title: "i", left: true}, ...r.jacobian.map((_, j) => `j = ${j + 1}`)],
                   r.jacobian.map(
                       (line, i) => [String(i + 1), ...line.map((_, j) => put(digits(3), r, "jacobian", i, j))])));
@@ -99,20 +105,21 @@ function worked(data) {
   ];
 }
 
+const row_measures = [
+  {id: "softmax", label: "weights after softmax"}, {id: "score_gradient", label: "gradient at the scores"},
+  {id: "raw_gradient", label: "gradient at q·k"}
+];
 /// The bars of the report's explain chart, drawn anew with every answer.
 function own_bars(state) {
-  const measures = [
-    {id: "softmax", label: "weights after softmax"}, {id: "score_gradient", label: "gradient at the scores"},
-    {id: "raw_gradient", label: "gradient at q·k"}
-  ];
   return {
     name: "own-row",
     title: "Your row under each rule",
-    choices: {Show: measures},
+    choices: {Show: row_measures},
+    address: {menus: {Show: "show"}},
     label: (data) => `Bars: the weights of your row. ${
         data.rules
             .map(
-                (r) => `${rule_label(r.rule)}: ${r.softmax.slice(0, 12).map((p) => number(p)).join(", ")}${
+                (r) => `${rule_name(r.rule)}: ${r.softmax.slice(0, 12).map((p) => number(p)).join(", ")}${
                     r.softmax.length > 12 ? ", …" : ""}`)
             .join("; ")}.`,
     draw(stage, data) {
@@ -131,7 +138,7 @@ function own_bars(state) {
         const [dx, line] = grid.at(k), dy = line * each + top, wide = grid.each - left;
         const g = scaled(stage.svg.append("g").attr("transform", `translate(${dx + left},${dy})`), y);
         y_axis(g, y, wide, "", 4);
-        words_at(g, -left + 4, -28, rule_label(rule.rule), {cls: "panel-name", fill: ink_of(colour_of(rule.rule))});
+        words_at(g, -left + 4, -28, rule_name(rule.rule), {cls: "panel-name", fill: ink_of(colour_of(rule.rule))});
         if (!data) return;
         const x = d3.scaleBand().domain(order).range([0, wide]).padding(n > 24 ? 0.1 : 0.28),
               roomy = x.bandwidth() >= 30;
@@ -157,7 +164,7 @@ function own_bars(state) {
                     value,
                     Math.abs(value) < 1e-4 ? (x.bandwidth() >= 64 ? 3 : 1) : x.bandwidth() >= 44 ? 3 : 2));
           stage.spot(dx + left + x(j) + x.bandwidth() / 2, dy + y(value), `key ${j + 1}`, [
-            ["q·k", put(exact, data, "raw_scores", j)], ["score", put(digits(4), rule, "scores", j)],
+            ["q·k", put(plain, data, "raw_scores", j)], ["score", put(digits(4), rule, "scores", j)],
             ["weight", put(digits(4), rule, "softmax", j)],
             ["gradient at score", put(digits(3), rule, "score_gradient", j)],
             ["gradient at q·k", put(digits(3), rule, "raw_gradient", j)]
@@ -167,7 +174,7 @@ function own_bars(state) {
         x_axis(g, x, plot, k ? "" : "q·k of each key", {
           width: wide,
           values: roomy ? order : order.filter((_, i) => i % Math.ceil(order.length / 6) === 0),
-          format: (j) => number(data.raw_scores[j], 4).replace(/\.0+$/, "")
+          format: (j) => short(data.raw_scores[j], 4)
         });
       });
       return grid.rows * each;
@@ -188,22 +195,28 @@ function own_bars(state) {
 }
 
 /// Three places for files, by name or by being dropped on.
-function arrays_section() {
-  const arrays = {}, names = ["q", "k", "v"], engine = site_engine();
+function arrays_section(state) {
+  const arrays = {}, names = ["q", "k", "v"], engine = new Engine();  // its own: a large file would hold up the page
   const told = Object.fromEntries(
       names.map((n) => [n, el("span", {class: "file-told"}, n === "v" ? "not needed" : "none yet")]));
   const refusal = el("p", {class: "refused", role: "alert"}), out = el("div", {class: "whatif"}),
         busy = el("p", {class: "note", role: "status"});
   const causal = el("input", {type: "checkbox", id: control_id()});
+  const command = el("code", {"data-at": "/own/whatif"});
+  const save = save_files(names, () => arrays);
+  const how =
+      el("details", {class: "how", hidden: ""}, el("summary", {}, "The same numbers in a terminal"), command, save);
+  const tied = in_address(state, {menus: {Show: "arrays_show"}, off: "arrays_off"});
 
-  const compute = newest_only(async () => {
+  let under_way = null;
+  async function compute() {
     if (!arrays.q || !arrays.k) return;
+    if (under_way) under_way.abort();  // what is newer does not wait for it
+    const mine = under_way = new AbortController();
+    const question = {q: arrays.q, k: arrays.k, v: arrays.v, causal: causal.checked};
     busy.textContent = "Computing …";
     try {
-      const found = note(
-          await engine.call(
-              "whatif", {q: arrays.q, k: arrays.k, ...(arrays.v ? {v: arrays.v} : {}), causal: causal.checked}),
-          "/own/whatif");
+      const found = note(await engine.call("whatif", question, {signal: mine.signal}), "/own/whatif");
       refusal.textContent = "";
       const part = experiments.whatif(found);
       with_saving(part.figure, {
@@ -214,15 +227,23 @@ function arrays_section() {
           rows: found.rows.map((r) => Object.keys(found.rows[0]).filter((c) => c !== "heads").map((c) => r[c]))
         })
       });
+      tied(part.figure);
+      command.textContent = command_of("whatif", question);
+      how.hidden = false;
+      save.hidden = !names.every((n) => arrays[n] && arrays[n].random);
       out.replaceChildren(
           el("p", {class: "says"}, ref(found, "conclusion")), part.figure, ...part.below.filter(Boolean));
     } catch (error) {
+      if (mine.signal.aborted) return;
       if (!(error instanceof EngineError)) throw error;
       refusal.textContent = visible(error.message);
     } finally {
-      busy.textContent = "";
+      if (mine === under_way) {
+        under_way = null;
+        busy.textContent = "";
+      }
     }
-  });
+  }
   function take(name, file) {
     arrays[name] = file;  // read by the engine, in its worker
     told[name].textContent = `${visible(file.name)}, ${whole(file.size)} bytes`;
@@ -267,22 +288,31 @@ function arrays_section() {
   causal.addEventListener("change", compute);
   const example = el("button", {type: "button", class: "plain-button"}, "Use a random head");
   example.addEventListener("click", () => {
-    Object.assign(
-        arrays, {q: random_head(64, 64, 3, 1.4), k: random_head(256, 64, 4, 1.4), v: random_head(256, 64, 5, 1)});
-    for (const n of names) told[n].textContent = `random: ${arrays[n].shape.join(" × ")}`;
+    for (const [n, length, seed, spread] of [["q", 64, 3, 1.4], ["k", 256, 4, 1.4], ["v", 256, 5, 1]]) {
+      arrays[n] = Object.assign(random_head(n, length, 64, seed, spread), {random: true});
+      told[n].textContent = `random: ${length} × 64`;
+    }
     compute();
   });
   return el(
       "section", {class: "own-arrays", "aria-labelledby": "own-arrays-title"},
       el("h3", {id: "own-arrays-title"}, "Arrays: your head under every rule"), zone,
       el("div", {class: "toggle control"}, causal, el("label", {for: causal.id
-         }, "causal: no key after the query's own"), example), busy, refusal, out);
+         }, "causal: no key after the query's own"), example), busy, refusal, out, how);
 }
 
 site_part({
   id: "own",
   title: "Your own",
-  defaults: {text: "14, 10, 12", dk: 64, rules: ["none", "sqrt_dk", "dk"]},
+  defaults: {
+    text: "14, 10, 12",
+    dk: 64,
+    rules: ["none", "sqrt_dk", "dk"],
+    show: row_measures[0].id,
+    arrays_show: "relative_entropy",
+    arrays_off: []
+  },
+  choices: {show: row_measures.map((m) => m.id), arrays_show: whatif_measures.map((m) => m.id)},
   make(panel_node, state) {
     const id = control_id();
     const area = el("textarea", {id, rows: 4, spellcheck: "false", "aria-describedby": `${id}-help`});
@@ -308,19 +338,19 @@ site_part({
     });
     const rules =
         el("fieldset", {class: "control checks"}, el("legend", {}, "Rules"),
-           usual_rules.filter((r) => !/^(unit_variance|constant)/.test(r.id)).map((r) => {
-             const box = el("input", {type: "checkbox", id: control_id(), value: r.id, "aria-label": r.label});
-             const mirror = () => (box.checked = state.values.rules.includes(r.id));
-             box.addEventListener("change", () => state.set({
-               rules: usual_rules.map((u) => u.id)
-                          .concat(state.values.rules)
-                          .filter((u, i, all) => all.indexOf(u) === i)
-                          .filter((u) => (u === r.id ? box.checked : state.values.rules.includes(u)))
-             }));
+           row_rules.map((rule) => {
+             const box =
+                 el("input", {type: "checkbox", id: control_id(), value: rule, "aria-label": rule_name(rule)});
+             const mirror = () => (box.checked = state.values.rules.includes(rule));
+             box.addEventListener(
+                 "change", () => state.set({
+                   rules: unique([...row_rules, ...state.values.rules])
+                              .filter((one) => (one === rule ? box.checked : state.values.rules.includes(one)))
+                 }));
              state.on((changed) => changed.has("rules") && mirror());
              mirror();
              return el("span", {class: "check"}, box, el("label", {for: box.id
-                       }, r.label));
+                       }, rule_name(rule)));
            }));
     state.on(follow);
     const box = live({
@@ -356,7 +386,7 @@ site_part({
               })),
               dk_box, rules),
            box.node),
-        arrays_section());
+        arrays_section(state));
     panel_node.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
     follow();
   },

@@ -2,7 +2,6 @@
 // heat map with its colour bar, bands of quantiles. Each draws into a group at (0, 0), `wide` × `plot`, and tells
 // `spot` what can be read where.
 
-const rule_name = (rule) => ({none: "not divided", sqrt_dk: "divided by √d_k", dk: "divided by d_k"}[rule] || rule);
 /// A rule's colour as text has it: dark enough to be read, light enough on black.
 const ink_of = (colour) => `color-mix(in oklab, ${colour} 72%, var(--ink))`;
 const colour_of = (rule) => (rule ? style_of(rule).colour : "var(--soft)");

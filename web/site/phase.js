@@ -114,6 +114,7 @@ site_part({
   id: "phase",
   title: "Phase map",
   defaults: {rule: "none", show: "p_max", dk: 64, keys: 1024},
+  choices: {show: phase_measures.map((m) => m.id)},
   make(panel_node, state) {
     const engines = [];
     let points = new Map(), run = 0, alive = false;
@@ -183,7 +184,7 @@ site_part({
               ],
               [line("largest weight", "p_max"), line("entropy", "entropy"), line("tr J", "trace_j")]));
       const words = [
-        p.frozen ? "Frozen: " : "Soft: ", p.rule === "none" ? "not divided" : `under ${rule_label(p.rule)}`,
+        p.frozen ? "Frozen: " : "Soft: ", `under ${rule_name(p.rule)}`,
         ", at d_k = ", put(exact, p, "dk"), " and ", put(exact, p, "keys"), " keys, the spread of ",
         put(digits(3), p, "sigma"), p.frozen ? " is beyond " : " is below ",
         "σ_c = ", put(digits(3), p, "critical_sigma"), ", and the largest weight is ",

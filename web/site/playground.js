@@ -1,31 +1,26 @@
 // The playground: one random head under two rules, side by side, and everything that can be set about it.
 
-/// Rules with usual parameters; anything else that `rootdk rules` lists can be typed.
-const usual_rules = [
-  {id: "none", label: "not divided", group: "Divisors"},
-  {id: "sqrt_dk", label: "1/√d_k", group: "Divisors"},
-  {id: "dk", label: "1/d_k", group: "Divisors"},
-  {id: "dk(8)", label: "8/d_k (muP)", group: "Divisors"},
-  {id: "constant(0.0625)", label: "a constant, 1/16", group: "Divisors"},
-  {id: "unit_variance(1,1)", label: "1/(√d_k·σ_q·σ_k)", group: "Divisors"},
-  {id: "sqrt_dk*ssmax(0.43)", label: "1/√d_k × SSMax 0.43 ln n", group: "1/√d_k, times something"},
-  {id: "sqrt_dk*entropy_invariant", label: "1/√d_k × ln n/ln 512", group: "1/√d_k, times something"},
-  {id: "sqrt_dk*llama4", label: "1/√d_k × Llama 4", group: "1/√d_k, times something"},
-  {id: "sqrt_dk*yarn(4)", label: "1/√d_k × YaRN, 4 times the context", group: "1/√d_k, times something"},
-];
-const rule_label = (rule) => (usual_rules.find((r) => r.id === rule) || {label: rule}).label;
+/// Scales: what every part that has a menu of rules takes. Others of their kind can be typed.
+const usual_scales = {
+  "Divisors": ["none", "sqrt_dk", "dk", "dk(8)", "constant(0.0625)", "unit_variance(1,1)"],
+  "1/√d_k, times something":
+      ["sqrt_dk*ssmax(0.43)", "sqrt_dk*entropy_invariant", "sqrt_dk*llama4", "sqrt_dk*yarn(4)"]
+};
+/// And what looks at q and k themselves, or bends the scores.
+const usual_rules = {
+  ...usual_scales,
+  "From q and k themselves": ["measured", "qk_norm", "cosine(10)"],
+  "1/√d_k, then a cap": ["soft_cap(50)"]
+};
 
-/// A menu of the usual rules, and a box for any other.
-function rule_choice({state, name, label}) {
+/// A menu of rules, and a box for any other.
+function rule_choice({state, name, label, rules = usual_scales}) {
   const id = control_id(), typed = "…";
   const select =
       el("select", {id},
-         d3.nest()
-             .key((r) => r.group)
-             .entries(usual_rules)
-             .map(
-                 ({key, values}) => el(
-                     "optgroup", {label: key}, values.map((r) => el("option", {value: r.id}, plain_index(r.label))))),
+         Object.entries(rules).map(
+             ([group, ids]) => el(
+                 "optgroup", {label: group}, ids.map((id) => el("option", {value: id}, plain_index(rule_name(id)))))),
          el("option", {value: typed}, "another: type it"));
   const box = el("input", {
     type: "text",
@@ -36,7 +31,7 @@ function rule_choice({state, name, label}) {
     hidden: ""
   });
   const follow = () => {
-    const value = state.values[name], usual = usual_rules.some((r) => r.id === value);
+    const value = state.values[name], usual = Object.values(rules).flat().includes(value);
     if (usual && document.activeElement !== box) {
       select.value = value;
       box.hidden = true;
@@ -69,8 +64,13 @@ const head_needs = [
   "seed", "row"
 ];
 const head_queries = 64;
-const head_arguments = ({other, ...values}, rule) =>
-    ({...values, rule, queries: head_queries, row: Math.min(values.row, head_queries - 1)});
+const head_arguments = ({other, ...values}, rule) => ({...values, rule, queries: head_queries, row: values.row - 1});
+const head_limits = {
+  dk: [1, 65536],
+  keys: [2, 32768],
+  row: [1, head_queries]
+};
+const most_products = 1024 * 4096;  // d_k × keys: about a second
 
 site_part({
   id: "playground",
@@ -89,7 +89,7 @@ site_part({
     dropout: 0,
     causal: false,
     seed: 1,
-    row: 0
+    row: 1
   },
   make(panel_node, state) {
     const steps = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4];
@@ -97,10 +97,12 @@ site_part({
     const box = live({
       state,
       needs: head_needs,
+      limits: head_limits,
       at: "playground",
       says: 320,
       now: true,
       ask: async (values, call) => {
+        want_whole("dk × keys", values.dk * values.keys, 2, most_products);
         const heads = await Promise.all([values.rule, values.other].map(
             (rule, k) => call("playground", head_arguments(values, rule), String(k), {beside: k === 1})));
         return {heads, styles: pair_styles(values.rule, values.other)};
@@ -108,7 +110,7 @@ site_part({
       figures: [scores_of_heads, weights_of_heads, measures_of_heads, row_of_heads, gradient_of_heads],
       says_first: true,
       conclude: (data) => data.heads.flatMap(
-          (h, k) => [el("strong", {}, `${rule_label(h.rule)}: `), put(String, h, "conclusion"), k ? "" : " "]),
+          (h, k) => [el("strong", {}, `${rule_name(h.rule)}: `), put(String, h, "conclusion"), k ? "" : " "]),
       more: playground_table,
     });
     const reset = el("button", {type: "button", class: "plain-button"}, "Start over");
@@ -156,9 +158,9 @@ site_part({
              state,
              name: "row",
              label: "row shown",
-             hint: `query 0 to ${head_queries - 1}`,
-             min: 0,
-             max: head_queries - 1,
+             hint: `query 1 to ${head_queries}`,
+             min: 1,
+             max: head_queries,
              step: 1,
              exact: true,
              format: whole
@@ -188,8 +190,9 @@ site_part({
                 format: whole,
                 ticks: [4, 32, 256, 2048]
               })),
-           el("div", {class: "setting-group two"}, rule_choice({state, name: "rule", label: "First rule"}),
-              rule_choice({state, name: "other", label: "Second rule"})),
+           el("div", {class: "setting-group two"},
+              rule_choice({state, name: "rule", label: "First rule", rules: usual_rules}),
+              rule_choice({state, name: "other", label: "Second rule", rules: usual_rules})),
            more, reset);
     controls.addEventListener("submit", (event) => event.preventDefault());
     panel_node.append(

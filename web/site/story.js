@@ -21,15 +21,11 @@ const keys_slider = (state) => slider({
   ticks: [64, 256, 1024],
   format: whole
 });
-const divide_by = (state) => segments({
-  state,
-  name: "divide",
-  label: "Divide the scores by",
-  options: [
-    {id: "none", label: "nothing", style: style_of("none")}, {id: "sqrt_dk", label: "√d_k", style: style_of("sqrt_dk")},
-    {id: "dk", label: "d_k", style: style_of("dk")}
-  ]
-});
+const dividers = [
+  {id: "none", label: "nothing", style: style_of("none")}, {id: "sqrt_dk", label: "√d_k", style: style_of("sqrt_dk")},
+  {id: "dk", label: "d_k", style: style_of("dk")}
+];
+const divide_by = (state) => segments({state, name: "divide", label: "Divide the scores by", options: dividers});
 const term = (words) => el("dfn", {}, words);
 const para = (...words) => el("p", {}, ...words);
 const paper = (number_of, words) => outward(`https://arxiv.org/abs/${number_of}`, words);
@@ -41,8 +37,7 @@ const story_steps = [
     claim: "A dot product adds up d_k terms",
     told: () =>
         [para(
-             "The ", term("score"), " of a ", term("query"), " q with a ", term("key"),
-             " k, two vectors of d_k numbers each, is their dot product:"),
+             "The score of a query q with a key k, two vectors of d_k numbers each, is their dot product:"),
          formula_line("dot_product"),
          para(
              "Before training the numbers are as good as random: of mean 0 and of ", term("variance"),
@@ -61,8 +56,8 @@ const story_steps = [
          para("For d_k terms there are d_k squares and d_k² − d_k mixed products:"),
          formula_line("square"),
          para(
-             "The variance is d_k; so the ", term("spread"),
-             " σ of the scores, its root, is √d_k. How the numbers are distributed does not matter."),
+             "The variance is d_k; so the spread σ of the scores, its root, is √d_k. How the numbers are " +
+             "distributed does not matter."),
 ],
     figure: variance_figure,
   },
@@ -70,9 +65,7 @@ const story_steps = [
     short: "softmax",
     claim: "Softmax of such scores sees one key",
     told: () =>
-        [para(
-             term("Softmax"), " turns the scores of one query with n keys, a ", term("row"),
-             ", into weights that add up to 1:"),
+        [para("Softmax turns the scores of one query with n keys into weights that add up to 1:"),
          formula_line("softmax"),
          para(
              "The exponential decides: a score that is ahead by 5 gets e⁵, about 148 times, the weight. " +
@@ -82,9 +75,10 @@ const story_steps = [
          para(
              "There is a limit, known from the physics of spin glasses (",
              outward("https://doi.org/10.1103/PhysRevB.24.2613", "Derrida 1981"),
-             "): once the spread passes σ_c, a few keys hold nearly all the weight, however many there are. The " +
-                 "row is ",
-             term("frozen"), "."),
+             "): once the spread passes the ", term("critical spread"),
+             " σ_c, a few keys hold nearly all the weight, however many there are, and the row is frozen. Below it " +
+                 "we call the row ",
+             term("soft"), "."),
          formula_line("critical"),
 ],
     figure: softmax_figure,
@@ -124,7 +118,7 @@ const story_steps = [
          para(
              "An optimiser that rescales gradients can make up for it, given a learning rate of its own: see ",
              el("a", {href: "#train"}, "Train it here"), ". And muP (", paper("2203.03466", "Yang et al. 2022"),
-             ") divides by d_k on purpose, for the other end of training: once q and k are correlated, their " +
+             ") divides by d_k on purpose, for the other end of training: once q and k point the same way, their " +
                  "dot product grows like d_k, not like √d_k."),
 ],
     figure: flat_figure,
@@ -175,8 +169,9 @@ const story_steps = [
              "And under one divisor for all lengths, attention spreads thinner as the context grows; ", term("SSMax"), " (",
              paper("2501.19399", "Nakanishi 2025"), ") lets the scores grow with ln n."),
          para(
-             "All of them can be tried in the ", el("a", {href: "#playground"}, "playground"), ", or on arrays of ",
-             el("a", {href: "#own"}, "your own"), "."),
+             "All but QK-clip, which is a part of training, can be tried in the ",
+             el("a", {href: "#playground"}, "playground"), ", or on arrays of ", el("a", {href: "#own"}, "your own"),
+             "."),
 ],
     figure: others_figure,
     after: rules_table,
@@ -197,19 +192,29 @@ site_part({
     mean: 0,
     correlation: 0,
     others_keys: 256,
-    others_spread: 1
+    others_spread: 1,
+    others_show: other_measures[0].id
+  },
+  choices: {
+    components: law_components.map((c) => c.id),
+    divide: dividers.map((d) => d.id),
+    others_show: other_measures.map((m) => m.id)
   },
   make(panel_node, state) {
     const opening = opening_picture(state);
     const lead =
         el("div", {class: "lead"},
            para(
-               "Attention scores a query against every key by a dot product of d_k terms, and softmax turns the " +
-               "scores into weights that add up to 1."),
+               "Attention compares a ", term("query"), " with every ", term("key"), ", vectors of d_k numbers: a ",
+               term("score"), " is their dot product, and ", term("softmax"), " turns the scores of one query, a ",
+               term("row"), ", into ", term("weights"), " that add up to 1."),
            para(
-               "Such a sum is about √d_k large, and softmax of scores that large puts nearly all the weight on one " +
-               "key: nothing is weighed any more, and hardly any gradient comes back."),
-           para("Divided by √d_k the scores keep a spread of 1, whatever d_k is; move the slider and see."));
+               "Such a sum of d_k terms is about √d_k large, and softmax of scores that large puts nearly all the " +
+                   "weight on one key: the row is ",
+               term("frozen"), ", and hardly any ", term("gradient"), ", from which training learns, comes back."),
+           para(
+               "Divided by √d_k the scores keep a ", term("spread"),
+               " of 1, their typical distance from the mean, whatever d_k is; move the slider and see."));
     const contents =
         el("ol", {class: "eight"},
            story_steps.map(

@@ -11,7 +11,7 @@ const tour_doors = {
   gradient: () => ["Move d_k and watch the gradient", "story", {step: 4}],
   train: () => ["Train it here", "train", {}],
   init: () => ["Move the spread of q and k", "story", {step: 7}],
-  whatif: () => ["Try rules on a head of your own", "playground", {}],
+  whatif: () => ["Try rules on a random head", "playground", {}],
 };
 
 function tour_door({data}) {

@@ -1,4 +1,5 @@
-// In a worker: the engine and its files. makeRootdk, in front of this, is what Emscripten made of apps/web.
+// In a worker: the engine and its files. In front of this stand makeRootdk, which is what Emscripten made of apps/web,
+// and npy.js.
 "use strict";
 
 const kFolder = "/files";
@@ -6,18 +7,6 @@ let rootdk = null;
 let current = null;  // the id of the one under way
 
 const say = message => self.postMessage(message);
-
-/** The bytes of a .npy file with this array: {data: Float32Array or Float64Array or numbers, shape}. */
-function npyOf({data, shape}) {
-  const numbers = data instanceof Float32Array || data instanceof Float64Array ? data : Float64Array.from(data);
-  const count = shape.reduce((a, b) => a * b, 1);
-  if (count !== numbers.length) throw new Error(`an array of shape ${shape.join(" × ")} has ${count} numbers, but ${numbers.length} came`);
-  const type = numbers instanceof Float32Array ? "<f4" : "<f8";
-  const header = `{'descr': '${type}', 'fortran_order': False, 'shape': (${shape.join(", ")}${shape.length === 1 ? "," : ""}), }`;
-  const length = Math.ceil((10 + header.length + 1) / 64) * 64 - 10;
-  const begin = Uint8Array.of(0x93, ...[..."NUMPY"].map(c => c.charCodeAt(0)), 1, 0, length & 255, length >> 8);
-  return new Blob([begin, header.padEnd(length - 1) + "\n", numbers]);
-}
 
 const isArray = value => value !== null && typeof value === "object" && "data" in value && "shape" in value;
 const isFiles = value => Array.isArray(value) && value.length > 0 && value.every(one => one instanceof Blob);
@@ -40,7 +29,7 @@ function takeFiles(args, blobs) {
       for (const file of value) put(`${folder}/${(file.name || "file").replaceAll("/", "_")}`, file);
       out[key] = folder;
     } else if (isArray(value)) {
-      out[key] = put(`${key}.npy`, npyOf(value));
+      out[key] = put(`${key}.npy`, npy_of(value));
     } else {
       out[key] = value;
     }

@@ -19,8 +19,8 @@ function side_by_side(stage, {plot, top = 30, bottom = 40, left = 44, gap = 26, 
           dy = top + (columns === 2 ? 0 : k * (plot + top + bottom));
     const g = stage.svg.append("g").attr("transform", `translate(${dx},${dy})`);
     const one = data && data.heads[k];
-    const label = one && plain_index(rule_label(one.rule));  // once, for thousands of spots
-    if (one) words_at(g, 0, -14, rule_label(one.rule), {cls: "panel-name", fill: ink_of(data.styles[k].colour)});
+    const label = one && plain_index(rule_name(one.rule));  // once, for thousands of spots
+    if (one) words_at(g, 0, -14, rule_name(one.rule), {cls: "panel-name", fill: ink_of(data.styles[k].colour)});
     draw(g, {
       k,
       one,
@@ -55,7 +55,7 @@ const scores_of_heads = {
   label: (data) => `Histograms of the scores over the predicted normal curve. ${
       data.heads
           .map(
-              (h) => `${rule_label(h.rule)}: spread ${number(h.measured.sigma)}, predicted ${
+              (h) => `${rule_name(h.rule)}: spread ${number(h.measured.sigma)}, predicted ${
                   number(h.theory.sigma)}, largest ${number(h.measured.score_max)}`)
           .join("; ")}.`,
   caption: () =>
@@ -98,12 +98,15 @@ const weights_of_heads = {
   label: (data) => `Heat maps of the attention weights. ${
       data.heads
           .map(
-              (h) => `${rule_label(h.rule)}: largest weight of a row ${number(h.measured.p_max)} on average, ${
+              (h) => `${rule_name(h.rule)}: largest weight of a row ${number(h.measured.p_max)} on average, ${
                   number(h.measured.exp_entropy)} of ${h.keys} keys count`)
           .join("; ")}.`,
-  caption: () =>
-      "Weights of the first queries (rows) on the first keys (columns), at most 32 × 64. The row that is shown below " +
-      "is marked.",
+  caption: (data) => [
+    "Weights of the first queries (rows) on the first keys (columns), at most 32 × 64. ",
+    data && data.heads[0].row.query >= data.heads[0].weights.queries ?
+        `Query ${data.heads[0].row.query + 1}, whose row is shown below, is not among them.` :
+        "The row that is shown below is marked."
+  ],
   draw: (stage, data) => {
     const height = side_by_side(stage, {
       plot: Math.min(230, Math.round(0.24 * stage.width) + 90),
@@ -137,7 +140,7 @@ const measures_of_heads = {
   title: "Measured against predicted",
   label: (data) => data.heads
                        .map(
-                           (h) => `${rule_label(h.rule)}: spread over the critical one ${
+                           (h) => `${rule_name(h.rule)}: spread over the critical one ${
                                number(h.measured.sigma / h.critical_sigma)}, ${
                                head_measures.map((m) => `${m.label} ${number(m.share(h.measured, h))}`).join(", ")}`)
                        .join("; ") +
@@ -165,7 +168,7 @@ const measures_of_heads = {
       if (!isNumber(value)) return;
       mark(symbol(svg, data.styles[k], scale(value), dy, 70), references(h));
       stage.spot(
-          left + scale(value), dy, rule_label(h.rule).replace("d_k", "dₖ"),
+          left + scale(value), dy, rule_name(h.rule).replace("d_k", "dₖ"),
           [["measured", number(value)], ["predicted", number(guess)]]);
     });
     svg.append("rect")
@@ -216,8 +219,9 @@ const row_of_heads = {
   name: "playground-row",
   title: "One row",
   label: (data) => `The weights of query ${data.heads[0].row.query + 1}, heaviest first. ${
-      data.heads.map((h) => `${rule_label(h.rule)}: largest ${number(d3.max(h.row.p))}`).join("; ")}.`,
-  caption: () => "The weights of the row marked above, heaviest first; dotted, all equal.",
+      data.heads.map((h) => `${rule_name(h.rule)}: largest ${number(d3.max(h.row.p))}`).join("; ")}.`,
+  caption: (data) =>
+      `The weights of query ${data ? data.heads[0].row.query + 1 : 1}, heaviest first; dotted, all equal.`,
   draw: (stage, data) => side_by_side(stage, {
     plot: 150,
     data,
@@ -244,8 +248,7 @@ const gradient_of_heads = {
   label: (data) => `What a random gradient of size 1 on the weights becomes at each key's score. ${
       data.heads
           .map(
-              (h) => `${rule_label(h.rule)}: ${h.row.score_gradient.filter((x) => x < 1e-3).length} of ${
-                  h.keys} keys receive less than a thousandth`)
+              (h) => `${rule_name(h.rule)}: of ${whole(h.keys)} keys ${dead_keys(h.row)} less than a thousandth`)
           .join("; ")}.`,
   caption: () =>
       "What reaches each key's score of that row when every weight receives a random gradient of size 1; keys " +
@@ -273,7 +276,7 @@ const measure_rows = [
 ];
 function playground_table(data) {
   const column =
-      (h) => [{title: `${rule_label(h.rule)}: measured`, kind: "measured"}, {title: "predicted", kind: "predicted"}];
+      (h) => [{title: `${rule_name(h.rule)}: measured`, kind: "measured"}, {title: "predicted", kind: "predicted"}];
   const cells = (h, name, format) =>
       [put(format, h, "measured", name), h.theory && isNumber(h.theory[name]) ? put(format, h, "theory", name) : "–"];
   return table("All numbers, means over the rows", [{title: "quantity", left: true}, ...data.heads.flatMap(column)], [

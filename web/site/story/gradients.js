@@ -45,16 +45,17 @@ function backward_figure(state) {
   return live({
     state,
     needs: ["keys", "dk"],
+    limits: story_limits,
     at: "story/4",
-    says: 170,
+    says: 200,
     name: "gradient-at-scores",
     title: "The gradient that comes back through softmax",
     controls: el("div", {class: "control-grid"}, dk_slider(state), keys_slider(state)),
     ask: ({keys}, call) => gradient_data(keys, call),
-    label: (data) => `Lengths of the gradient at a row's scores by d_k: bands of quantiles. Medians not divided: ${
+    label: (data) => `Lengths of the gradient at a row's scores by d_k: bands of quantiles. Medians under no scaling: ${
         data.points.filter((p) => p.rule === "none")
             .map((p) => `${number(p.scores.quantiles["0.5"])} at ${p.dk}`)
-            .join(", ")}. Divided by √d_k: ${
+            .join(", ")}. Under 1/√d_k: ${
         data.points.filter((p) => p.rule === "sqrt_dk")
             .map((p) => `${number(p.scores.quantiles["0.5"])} at ${p.dk}`)
             .join(", ")}.`,
@@ -97,9 +98,9 @@ function backward_figure(state) {
       const [a, b] = rules.map((rule) => nearest_point(data, rule, state.values.dk));
       const shut = a["share_trace_j_under_1pct"];
       return [
-        shut > 0.02 ? "Undivided, rows shut: " : "At so small a d_k nothing is lost yet: ", "at d_k = ",
-        put(exact, a, "dk"), " and ", put(exact, data, "keys"), " keys ", put(percent, a, "share_trace_j_under_1pct"),
-        " of the rows are shut, and one row in twenty passes on less than ",
+        shut > 0.02 ? "Undivided, rows shut: " : "At so small a d_k nothing is lost yet: ",
+        ...where_measured(a, state.values.dk), " and ", put(exact, data, "keys"), " keys ",
+        put(percent, a, "share_trace_j_under_1pct"), " of the rows are shut, and one row in twenty passes on less than ",
         put(digits(2), a, "scores", "quantiles", "0.05"), "; divided by √d_k it is ",
         put(percent, b, "share_trace_j_under_1pct"), " and ", put(digits(2), b, "scores", "quantiles", "0.05"), "."
       ];
@@ -112,8 +113,9 @@ function flat_figure(state) {
   return live({
     state,
     needs: ["keys", "dk"],
+    limits: story_limits,
     at: "story/5",
-    says: 185,
+    says: 215,
     name: "gradient-at-queries",
     title: "Weights of one row, and the gradient that reaches the query",
     controls: el("div", {class: "control-grid"}, dk_slider(state), keys_slider(state)),
@@ -188,12 +190,15 @@ function flat_figure(state) {
     conclude: (data) => {
       const near = (rule) => nearest_point(data.gradient, rule, state.values.dk);
       const flat = data.rows.dk, root = near("sqrt_dk"), whole_dk = near("dk");
+      const same = flat.measured.exp_entropy > 0.95 * flat.keys;
       return [
-        "Divided by d_k every key counts the same: ", put(digits(3), flat, "measured", "exp_entropy"), " of ",
-        put(exact, flat, "keys"), " keys at d_k = ", put(exact, flat, "dk"),
-        ", whatever they hold; and a query receives a gradient of ",
-        put(digits(2), whole_dk, "queries", "quantiles", "0.5"), " at d_k = ", put(exact, whole_dk, "dk"), ", ",
-        number(root.queries.quantiles["0.5"] / whole_dk.queries.quantiles["0.5"], 2), " times less than with √d_k."
+        same ? "Divided by d_k every key counts the same, whatever it holds: " :
+               "So small a d_k still tells keys apart: divided by it, ",
+        put(digits(3), flat, "measured", "exp_entropy"), " of ", put(exact, flat, "keys"), " keys count at d_k = ",
+        put(exact, flat, "dk"), "; and a query receives a gradient of ",
+        put(digits(2), whole_dk, "queries", "quantiles", "0.5"), " ", ...where_measured(whole_dk, state.values.dk),
+        ", ", number(root.queries.quantiles["0.5"] / whole_dk.queries.quantiles["0.5"], 2),
+        " times less than with √d_k."
       ];
     },
   });
@@ -203,6 +208,8 @@ const nearest_point = (data, rule, dk) => {
   const points = data.points.filter((p) => p.rule === rule);
   return points[d3.scan(points, (a, b) => Math.abs(Math.log(a.dk / dk)) - Math.abs(Math.log(b.dk / dk)))];
 };
+const where_measured = (point, dk) =>
+    [point.dk === dk ? "at d_k = " : "at the nearest measured d_k = ", put(exact, point, "dk")];
 const gradient_numbers = (where) => (data) => ({
   columns: [
     "rule", "dk", "keys", ...quantile_names.map((q) => `quantile_${q}`), "mean", "mean_square", "trace_j",

@@ -1,6 +1,11 @@
 // The picture that the story opens with: the same random queries and keys, weighed by softmax without division and with
 // it.
 
+const story_limits = {
+  dk: [1, 512],
+  keys: [2, 1024],
+  others_keys: [1, 4096]
+};
 const opening_sizes = {
   keys: 40,
   queries: 24
@@ -11,6 +16,7 @@ function opening_picture(state) {
   return live({
     state,
     needs: ["dk"],
+    limits: story_limits,
     at: "story/opening",
     says: 125,
     name: "weights",
@@ -59,9 +65,10 @@ function opening_picture(state) {
       draw_heat_bar(g, bar, "weight (every row adds up to 1)");
       return top + plot + foot + 48;
     },
-    caption: () => [`Rows are ${opening_sizes.queries} random queries, columns ${
-        opening_sizes
-            .keys} random keys: the same on both sides. Computed in this page, by rootdk's engine.`],
+    caption: () =>
+        [`Rows are ${opening_sizes.queries} random queries, columns ${opening_sizes.keys} random keys: the same on both ` +
+             `sides. Where 12 keys count, a row is as undecided as between 12 equal weights. Computed in this page, ` +
+             `by rootdk's engine.`],
     numbers: (data) => ({
       columns: ["rule", "dk", "query", "key", "weight"],
       rows: rules.flatMap(

@@ -1,7 +1,7 @@
 // Step 8: what else sets or bounds the scores, on one and the same random head.
 
-/// [1, 1, length, dim] of normal numbers, always the same for the same seed and size.
-function random_head(length, dim, seed, spread) {
+/// A file with [1, 1, length, dim] normal numbers, always the same for the same seed and size.
+function random_head(name, length, dim, seed, spread) {
   let a = seed >>> 0;
   const uniform = () => {  // mulberry32
     a = (a + 0x6d2b79f5) >>> 0;
@@ -10,8 +10,15 @@ function random_head(length, dim, seed, spread) {
     return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
   };
   const normal = d3.randomNormal.source(uniform)(0, spread);
-  return {data: Float32Array.from({length: length * dim}, normal), shape: [1, 1, length, dim]};
+  const data = Float32Array.from({length: length * dim}, normal);
+  return new File([npy_of({data, shape: [1, 1, length, dim]})], `${name}.npy`);
 }
+/// A button for each, so that the command line beneath a figure finds what it names. files() → {q: File, …}.
+const save_files = (names, files) => el("div", {class: "saving"}, names.map((name) => {
+  const button = el("button", {type: "button"}, `Save ${name}.npy`);
+  button.addEventListener("click", () => files() && download(`${name}.npy`, "application/octet-stream", files()[name]));
+  return button;
+}));
 
 const other_measures = [
   {
@@ -24,26 +31,12 @@ const other_measures = [
   {id: "p_max", label: "largest weight of a row", of: (r) => r.p_max, most: 1},
   {id: "trace_j", label: "tr J: gradient let through", of: (r) => r.trace_j, most: 1}
 ];
-const other_words = {
-  sqrt_dk: "1/√d_k",
-  none: "not divided",
-  dk: "1/d_k",
-  "dk(8)": "8/d_k (muP)",
-  measured: "unit variance, measured",
-  qk_norm: "QK-norm",
-  "cosine(10)": "cosine × 10",
-  "soft_cap(50)": "soft-cap at 50",
-  "sqrt_dk*ssmax(0.43)": "SSMax (grows with ln n)",
-  "sqrt_dk*entropy_invariant": "entropy-invariant",
-  "sqrt_dk*llama4": "Llama 4 temperature",
-  "sqrt_dk*yarn(4)": "YaRN, 4 × context",
-  temperature: "adaptive temperature"
-};
-
 function others_figure(state) {
-  return live({
+  let head = null;
+  const box = live({
     state,
     needs: ["dk", "others_keys", "others_spread"],
+    limits: story_limits,
     at: "story/8",
     says: 175,
     name: "rules",
@@ -65,13 +58,16 @@ function others_figure(state) {
              values: [0.5, 0.7, 1, 1.4, 2, 2.8, 4],
              format: number
            })),
-    ask: ({dk, others_keys, others_spread}, call) =>
-        call("whatif", {q: random_head(64, dk, 1, others_spread), k: random_head(others_keys, dk, 2, others_spread)}),
+    ask: ({dk, others_keys, others_spread}, call) => {
+      head = {q: random_head("q", 64, dk, 1, others_spread), k: random_head("k", others_keys, dk, 2, others_spread)};
+      return call("whatif", head);
+    },
     choices: {Show: other_measures},
+    address: {menus: {Show: "others_show"}},
     label: (data) => `What every rule makes of the same head, ${data.len_kv} keys, d_k = ${data.dk}: ${
         data.rows
             .map(
-                (r) => `${other_words[r.rule] || r.rule} spread ${number(r.sigma)}, ${
+                (r) => `${rule_name(r.rule)} spread ${number(r.sigma)}, ${
                     number(r.effective_keys)} keys count`)
             .join("; ")}.`,
     draw(stage, data) {
@@ -80,7 +76,7 @@ function others_figure(state) {
       const values = data ? rows.map((r) => what.of(r, data)).filter(isNumber) : [];
       return row_bars(stage, {
         rows,
-        name: (r) => (r ? other_words[r.rule] || r.rule : ""),
+        name: (r) => (r ? rule_name(r.rule) : ""),
         value: (r) => r && what.of(r, data),
         reference: (r) => ref(r, what.id),
         axis: what.label,
@@ -121,6 +117,8 @@ function others_figure(state) {
       ];
     },
   });
+  box.node.querySelector(".how").append(save_files(["q", "k"], () => head));
+  return box;
 }
 
 /// The laboratory's list of rules, once the engine has said it.

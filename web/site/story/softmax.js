@@ -9,6 +9,7 @@ function softmax_figure(state) {
   return live({
     state,
     needs: ["dk", "divide"],
+    limits: story_limits,
     at: "story/3",
     says: 195,
     name: "softmax",
@@ -18,7 +19,7 @@ function softmax_figure(state) {
     label: (data) => `Three panels at d_k = ${data.dk}, ${rule_name(data.rule)}. Scores have a spread of ${
         number(data.measured.sigma)}; ${data.keys} keys freeze beyond ${
         number(data.critical_sigma)}. In one row the largest weight is ${number(d3.max(data.row.p))}. ${
-        dead_keys(data)} of ${data.keys} keys receive a gradient below a thousandth.`,
+        dead_keys(data.row)} a gradient below a thousandth.`,
     draw(stage, data) {
       const columns = stage.width > 640 ? 3 : 1, gap = 46, left = 38, reach = 60;
       const each = columns === 3 ? (stage.width - left - 2 * gap - 4) / 3 : stage.width - left - 4;
@@ -66,9 +67,13 @@ function softmax_figure(state) {
         data.frozen ? " is beyond σ_c = " : " is below σ_c = ", put(digits(3), data, "critical_sigma"),
         ", the largest of ", put(exact, data, "keys"), " weights is ", put(digits(2), data, "measured", "p_max"),
         " on average, ", put(digits(2), data, "measured", "exp_entropy"), " keys count, and in the row shown ",
-        String(dead_keys(data)), " keys receive less than a thousandth of the gradient."
+        dead_keys(data.row), " less than a thousandth of the gradient."
       ];
     },
   });
 }
-const dead_keys = (data) => data.row.score_gradient.filter((x) => x < 1e-3).length;
+/// "1 key receives", "12 keys receive" less than a thousandth.
+function dead_keys(row) {
+  const dead = row.score_gradient.filter((x) => x < 1e-3).length;
+  return `${counted(dead, "key")} ${dead === 1 ? "receives" : "receive"}`;
+}

@@ -6,6 +6,7 @@ function sum_figure(state) {
   return live({
     state,
     needs: ["dk"],
+    limits: story_limits,
     at: "story/1",
     says: 145,
     name: "walks",
@@ -80,21 +81,23 @@ const root_words = (dk) => short(Math.sqrt(dk));
 
 const law_pairs = 40000, law_dk = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
+const law_components = [
+  {id: "normal", label: "normal"}, {id: "uniform", label: "uniform"}, {id: "rademacher", label: "±1"},
+  {id: "student_t5", label: "heavy tails (t, 5 d.o.f.)"}
+];
+
 function variance_figure(state) {
-  const components = [
-    {id: "normal", label: "normal"}, {id: "uniform", label: "uniform"}, {id: "rademacher", label: "±1"},
-    {id: "student_t5", label: "heavy tails (t, 5 d.o.f.)"}
-  ];
   return live({
     state,
     needs: ["dk", "components"],
+    limits: story_limits,
     at: "story/2",
     says: 145,
     name: "variance",
     title: "The variance of q·k against d_k",
     controls:
         el("div", {class: "control-row"}, dk_slider(state),
-           choice({state, name: "components", label: "Components are", options: components})),
+           choice({state, name: "components", label: "Components are", options: law_components})),
     ask: async ({dk, components: kind}, call) => {
       const law = await call("variance", {dk: law_dk, pairs: law_pairs, components: [kind]}, "law", {keep: true});
       const on = law.rows.find((r) => r.dk === dk);

@@ -94,9 +94,8 @@ function trained_figure(state) {
            put(digits(2), heads[heads.length - 1], "embeddings", "sigma")];
       const sharp = after.filter((head) => head.verdict !== "soft").length;
       return [
-        "It began soft and has learned to be sharp: the spread of its heads was ", between(before), ", and is ",
-        between(after), " now; ", String(sharp), " of ", String(after.length),
-        " are sharp or frozen, because they know where to look."
+        "It has learned to be sharp: the spread of its heads was ", between(before), ", and is ", between(after),
+        " now; ", String(sharp), " of ", String(after.length), " are sharp or frozen."
       ];
     },
   });
@@ -106,10 +105,11 @@ function trained_figure(state) {
 function trained_remark(state) {
   return el(
       "aside", {class: "remark", "aria-labelledby": "remark-title"},
-      el("div", {}, el("h3", {id: "remark-title"}, "Sharp is not the same as frozen"),
+      el("div", {}, el("h3", {id: "remark-title"}, "Frozen at the start, or learned in the end"),
          para(
-             "Freezing at the start blocks learning; sharpness at the end is learned. A row that starts frozen holds on to a key " +
-             "that chance has picked, and gets no gradient to let go of it. A trained head may well end as sharp, because it has " +
-             "found the right key.")),
+             "From half of σ_c on a few keys have most of a row's weight, and we call it ", term("sharp"),
+             ". Freezing at the start blocks learning; sharpness at the end is learned. A row that starts frozen " +
+                 "holds on to a key that chance has picked, and gets no gradient to let go of it. A trained head may " +
+                 "well end up as sharp, on keys that training has picked.")),
       trained_figure(state).node);
 }

@@ -16,6 +16,7 @@ function wrong_figure(state) {
   return live({
     state,
     needs: ["dk", "spread", "mean", "correlation"],
+    limits: story_limits,
     at: "story/7",
     says: 160,
     name: "when-it-is-wrong",
