@@ -290,6 +290,32 @@ def test_heads_are_told_by_how_they_were_made(way, batch, says):
             np.testing.assert_allclose(largest(model, x), np.minimum(before, tau), rtol=1e-4)
 
 
+class ByWeights(torch.nn.Module):
+    """Projections that are products with weights [width, heads, dim], heads in front of the batch or behind it."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+        self.w_q, self.w_k, self.w_v = (torch.nn.Parameter(torch.randn(H * D, H, D)) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (torch.einsum(f"btc,chd->{self.order}", x, w) for w in (self.w_q, self.w_k, self.w_v))
+        return softmaxed(q, k) @ v
+
+
+def test_heads_that_weights_make_are_told():
+    torch.manual_seed(0)
+    models = [ByWeights(order) for order in ("bhtd", "hbtd")]
+    models[1].load_state_dict(models[0].state_dict())
+    x = torch.randn(B, T, H * D)
+    found = []
+    for model in models:
+        with rootdk.watch(model) as w:
+            model(x)
+        found.append(numbers(w, STATISTICS))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 def in_slices(size):
     """So many of batch · heads at a time, as diffusers' sliced attention has it."""
 

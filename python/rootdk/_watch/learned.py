@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
+from . import einsum
 from .factors import Factor, Factors, is_learned_only, regrouped, resized
 from .products import Memory
 
@@ -128,8 +129,10 @@ class Learned(Memory):
         x, dims = _input(args, kwargs), _argument(args, kwargs, 2, "dim", 0)
         known = self.marks(x)
         cut = _dims(dims, x.ndim) if known.axes else None
+        if cut is None or not isinstance(out, (tuple, list)):
+            return
         first = 0
-        for y in out if cut is not None and isinstance(out, (tuple, list)) else ():
+        for y in out:
             self._put(y, *_part(known, x, cut[0], first, y.shape[cut[0]]))
             first += y.shape[cut[0]]
 
@@ -213,6 +216,18 @@ class Learned(Memory):
         for at, y in enumerate(out if several else (out,), first):
             axes, piece = _part(known, x, gone[0], at % x.shape[gone[0]], 1)
             self._put(y, _without(axes, gone), piece)
+
+    def contracted(self, args: Any, kwargs: Any, out: Any) -> None:
+        """einsum: what the weights of a layer bring."""
+        read = einsum.operands_of(args)
+        tensors = read[1] if read is not None else []
+        weights = [i for i, x in enumerate(tensors) if is_learned(x)]
+        if read is None or not 0 < len(weights) < len(tensors) or not isinstance(out, Tensor):
+            return
+        names = einsum.letters(read[0], tuple(x.ndim for x in tensors))
+        if names is not None:
+            theirs = {name for i, axes in enumerate(names[0]) if i not in weights for name in axes}
+            self.put(out, [axis for axis, name in enumerate(names[1]) if name not in theirs])
 
     # Several tensors --------------------------------------------------------------------------------------------------
     def joined(self, args: Any, kwargs: Any, out: Any) -> None:
@@ -395,6 +410,7 @@ BY_RULE: dict[Rule, str] = {
     Learned.reshaped: "view reshape unflatten flatten unsqueeze squeeze view_as reshape_as _unsafe_view expand "
     "expand_as ravel broadcast_to",
     Learned.indexed: "__getitem__",
+    Learned.contracted: "einsum",
     Learned.selected: "select unbind",
     Learned.joined: "cat concat concatenate",
     Learned.stacked: "stack",
