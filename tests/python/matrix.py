@@ -18,7 +18,7 @@ IMPLEMENTATIONS = ("eager", "sdpa", "rootdk")
 UNIT = 2.0**-23
 UNITS = 256  #: in the last place of the largest number there is: a layer takes a few of them
 #: How far a statistic moves at most when every score moves by 1, of a row of n keys: p by 2p, ln p by 2. None: not at
-#: all. Left out is what jumps (medians, shares of rows), and causes, which are over padding where masks are written out.
+#: all. What jumps (medians, shares of rows) is left out, and causes: where a mask is written out they are over padding.
 STATISTICS: dict[str, Optional[Callable[[float], float]]] = {
     **dict.fromkeys(("raw_max", "raw_sigma", "score_max", "score_sigma", "mean_lse"), lambda n: 1.0),
     "sigma_ratio": lambda n: (2 * math.log(max(n, 2))) ** -0.5,

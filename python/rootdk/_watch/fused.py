@@ -28,12 +28,15 @@ def call(looker: Looker, trail: Trail, func: Any, args: Any, kwargs: Any) -> Ten
         split = _split_of(trail.learned, trail.hints, *sides[:2]) if all(map(plain_data, sides)) else None
     except Exception:  # inputs of the module that have no sizes
         split = None
+    usual = split is None or isinstance(split, Split) and _is_usual(split, tuple(sides[0].shape[:-2]))
+    if not usual and not _can_be_arranged(given):
+        split = f"queries {[*sides[0].shape]} and keys {[*sides[1].shape]} do not have heads in the same place"
     if isinstance(split, str):
         looker.missed("scaled_dot_product_attention", split)
         return func(*args, **kwargs)  # type: ignore[no-any-return]
     trail.doubt = None if split is None else split.doubt
     try:
-        if split is None or _is_usual(split, tuple(sides[0].shape[:-2])) or not _can_be_arranged(given):
+        if split is None or usual:
             return looker.sdpa(func, *args, **kwargs, prescale=prescale)
         return _rearranged(looker, func, split, given, prescale)
     finally:
