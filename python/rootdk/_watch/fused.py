@@ -29,7 +29,7 @@ def call(looker: Looker, trail: Trail, func: Any, args: Any, kwargs: Any) -> Ten
     except Exception:  # inputs of the module that have no sizes
         split = None
     usual = split is None or isinstance(split, Split) and _is_usual(split, tuple(sides[0].shape[:-2]))
-    if not usual and not _can_be_arranged(given):
+    if isinstance(split, Split) and not usual and not _can_be_arranged(given):
         split = f"queries {[*sides[0].shape]} and keys {[*sides[1].shape]} do not have heads in the same place"
     if isinstance(split, str):
         looker.missed("scaled_dot_product_attention", split)
