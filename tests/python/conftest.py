@@ -22,6 +22,7 @@ TORCH = [
         "cuda",
         "watch",
         "watch_places",
+        "heads",
         "follow",
         "follow_mixed",
         "follow_models",

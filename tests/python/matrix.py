@@ -4,6 +4,7 @@ does not hold, in words."""
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from typing import Any, Callable, Iterator, Optional
 
@@ -14,8 +15,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 IMPLEMENTATIONS = ("eager", "sdpa", "rootdk")
-STATISTICS = ("raw_max", "raw_sigma", "score_sigma", "entropy", "mean_p_max", "keys")
 UNIT = 2.0**-23
+UNITS = 256  #: in the last place of the largest number there is: a layer takes a few of them
+#: How far a statistic moves at most when every score moves by 1, of a row of n keys: p by 2p, ln p by 2. None: not at
+#: all. What jumps (medians, shares of rows) is left out, and causes: where a mask is written out they are over padding.
+STATISTICS: dict[str, Optional[Callable[[float], float]]] = {
+    **dict.fromkeys(("raw_max", "raw_sigma", "score_max", "score_sigma", "mean_lse"), lambda n: 1.0),
+    "sigma_ratio": lambda n: (2 * math.log(max(n, 2))) ** -0.5,
+    "entropy": lambda n: 2 * math.log(max(n, 2)),
+    "effective_keys": lambda n: 2 * n * math.log(max(n, 2)),
+    **dict.fromkeys(("mean_p_max", "sink_mass"), lambda n: 2.0),
+    "trace_j": lambda n: 4.0,
+    **dict.fromkeys(("keys", "scale", "rows_masked", "rows_not_finite")),
+}
+OF_SOFTMAX = ("entropy", "effective_keys", "mean_p_max", "trace_j", "sink_mass", "mean_lse")
 #: Eager multiplies the output by what a sink would leave; its softmax knows nothing of it.
 SINK_OUTSIDE = {"granite_swa", "granitemoe_swa"}
 #: Its layers hand a position bias on: the backward of a reentrant checkpoint goes from each through all before it, and
@@ -79,9 +92,8 @@ def tensors(output: Any) -> Iterator[torch.Tensor]:
             yield from tensors(value)
 
 
-def close(what: str, a: Any, b: Any, exact: bool, units: int = 256, least: float = 1.0) -> list[str]:
-    """b against a. Rounding: so many units in the last place of the largest number there is, or of `least`; a layer
-    takes a few of them."""
+def close(what: str, a: Any, b: Any, exact: bool, units: int = UNITS, least: float = 1.0) -> list[str]:
+    """b against a. Rounding: so many units in the last place of the largest number there is, or of `least`."""
     one, other = ([x.detach() for x in tensors(y)] for y in (a, b))
     if [x.shape for x in one] != [x.shape for x in other]:
         return [f"{what}: other shapes"]
@@ -172,7 +184,7 @@ def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch, all_lay
     """In the same steps of the same layers the same; what only one saw is the other's to name."""
     a, b = rows(eager), rows(other)
     kind = eager.model.config.model_type
-    names = [name for name in STATISTICS if kind not in SINK_OUTSIDE or name not in ("entropy", "mean_p_max")]
+    names = [name for name in STATISTICS if kind not in SINK_OUTSIDE or name not in OF_SOFTMAX]
     if not all_layers:
         a = {key: row for key, row in a.items() if key[1] == eager.layers[0]}
         b = {key: row for key, row in b.items() if key[1] == eager.layers[0]}
@@ -183,10 +195,19 @@ def same_statistics(what: str, eager: rootdk.Watch, other: rootdk.Watch, all_lay
     for key in sorted(a.keys() & b.keys()):
         for name in names:
             x, y = a[key][name], b[key][name]
-            # f32 scores of size 10, layer upon layer.
-            if not (x != x and y != y) and not abs(x - y) <= 1e-4 + 1e-3 * abs(x):
+            if not (x != x and y != y) and not abs(x - y) <= tolerance(name, a[key]):
                 out.append(f"{what}: step {key[0]} {key[1]} head {key[2]} {name} {y:.5g}, eager {x:.5g}")
     return out if len(out) < 4 else [*out[:3], f"{what}: … and {len(out) - 3} more statistics"]
+
+
+def tolerance(name: str, row: dict[str, Any]) -> float:
+    """Scores are off by so many units of the largest of them, and of no less than 1; a statistic by what that makes of
+    it, and by its own rounding."""
+    slope = STATISTICS[name]
+    if slope is None:
+        return 0.0
+    largest = max(1.0, *(abs(row[each]) for each in ("raw_max", "score_max", "raw_sigma") if math.isfinite(row[each])))
+    return UNITS * UNIT * (largest * slope(row["keys"]) + abs(row[name]))
 
 
 def unnamed(what: str, w: rootdk.Watch, attends: set[str]) -> list[str]:

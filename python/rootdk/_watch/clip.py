@@ -48,6 +48,7 @@ class Clipper:
         self._peak: dict[str, list[float]] = {}  # label → since the last clip; −inf where it was not seen
         self._modules: dict[str, str] = {}  # label → the name of the module that called
         self._promises: dict[str, _Promise] = {}
+        self._doubts: dict[str, str] = {}  # label → why its heads since the last clip may be others
         self._warned: set[str] = set()
         self._lock = threading.Lock()
 
@@ -65,6 +66,10 @@ class Clipper:
             promise = self._promises.pop(label, None)
         if promise is not None:
             self._verify(step, label, values, promise)
+
+    def doubt(self, label: str, why: str) -> None:
+        with self._lock:
+            self._doubts[label] = why
 
     def _verify(self, step: int, label: str, values: list[float], promise: _Promise) -> None:
         """A clip that reached the scores leaves a maximum near peak·γ, one that did not near peak. Another batch moves
@@ -120,6 +125,7 @@ class Clipper:
             backup: list[tuple[Tensor, Tensor]] = []
             try:
                 try:
+                    self._refuse_guesses(units, gammas)
                     plan = _planned(model, units, gammas, alpha, ranks)
                     _apply(plan, backup)
                 except Exception as error:
@@ -209,6 +215,13 @@ class Clipper:
             part[:] = np.maximum(part, np.where(np.isnan(here), math.inf, here))
         return list(units.values())
 
+    def _refuse_guesses(self, units: list[_Unit], gammas: list[Any]) -> None:
+        """A wrong head's factor would leave scores above tau, and cut what was below."""
+        for unit, gamma in zip(units, gammas):
+            why = next((self._doubts[label] for label in unit.labels if label in self._doubts), None)
+            if why is not None and gamma.min(initial=1.0) < 1:
+                raise ValueError(f"qk_clip: {unit.name}: {why}, by which no weights are changed")
+
     def _reduced(self, units: list[_Unit], ranks: Ranks) -> list[Any]:
         """Each unit's maxima over all ranks; +inf where they are not finite somewhere."""
         packed = ranks.maximum(np.concatenate([unit.peak for unit in units])) if units else np.zeros(0)
@@ -217,6 +230,7 @@ class Clipper:
     def _consume(self, plan: list[tuple[_Unit, Found, Any]], tau: float) -> None:
         with self._lock:
             self._promises.clear()
+            self._doubts.clear()
             for unit, found, gamma in plan:
                 achieved = found.achieved(gamma)[unit.heads.start : unit.heads.start + unit.heads.here]
                 for label in unit.labels:

@@ -70,6 +70,8 @@ class Looking(Protocol):
 
     def heads_are(self, label: str, first: int, heads: int) -> None: ...
 
+    def doubts(self, label: str, why: str) -> None: ...
+
 
 class Spot:
     """One call of attention, as one watch names it. In backward, a call that is computed again may have no name."""
@@ -91,6 +93,7 @@ class Call:
         self.dtype = "f32"
         self.dim = 0
         self.prescale = 1.0  #: what q was multiplied with before it came here
+        self.doubt: Optional[str] = None  #: why its heads may be others
         self.again = in_backward()
         if self.again:
             self.records = [None if spot.label is None else spot.watch.record(spot) for spot in self.spots]
@@ -121,6 +124,8 @@ class Call:
                 stats["scale"][0] * abs(self.prescale),
             )
         spot = self.spots[number]
+        if self.doubt is not None and spot.label is not None:
+            spot.watch.doubts(spot.label, self.doubt)
         self.records[number] = spot.watch.take(spot, stats, self.dtype)
 
     def heads_are(self, first: int, heads: int) -> None:
@@ -262,7 +267,7 @@ class _Eyes:
                 watch.outside("scaled_dot_product_attention")
             return theirs()
         started = time.perf_counter()
-        call.prescale = prescale
+        call.prescale, call.doubt = prescale, _thread.mode.trail.doubt
         hidden = hidden_by_numbers(call, query, key, attn_mask, scale)
         problem = computable(call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, hidden)
         call.spent(started)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import inside_mha
+from . import fused, inside_mha
 from .heads import Hints
 from .products import Owed, Written, plain_data
 from .steps import Trail
@@ -136,7 +136,7 @@ class Follow(TorchFunctionMode):
                 "scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}"
             )
             return _SDPA(*args, **kwargs)
-        return self.looker.sdpa(_SDPA, *args, **kwargs, prescale=self.trail.scaled(*sides[:2]))
+        return fused.call(self.looker, self.trail, _SDPA, args, kwargs)
 
     def _operator(self, func: Any) -> None:
         """Operators that compute attention as a whole: flex_attention, a library's own, and what a compiled graph

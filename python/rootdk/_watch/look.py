@@ -231,7 +231,7 @@ def beside(
 def of_written(call: Call, found: Written) -> None:
     """Attention that somebody has written out."""
     call.dtype = rootdk_torch._NAMES.get(found.q.dtype, "f32")
-    call.prescale = found.prescale
+    call.prescale, call.doubt = found.prescale, found.doubt
     if not call.again:
         try:
             stats = _stats_of_written(call, found)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 import torch
 from torch import Tensor
 
-from .heads import Hints, Split, split_of
+from .heads import Hints, Made, Split, of_two, split_by, split_of, tells
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Written:
     sink: Optional[Tensor]  #: the score of a concatenated sink, [batch, heads, len_q, 1] or what broadcasts to it
     hooked: Tensor  #: its gradient is that of the scores
     per_head: Callable[[Tensor], Tensor]  #: brings a gradient of `hooked` into the scores' shape
+    doubt: Optional[str] = None  #: why heads may be others than these
 
 
 class Memory:
@@ -114,6 +115,7 @@ class Held:
         "since",
         "lead",
         "batch",
+        "made",
         "prescale",
         "scores",
         "row",
@@ -129,12 +131,20 @@ class Held:
         "before",
     )
 
-    def __init__(self, q: Tensor, k: Tensor, lead: Sequence[int], batch: Optional[int] = None, prescale: float = 1.0):
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        lead: Sequence[int],
+        batch: Optional[int] = None,
+        prescale: float = 1.0,
+        made: Optional[Made] = None,
+    ):
         self.product = object()  # the same for all that came of it
         self.q: Optional[Tensor] = q
         self.k: Optional[Tensor] = k
         self.since: dict[str, Any] = {"q": state_of(q), "k": state_of(k)}  # of tensors that are kept
-        self.lead, self.batch, self.prescale = tuple(lead), batch, prescale
+        self.lead, self.batch, self.prescale, self.made = tuple(lead), batch, prescale, made
         self.scores: Optional[Tensor] = None  # as softmax saw them, axes at `row` and `key`
         self.row: Optional[int] = None
         self.key = -1
@@ -284,17 +294,19 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
     row, key = held.row, held.key
     lead = tuple(saw.shape[axis] for axis in range(saw.ndim) if axis not in (row, key))
     if heads is not None and math.prod(held.lead) % heads == 0:
-        found: Optional[Split] = Split(math.prod(held.lead) // heads, heads)
+        found: Optional[Split] = Split(math.prod(held.lead) // heads, heads, sure=True)
+    elif held.made is not None and tells(held.made):
+        found = split_by(held.made, q.shape[-1], hints)
     elif len(lead) == 2 and lead != held.lead:
-        found = Split(*lead)
+        found = of_two(lead, q.shape[-1], hints)
     elif len(lead) != 2 and note.split is not None:
-        found = Split(*note.split)
+        found = of_two(note.split, q.shape[-1], hints)
     else:
         found = split_of(held.lead, k, q.shape[-1], len_q, held.batch, hints)
     if found is None:
         return f"which of the axes {[*held.lead]} are heads is not known"
     split = found
-    if split.batch * split.heads != math.prod(held.lead) or lead != held.lead and split.axes is not None:
+    if split.batch * split.heads != math.prod(held.lead) or math.prod(lead) != math.prod(held.lead):
         return f"scores {[*saw.shape]} are not those of the product any more"
     sink_first = held.sink_first
 
@@ -302,7 +314,7 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
         order = [axis for axis in range(x.ndim) if axis not in (row, key)] + ([] if row is None else [row]) + [key]
         x = x.permute(order)
         x = x.unsqueeze(-2) if row is None else x
-        return split.arrange(x, x.shape[:-2])
+        return split.arrange(x.reshape(*held.lead, *x.shape[-2:]), held.lead)
 
     def per_head(x: Tensor) -> Tensor:
         x = arranged(x)
@@ -330,4 +342,4 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
     if held.added is not None:
         also = per_row(held.added if held.shift is None else held.added + held.shift.detach()).to(scores.dtype)
         sink = also if sink is None else torch.logaddexp(sink, also)
-    return Written(wide_q, wide_k, note.factor, held.prescale, note.cap, scores, sink, hooked, per_head)
+    return Written(wide_q, wide_k, note.factor, held.prescale, note.cap, scores, sink, hooked, per_head, split.doubt)

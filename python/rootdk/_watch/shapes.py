@@ -24,6 +24,7 @@ class Shapes:
     def __init__(self) -> None:
         self.memory = Memory()
         self.learned = Learned()
+        self.doubt: Optional[str] = None  #: about the fused call that is being shown to a looker
 
     def reshape(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
@@ -216,6 +217,7 @@ def _moved(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
             q=held.q.permute(*moved, n, n + 1),
             k=held.k.permute(*moved, n, n + 1),
             lead=tuple(sizes[i] for i in moved),
+            made=None if held.made is None else tuple(held.made[i] for i in moved),
             batch=None,
         )
     split = note.split if moved == sorted(moved) else None

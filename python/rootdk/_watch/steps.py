@@ -11,6 +11,7 @@ from torch import Tensor
 from . import einsum, sinks
 from .arithmetic import Arithmetic, saw, two_of
 from .dims import dims_of, unsaid
+from .heads import made_by_einsum, made_by_product
 from .learned import is_learned
 from .products import Held, Lost, Note, Scaled, number_of, plain_data
 from .shapes import Found, axis_of
@@ -85,7 +86,8 @@ class Trail(Arithmetic):
         if product is not None:
             q, k, row, key = product
             lead = [out.shape[i] for i in range(out.ndim) if i not in (row, key)]
-            held = Held(q, k, lead, prescale=self.scaled(*tensors))
+            made = made_by_einsum(self.learned, equation, tensors, lead, row, key)
+            held = Held(q, k, lead, prescale=self.scaled(*tensors), made=made)
             self._forget_operands(tensors)
             self.memory.set(out, Note(held, "scores", row, key))
         return None
@@ -103,7 +105,8 @@ class Trail(Arithmetic):
             note = self.memory.get(x)
             if isinstance(note, Scaled) and note.folded is not None and note.folded[0] == 0 and x.ndim == 3:
                 batch = note.folded[1]
-        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b))
+        made = made_by_product(self.learned, (a, b), out.shape[:-2])
+        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b), made)
         self._forget_operands((a, b))
         self.memory.set(out, Note(held, "scores", out.ndim - 2, out.ndim - 1))
 

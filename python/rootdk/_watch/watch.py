@@ -412,6 +412,10 @@ class Watch:
         """Of all heads of a layer, those that this rank computes begin there."""
         self._parts[label] = (first, heads)
 
+    def doubts(self, label: str, why: str) -> None:
+        """Why the heads of a layer may be others than it seems."""
+        self._clipper.doubt(label, why)
+
     def table(
         self,
         *,
