@@ -404,13 +404,18 @@ def refusals(rank, ranks):
         "timeout": lambda: rd.attention(q, q, q, timeout=0 if odd else 20),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
+        "mask's keys": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5, 19 if odd else 20) > 0, way="ring"),
+        "bias's keys": lambda: rd.attention(q, q, q, bias=torch.zeros(1, 1, 5, 21 if odd else 20), way="ring"),
+        "bias's rows": lambda: rd.attention(q, q, q, bias=torch.zeros(1, 1, 4 if odd else 5, 20), way="ring"),
+        "mask's heads": lambda: rd.attention(q, q, q, mask=torch.ones(1, 2 if odd else 4, 5, 20) > 0),
+        "all ranks' keys": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5, 19) > 0, way="ring"),
     }
     said = {}
     for name, call in calls.items():
         with rd.counting() as count:
             try:
                 call()
-                said[name] = ["", 0]
+                said[name] = ["", count.bytes]
             except Exception as error:
                 said[name] = [f"{type(error).__name__}: {error}", count.bytes]
     said["and then it works"] = [str(list(rd.attention(q, q, q, causal=True).shape)), 0]

@@ -207,6 +207,12 @@ REFUSED = {
     "timeout": ("RankError: rank 1: ValueError: timeout: 0, but seconds", "ValueError: timeout: 0, but seconds"),
     "gradients": ("RankError: rank 1: whether gradients are wanted is another than on rank 0",) * 2,
     "documents": ("ValueError: documents: [0, 3, 999] for q, but ascending starts up to 20 are wanted",) * 2,
+    "mask's keys": ("RankError: rank 1: mask: of 19 keys, but 20 are wanted", "ValueError: mask: of 19 keys, but 20"),
+    "bias's keys": ("RankError: rank 1: bias: of 21 keys, but 20 are wanted", "ValueError: bias: of 21 keys, but 20"),
+    "bias's rows": ("RankError: rank 1: ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
+                    "ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted"),
+    "mask's heads": ("RankError: rank 1: ValueError: mask: [1, 2, 5, 20], but", "ValueError: mask: [1, 2, 5, 20], but"),
+    "all ranks' keys": ("ValueError: mask: of 19 keys, but 20 are wanted, those of all ranks, or 1",) * 2,
     "and then it works": ("[1, 4, 5, 8]",) * 2,
 }
 

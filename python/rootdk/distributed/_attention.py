@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from .._structure import Structure, further
 from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
 from ._call import Call, described, pairs_of
 from ._check import agree, check_shapes
+from ._faults import RankError
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
 from ._statistics import RankStats
@@ -42,6 +43,7 @@ _TOLD = (
     "machine",
     "whether gradients are wanted",
 )
+_TABLES = ("mask", "bias")
 _LENGTH_RULES = ("ssmax", "entropy_invariant", "llama4")
 
 
@@ -130,13 +132,14 @@ def attention(
         arguments = _told(problem, layout, way, machine, partials)
     except Exception as error:
         failed = error
-    agreed = agree(team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem))
+    agreed = agree(team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem), keys=_keys_of_tables(problem))
     assert problem is not None
     problem = dataclasses.replace(problem, one_row=agreed.one_row)
     team.get_ready(q)
     with team.telling(), no_autocast(q):
         q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
         _check_lengths(problem, q_layout, k_layout)
+        _check_keys(problem, agreed.keys, k_layout.total, team.rank)
         seen = _seen_by_a_watch(q)
         computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
         call = computed.call(q_layout, k_layout)
@@ -204,13 +207,18 @@ def _problem(
             raise ValueError(f"{field.name}: {len(lengths)} values, but there are {q.shape[0]} batch items")
     if structure.items not in (0, q.shape[0]):
         raise ValueError(f"documents: of {structure.items} items, but there are {q.shape[0]} batch items")
+    tables = [None if table is None else four_axes(name, table) for name, table in zip(_TABLES, (mask, bias))]
+    for name, table in zip(_TABLES, tables):
+        # How many keys there are is not known yet.
+        if table is not None and any(size not in (1, want) for size, want in zip(table.shape, q.shape[:3])):
+            wanted = f"{list(q.shape[:3])} and all keys are wanted"
+            raise ValueError(f"{name}: {list(table.shape)}, but {wanted}, or 1 along an axis")
     return Problem(
         q,
         k,
         v,
         scales,
-        None if mask is None else four_axes("mask", mask),
-        None if bias is None else four_axes("bias", bias),
+        *tables,
         sinks,
         structure,
         rule,
@@ -261,6 +269,12 @@ def _rows_of_tables(p: Optional[Problem]) -> int:
     return 2 if any(x.shape[2] != 1 for x in tables) else int(p.q.shape[2] > 1)
 
 
+def _keys_of_tables(p: Optional[Problem]) -> tuple[int, int]:
+    """That the mask and the bias have a column for."""
+    mask, bias = (None, None) if p is None else (p.mask, p.bias)
+    return 0 if mask is None else mask.shape[3], 0 if bias is None else bias.shape[3]
+
+
 def _check_names(layout: Layouts, way: Optional[str]) -> None:
     pair = isinstance(layout, tuple) and len(layout) == 2 and all(isinstance(x, Layout) for x in layout)
     if layout not in ("contiguous", "zigzag") and not isinstance(layout, Layout) and not pair:
@@ -305,12 +319,17 @@ def _check_lengths(p: Problem, q: Layout, k: Layout) -> None:
                 raise ValueError(
                     f"documents: {list(one)[:8]} for {name}, but ascending starts up to {total} are wanted"
                 )
-    for name, table in (("mask", p.mask), ("bias", p.bias)):
-        if table is None:
-            continue
-        wanted = (*p.q.shape[:3], k.total)
-        if any(size not in (1, want) for size, want in zip(table.shape, wanted)):
-            raise ValueError(f"{name}: {list(table.shape)}, but {list(wanted)} is wanted, or 1 along an axis")
+
+
+def _check_keys(p: Problem, keys: Sequence[Sequence[int]], total: int, here: int) -> None:
+    """keys: of the mask and the bias of each rank."""
+    for name, table, found in zip(_TABLES, (p.mask, p.bias), keys):
+        wrong = tuple(rank for rank, size in enumerate(found) if table is not None and size not in (1, total))
+        words = [f"{name}: of {size} keys, but {total} are wanted, those of all ranks, or 1" for size in found]
+        if here in wrong:
+            raise ValueError(words[here])
+        if wrong:
+            raise RankError("; ".join(f"rank {rank}: {words[rank]}" for rank in wrong), wrong)
 
 
 def default_machine(q: Tensor) -> Machine:
@@ -328,7 +347,7 @@ def refusals(p: Problem, call: Call) -> dict[str, str]:
             out[way] = f"scale: {lengths[0]} wants all of a row's keys at a time"
     if "llama4" in lengths and p.structure.window is not None:
         out["all_gather"] = "scale: llama4 wants the place in the document, whose first keys a window leaves behind"
-    for name, table in (("mask", p.mask), ("bias", p.bias)):
+    for name, table in zip(_TABLES, (p.mask, p.bias)):
         if table is not None:
             for way in ("heads", "two_levels") if not p.one_row else ():
                 out[way] = f"{name}: is of the queries of this rank, but others compute some of their heads"
