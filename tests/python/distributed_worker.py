@@ -448,6 +448,11 @@ def resident(rank, ranks):
     )
 
 
+def elsewhere(module, name):
+    """A task of another module, which wants this one."""
+    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+
+
 TASKS = {
     "problems": run_problems,
     "bits": bits,
@@ -462,6 +467,10 @@ TASKS = {
     "refusals": refusals,
     "chosen": chosen,
     "watch": watch,
+    "hidden": elsewhere("distributed_hidden", "hidden"),
+    "checkpoints": elsewhere("distributed_backward", "checkpoints"),
+    "fetched": elsewhere("distributed_backward", "fetched"),
+    "different_gradients": elsewhere("distributed_backward", "different_gradients"),
 }
 
 
@@ -509,8 +518,8 @@ def main():
             print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
         dist.destroy_process_group()
         return
-    if any("memory" in argument for argument in sys.argv[1:]):
-        importlib.import_module("torch._dynamo")  # a dispatch mode does, on every rank
+    if any(task in argument for argument in sys.argv[1:] for task in ("memory", "checkpoints")):
+        importlib.import_module("torch._dynamo")  # a dispatch mode does, and a checkpoint, on every rank
     if any("watch" in argument for argument in sys.argv[1:]):
         importlib.import_module("distributed_watch")
     for argument in sys.argv[1:]:

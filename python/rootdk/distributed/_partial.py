@@ -168,6 +168,9 @@ class Gradients:
 
 
 # What both ways that share rows out keep for backward, and what they make of it ---------------------------------------
+Saved = tuple[Any, ...]  #: ctx.saved_tensors, read once in a backward: q, k, v, scale, bias, sink, out, lse
+
+
 def keep(ctx: Any, outputs: Outputs, saved: Sequence[Optional[Tensor]], call: Call, team: Any) -> tuple[Tensor, Tensor]:
     """saved: q, k, v, scale, bias, sink. The results, which backward needs as well."""
     out, lse = outputs.finish(saved[5])
@@ -177,8 +180,8 @@ def keep(ctx: Any, outputs: Outputs, saved: Sequence[Optional[Tensor]], call: Ca
     return out, lse
 
 
-def begin(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradients:
-    q, _, _, scale, bias, _, out, lse = ctx.saved_tensors
+def begin(ctx: Any, saved: Saved, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradients:
+    q, _, _, scale, bias, _, out, lse = saved
     d_out = torch.zeros_like(out) if d_out is None else d_out
     # dK and dV travel on all ranks alike, whoever wants them.
     wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
@@ -186,9 +189,9 @@ def begin(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradien
     return Gradients(ctx.call, q, out, lse, d_out, d_lse, queries, scale, bias, wanted)
 
 
-def end(ctx: Any, gradients: Gradients, d_k: Tensor, d_v: Tensor) -> tuple[Optional[Tensor], ...]:
+def end(ctx: Any, saved: Saved, gradients: Gradients, d_k: Tensor, d_v: Tensor) -> tuple[Optional[Tensor], ...]:
     """Of every argument of the autograd function: q, k, v, scale, bias, sink, call, team, rows."""
-    q, k, v, scale, bias, sink, _, _ = ctx.saved_tensors
+    q, k, v, scale, bias, sink, _, _ = saved
     return (
         gradients.d_q.to(q.dtype),
         d_k.to(k.dtype),
