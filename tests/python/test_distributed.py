@@ -39,7 +39,9 @@ def everybody():
         count = SEEDS[world]
         tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
         tasks += ["stats", "chosen", "watch", "one_row", "short_documents"]
-        tasks += ["refusals", "packed:137:2041:89"] if world == 4 else []
+        tasks += [f"hidden:{2 * SEEDS[world]}"] if world < 8 else []
+        if world == 4:
+            tasks += ["refusals", "packed:137:2041:89", "checkpoints", "fetched", "different_gradients"]
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
 
@@ -87,6 +89,30 @@ def test_where_nothing_is_merged_nothing_is_widened(world):
     """Packed documents that lie whole on a rank have the bits that the engine gives them in 16 bits, backward too."""
     for one in ranks(world):
         assert one["short_documents"] == {"differ": [], "widened": False}
+
+
+@pytest.mark.parametrize("world", WORLDS[:-1])
+def test_what_masks_hide_changes_nothing(world):
+    for one in ranks(world):
+        found = next(found for name, found in one.items() if name.startswith("hidden"))
+        assert found["differ"] == []
+        assert min(n for way, n in found["compared"].items() if way != "two_levels" or world > 2) > SEEDS[world] / 2
+
+
+def test_a_checkpoint_changes_no_bit():
+    for one in ranks(4):
+        assert len(one["checkpoints"]) == 16
+        assert all(map(all, one["checkpoints"].values())), one["checkpoints"]
+
+
+def test_backward_asks_once_for_what_forward_kept():
+    for one in ranks(4):
+        assert one["fetched"] == dict.fromkeys(("ring", "all_gather", "heads", "two_levels"), 1)
+
+
+def test_ranks_may_want_gradients_of_different_tensors():
+    for one in ranks(4):
+        assert len(one["different_gradients"]) == 4 and all(one["different_gradients"].values())
 
 
 def traffic(one):

@@ -251,13 +251,10 @@ def _ask_the_engine(p: Problem) -> None:
 
 def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Machine], partials: str) -> dict[str, Any]:
     """What all ranks have to say alike. Values of tensors are not read: that would wait for a GPU."""
-    learning = torch.is_grad_enabled() and any(
-        isinstance(x, Tensor) and x.requires_grad for x in (p.q, p.k, p.v, p.scale, p.bias, p.sink)
-    )
     given = (p.sink is None, p.mask is None, p.bias is None)
     scale = (p.rule, p.factor, p.scale is None)
     values = (p.structure, scale, p.softcap, p.alibi, *given, p.stats, p.return_lse, partials, layout, way, machine)
-    return dict(zip(_TOLD, (*values, learning)))
+    return dict(zip(_TOLD, (*values, p.learns)))
 
 
 def _rows_of_tables(p: Optional[Problem]) -> int:
