@@ -1,7 +1,9 @@
 """Backward over ranks where autograd does more than call it: checkpoints that compute forward again, saved tensors that
-are fetched from elsewhere, and ranks that want gradients of different tensors."""
+are fetched from elsewhere, compiled callers, and ranks that want gradients of different tensors."""
 
 from __future__ import annotations
+
+import warnings
 
 import rootdk.distributed as rd
 import torch
@@ -57,6 +59,25 @@ def fetched(rank, ranks):
         out.sum().backward()
         most[way] = max(counts)
     return most
+
+
+def compiled(rank, ranks):
+    """Whether a compiled caller gets the same, twice, and how often torch.compile said that it does not know how to
+    trace something."""
+
+    def call(q, k, v):
+        return rd.attention(q, k, v, causal=True, way="ring", timeout=60) * 2
+
+    runs = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for function in (call, torch.compile(call, backend="eager"), torch.compile(call, backend="eager")):
+            tensors = [x.requires_grad_() for x in drawn(rank, 4)]
+            out = function(*tensors)
+            out.sum().backward()
+            runs.append([out.detach(), *(x.grad for x in tensors)])
+    unknown = sum("Dynamo" in str(one.message) for one in said)
+    return {"same": all(all(map(torch.equal, runs[0], one)) for one in runs[1:]), "warnings": unknown}
 
 
 def different_gradients(rank, ranks):

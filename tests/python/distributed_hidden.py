@@ -10,8 +10,8 @@ from distributed_worker import WAYS, nodes
 
 
 class Filled(Case):
-    """A problem with one filling of all that nothing sees: rows of K and V that no query of their group sees, rows of Q,
-    dO and, unless a sink passes it on, dLSE that see no key, and elements of a bias at pairs that nobody sees."""
+    """A problem with one filling of all that nothing sees: rows of K and V that no query of their group sees, rows of
+    Q, dO and, unless a sink passes it on, dLSE that see no key, and elements of a bias at pairs that nobody sees."""
 
     def __init__(self, seed, ranks, poison):
         super().__init__(seed, ranks)

@@ -27,6 +27,7 @@ from rootdk._structure import Structure
 from rootdk.distributed._call import pairs_of, tiles_of
 from rootdk.distributed._plan import Model
 from rootdk.distributed._sight import Sight
+from rootdk.distributed._team import Team
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAYS = ("ring", "all_gather", "heads", "two_levels")
@@ -385,6 +386,30 @@ def statistics_of_rows_and_heads(rank, ranks):
     return {"rows": near, "names": sorted(with_names), "heads": split.to_json() == whole.to_json()}
 
 
+def collectives(rank, ranks):
+    """How many exchanges of packets each step's statistics of 24 layers take, and how many there are of other kinds."""
+    q = torch.randn(1, 4, 8, 8)
+    _, mine = rd.attention(q, q, q, stats="full", way="ring")
+    gather, post, counts = Team.gather_packets, Team.post, []
+
+    def gathered(team, packet):
+        counts[-1][0] += 1
+        return gather(team, packet)
+
+    def posted(team, what, *arguments, **named):
+        counts[-1][1] += what not in ("checks", "which call this is")
+        return post(team, what, *arguments, **named)
+
+    Team.gather_packets, Team.post = gathered, posted
+    try:
+        for _ in range(3):
+            counts.append([0, 0])
+            rd.merge({f"layer {i}": mine for i in range(24)})
+    finally:
+        Team.gather_packets, Team.post = gather, post
+    return counts
+
+
 def refusals(rank, ranks):
     """What each rank is told when rank 1 passes something else, or something wrong."""
     q = torch.randn(1, 4, 5, 8)
@@ -464,11 +489,13 @@ TASKS = {
     "memory": memory,
     "resident": resident,
     "stats": statistics_of_rows_and_heads,
+    "collectives": collectives,
     "refusals": refusals,
     "chosen": chosen,
     "watch": watch,
     "hidden": elsewhere("distributed_hidden", "hidden"),
     "checkpoints": elsewhere("distributed_backward", "checkpoints"),
+    "compiled": elsewhere("distributed_backward", "compiled"),
     "fetched": elsewhere("distributed_backward", "fetched"),
     "different_gradients": elsewhere("distributed_backward", "different_gradients"),
 }
@@ -518,8 +545,8 @@ def main():
             print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
         dist.destroy_process_group()
         return
-    if any(task in argument for argument in sys.argv[1:] for task in ("memory", "checkpoints")):
-        importlib.import_module("torch._dynamo")  # a dispatch mode does, and a checkpoint, on every rank
+    if any(task in argument for argument in sys.argv[1:] for task in ("memory", "checkpoints", "compiled")):
+        importlib.import_module("torch._dynamo")  # a dispatch mode and a checkpoint do so, on every rank
     if any("watch" in argument for argument in sys.argv[1:]):
         importlib.import_module("distributed_watch")
     for argument in sys.argv[1:]:

@@ -41,7 +41,15 @@ def everybody():
         tasks += ["stats", "chosen", "watch", "one_row", "short_documents"]
         tasks += [f"hidden:{2 * SEEDS[world]}"] if world < 8 else []
         if world == 4:
-            tasks += ["refusals", "packed:137:2041:89", "checkpoints", "fetched", "different_gradients"]
+            tasks += [
+                "refusals",
+                "collectives",
+                "packed:137:2041:89",
+                "checkpoints",
+                "fetched",
+                "compiled",
+                "different_gradients",
+            ]
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
 
@@ -108,6 +116,11 @@ def test_a_checkpoint_changes_no_bit():
 def test_backward_asks_once_for_what_forward_kept():
     for one in ranks(4):
         assert one["fetched"] == dict.fromkeys(("ring", "all_gather", "heads", "two_levels"), 1)
+
+
+def test_a_compiled_caller_is_served_and_nothing_here_is_traced():
+    for one in ranks(4):
+        assert one["compiled"] == {"same": True, "warnings": 0}
 
 
 def test_ranks_may_want_gradients_of_different_tensors():
@@ -189,6 +202,13 @@ def test_statistics_merge_over_rows_and_heads(world):
         assert found["names"] == (["a", "only on 1"] if world > 1 else ["a"])
 
 
+def test_statistics_of_a_step_are_one_collective():
+    """Of 24 layers; one more in the first step, whose packets outgrow what was known to suffice."""
+    for one in ranks(4):
+        first, *others = one["collectives"]
+        assert first in ([1, 0], [2, 0]) and others == [[1, 0]] * 2
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_watch_sees_what_all_ranks_compute(world):
     """Scores of 8 components of about 1 are off by some roundings; a merge of rows rounds a few times more."""
@@ -235,8 +255,10 @@ REFUSED = {
     "documents": ("ValueError: documents: [0, 3, 999] for q, but ascending starts up to 20 are wanted",) * 2,
     "mask's keys": ("RankError: rank 1: mask: of 19 keys, but 20 are wanted", "ValueError: mask: of 19 keys, but 20"),
     "bias's keys": ("RankError: rank 1: bias: of 21 keys, but 20 are wanted", "ValueError: bias: of 21 keys, but 20"),
-    "bias's rows": ("RankError: rank 1: ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
-                    "ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted"),
+    "bias's rows": (
+        "RankError: rank 1: ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
+        "ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
+    ),
     "mask's heads": ("RankError: rank 1: ValueError: mask: [1, 2, 5, 20], but", "ValueError: mask: [1, 2, 5, 20], but"),
     "all ranks' keys": ("ValueError: mask: of 19 keys, but 20 are wanted, those of all ranks, or 1",) * 2,
     "and then it works": ("[1, 4, 5, 8]",) * 2,

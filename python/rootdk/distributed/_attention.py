@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, TypeVar, Union, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from ._team import TIMEOUT, Team, no_autocast, seconds_of
 from ._ways import Problem, compute
 
 Layouts = Union[str, Layout, "tuple[Layout, Layout]"]
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 #: what ranks compare, as an error names it
 _TOLD = (
     "causal, diagonal, window, lengths or documents",
@@ -47,6 +49,22 @@ _TABLES = ("mask", "bias")
 _LENGTH_RULES = ("ssmax", "entropy_invariant", "llama4")
 
 
+def _untraced(call: _Call) -> _Call:
+    """Not for torch.compile to look into: it would trace waits and locks. What torch has for this imports its compiler,
+    which takes seconds: here only if it is there."""
+    hidden: list[Any] = []
+
+    @functools.wraps(call)
+    def outer(*arguments: Any, **named: Any) -> Any:
+        if not hidden and (disable := getattr(sys.modules.get("torch._dynamo"), "disable", None)) is not None:
+            hidden.append(disable(call))
+        return (hidden[0] if hidden else call)(*arguments, **named)
+
+    outer._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return cast(_Call, outer)
+
+
+@_untraced
 def attention(
     q: Tensor,
     k: Tensor,
@@ -95,64 +113,69 @@ def attention(
     sum over ranks is the gradient, as it is of every weight.
     """
     team = Team.of(group)
-    problem: Optional[Problem] = None
-    failed: Optional[Exception] = None
-    arguments: dict[str, Any] = dict.fromkeys(_TOLD)
-    tensors = None
-    try:
-        team.timeout = seconds_of(timeout)
-        per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
-        if unknown:
-            refuse_names("attention", unknown, attention.__kwdefaults__ or ())
-        if transformed(q, k, v):
-            raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
-        check_shapes(q, k, v)
-        q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
-        if (norm := QkNorm.of(qk_norm)) is not None:
-            q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
-        structure = Structure.of(
-            causal,
-            diagonal,
-            window,
-            documents,
-            **{name: _constant(name, values) for name, values in per_item.items()},
-        )
-        problem = _problem(q, k, v, structure, scale, mask, bias, alibi, softcap, sink, stats, return_lse)
-        if real("dropout", dropout) and team.size > 1:
-            raise ValueError(
-                f"dropout: {dropout}, but which probabilities are dropped follows from the places of query, key and "
-                "head, which a rank's part does not have; 0 is wanted"
+    with team.calling("attention", timeout, like=q):
+        problem: Optional[Problem] = None
+        failed: Optional[Exception] = None
+        arguments: dict[str, Any] = dict.fromkeys(_TOLD)
+        tensors = None
+        try:
+            team.timeout = seconds_of(timeout)
+            per_item = dict(
+                key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown)
             )
-        if partials not in ("float32", "same"):
-            raise ValueError(f'partials: {partials!r}, but "float32" or "same" is wanted')
-        _check_names(layout, way)
-        problem = dataclasses.replace(problem, wide=partials == "float32")
-        _ask_the_engine(problem)
-        tensors = (q, k, v)
-        arguments = _told(problem, layout, way, machine, partials)
-    except Exception as error:
-        failed = error
-    agreed = agree(team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem), keys=_keys_of_tables(problem))
-    assert problem is not None
-    problem = dataclasses.replace(problem, one_row=agreed.one_row)
-    team.get_ready(q)
-    with team.telling(), no_autocast(q):
-        q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
-        _check_lengths(problem, q_layout, k_layout)
-        _check_keys(problem, agreed.keys, k_layout.total, team.rank)
-        seen = _seen_by_a_watch(q)
-        computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
-        call = computed.call(q_layout, k_layout)
-        machine = machine or default_machine(q)
-        out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
-    if seen is not None and found is not None and found.stats is not None:
-        seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
-        seen.on_forward(found.stats)
-    results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
-    if problem.stats is not None:
-        assert found is not None
-        results += (found.at_level(problem.stats.level),)
-    return results if len(results) > 1 else out
+            if unknown:
+                refuse_names("attention", unknown, inspect.unwrap(attention).__kwdefaults__ or ())
+            if transformed(q, k, v):
+                raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
+            check_shapes(q, k, v)
+            q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
+            if (norm := QkNorm.of(qk_norm)) is not None:
+                q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
+            structure = Structure.of(
+                causal,
+                diagonal,
+                window,
+                documents,
+                **{name: _constant(name, values) for name, values in per_item.items()},
+            )
+            problem = _problem(q, k, v, structure, scale, mask, bias, alibi, softcap, sink, stats, return_lse)
+            if real("dropout", dropout) and team.size > 1:
+                raise ValueError(
+                    f"dropout: {dropout}, but which probabilities are dropped follows from the places of query, key "
+                    "and head, which a rank's part does not have; 0 is wanted"
+                )
+            if partials not in ("float32", "same"):
+                raise ValueError(f'partials: {partials!r}, but "float32" or "same" is wanted')
+            _check_names(layout, way)
+            problem = dataclasses.replace(problem, wide=partials == "float32")
+            _ask_the_engine(problem)
+            tensors = (q, k, v)
+            arguments = _told(problem, layout, way, machine, partials)
+        except Exception as error:
+            failed = error
+        agreed = agree(
+            team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem), keys=_keys_of_tables(problem)
+        )
+        assert problem is not None
+        problem = dataclasses.replace(problem, one_row=agreed.one_row)
+        team.get_ready(q)
+        with no_autocast(q):
+            q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
+            _check_lengths(problem, q_layout, k_layout)
+            _check_keys(problem, agreed.keys, k_layout.total, team.rank)
+            seen = _seen_by_a_watch(q)
+            computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
+            call = computed.call(q_layout, k_layout)
+            machine = machine or default_machine(q)
+            out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
+        if seen is not None and found is not None and found.stats is not None:
+            seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
+            seen.on_forward(found.stats)
+        results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
+        if problem.stats is not None:
+            assert found is not None
+            results += (found.at_level(problem.stats.level),)
+        return results if len(results) > 1 else out
 
 
 def _seen_by_a_watch(q: Tensor) -> Any:
@@ -207,8 +230,8 @@ def _problem(
             raise ValueError(f"{field.name}: {len(lengths)} values, but there are {q.shape[0]} batch items")
     if structure.items not in (0, q.shape[0]):
         raise ValueError(f"documents: of {structure.items} items, but there are {q.shape[0]} batch items")
-    tables = [None if table is None else four_axes(name, table) for name, table in zip(_TABLES, (mask, bias))]
-    for name, table in zip(_TABLES, tables):
+    mask, bias = (None if x is None else four_axes(name, x) for name, x in zip(_TABLES, (mask, bias)))
+    for name, table in zip(_TABLES, (mask, bias)):
         # How many keys there are is not known yet.
         if table is not None and any(size not in (1, want) for size, want in zip(table.shape, q.shape[:3])):
             wanted = f"{list(q.shape[:3])} and all keys are wanted"
@@ -218,7 +241,8 @@ def _problem(
         k,
         v,
         scales,
-        *tables,
+        mask,
+        bias,
         sinks,
         structure,
         rule,

@@ -87,8 +87,8 @@ def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], argument
             _same(name, [row[place] for row in table], place <= len(_NUMBERS))
     at = {name: place for place, name in enumerate(_NUMBERS, 1)}
     of_tables, of_mask, of_bias = zip(*(row[-_TEXT - 3 : -_TEXT] for row in table))
-    lengths = (tuple(row[at[name]] for row in table) for name in ("len_q", "len_kv"))
-    return Agreed(*lengths, max(of_tables) == 1, (of_mask, of_bias))
+    len_q, len_kv = (tuple(row[at[name]] for row in table) for name in ("len_q", "len_kv"))
+    return Agreed(len_q, len_kv, max(of_tables) == 1, (of_mask, of_bias))
 
 
 def _same(name: str, values: list[int], number: bool) -> None:

@@ -160,8 +160,8 @@ class Gradients:
             self.d_scale[heads] += found[3]
 
     def of_sink(self, sink: Tensor, blind: Tensor) -> Tensor:
-        """Σ over rows of −p·D, with p = e^{z − lse} and D = dO·O − dLSE. Rows that see no key have an lse, but no output,
-        and nobody looks at what is in dO there."""
+        """Σ over rows of −p·D, with p = e^{z − lse} and D = dO·O − dLSE. Rows that see no key have an lse, but
+        no output, and nobody looks at what is in dO there."""
         d = (self.d_out.double() * self.out.double()).sum(-1).masked_fill_(blind, 0)
         if self.d_lse is not None:
             d = d - self.d_lse.double()
