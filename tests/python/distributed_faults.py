@@ -1,5 +1,6 @@
-"""Ranks that compute attention again and again until one of them dies, stops, stalls or raises: what the others are
-told, and when. Prints a line of JSON for each of them.
+"""Ranks that compute attention again and again until one of them dies, stops, stalls, raises or calls something else:
+what the others are told, and when. Prints a line of JSON for each of them. Who has failed sleeps, or leaves where the
+kind says "…, leaves".
 
 usage: distributed_faults.py TIMEOUT RANKS:VICTIM:KIND:WAY …      (AT_ONCE of these at the same time)"""
 
@@ -28,6 +29,10 @@ def slip(*_):
     raise Slip("a rank that raises while others wait for its messages")
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -35,11 +40,16 @@ def die(*_):
 #: what the victim does from then on, in which function
 INSIDE = {
     "raise inside": (_partial.Outputs, "add", slip),
+    "interrupt inside": (_partial.Outputs, "add", interrupt),
     "raise in backward": (_partial.Gradients, "add", slip),
     "die in backward": (_partial.Gradients, "add", die),
     "die in backward of heads": (_heads.Exchange, "back", die),
     "die in merge": (_statistics, "_gathered", die),
 }
+
+
+#: kinds of which the victim itself says something
+SPEAKS = ("raise", "interrupt", "other call", "stop and go on")
 
 
 def attend(q, way, timeout, merges):
@@ -55,6 +65,7 @@ def attend(q, way, timeout, merges):
 def work(rank, ranks, port, victim, kind, way, timeout, told, go):
     begin(rank, ranks, port)
     q = torch.randn(1, 4, 40, 8, requires_grad=True)
+    kind, *leaves = kind.split(", ")
     step = 0
     while True:
         try:
@@ -64,6 +75,8 @@ def work(rank, ranks, port, victim, kind, way, timeout, told, go):
                     rd.attention(*[q] * 3, way=way, timeout=timeout, alibi=[1.0])  # four heads have one slope
                 elif kind == "stall":
                     time.sleep(3600)
+                elif kind == "other call":
+                    rd.merge({}, timeout=timeout)
                 elif kind == "die in backward of heads":
                     out = attend(q, way, timeout, False)
                     setattr(*INSIDE[kind])
@@ -71,9 +84,11 @@ def work(rank, ranks, port, victim, kind, way, timeout, told, go):
                 elif kind in INSIDE:
                     setattr(*INSIDE[kind])
             attend(q, way, timeout, kind == "die in merge").sum().backward()
-        except Exception as error:
+        except BaseException as error:
             told.send({"rank": rank, "at": time.time(), "error": f"{type(error).__name__}: {error}",
                        "ranks": list(getattr(error, "ranks", ())), "steps": step})  # fmt: skip
+            if leaves:
+                os._exit(1)
             time.sleep(3600)  # nobody is helped by a connection that closes
         step += 1
         if step == 2:
@@ -99,10 +114,13 @@ def watched(case, timeout, told):
             assert mine.recv() == "ready"
         since = time.time()
         go.set()
-        if kind in ("kill", "stop"):
-            os.kill(workers[victim].pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        if kind.startswith(("kill", "stop")):
+            os.kill(workers[victim].pid, signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP)
+        if kind == "stop and go on":
+            time.sleep(timeout + 3)
+            os.kill(workers[victim].pid, signal.SIGCONT)
         for rank, (mine, _) in enumerate(pipes):
-            if rank == victim and not kind.startswith("raise"):  # it says nothing any more
+            if rank == victim and not kind.startswith(SPEAKS):
                 continue
             said = mine.recv() if mine.poll(timeout + 20) else {"rank": rank, "error": "hangs", "ranks": []}
             found.append({**said, "case": case, "after": said["at"] - since if "at" in said else None})

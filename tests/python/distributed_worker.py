@@ -27,6 +27,7 @@ from rootdk._structure import Structure
 from rootdk.distributed._call import pairs_of, tiles_of
 from rootdk.distributed._plan import Model
 from rootdk.distributed._sight import Sight
+from rootdk.distributed._team import Team
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAYS = ("ring", "all_gather", "heads", "two_levels")
@@ -385,6 +386,30 @@ def statistics_of_rows_and_heads(rank, ranks):
     return {"rows": near, "names": sorted(with_names), "heads": split.to_json() == whole.to_json()}
 
 
+def collectives(rank, ranks):
+    """How many exchanges of packets each step's statistics of 24 layers take, and how many there are of other kinds."""
+    q = torch.randn(1, 4, 8, 8)
+    _, mine = rd.attention(q, q, q, stats="full", way="ring")
+    gather, post, counts = Team.gather_packets, Team.post, []
+
+    def gathered(team, packet):
+        counts[-1][0] += 1
+        return gather(team, packet)
+
+    def posted(team, what, *arguments, **named):
+        counts[-1][1] += what not in ("checks", "which call this is")
+        return post(team, what, *arguments, **named)
+
+    Team.gather_packets, Team.post = gathered, posted
+    try:
+        for _ in range(3):
+            counts.append([0, 0])
+            rd.merge({f"layer {i}": mine for i in range(24)})
+    finally:
+        Team.gather_packets, Team.post = gather, post
+    return counts
+
+
 def refusals(rank, ranks):
     """What each rank is told when rank 1 passes something else, or something wrong."""
     q = torch.randn(1, 4, 5, 8)
@@ -404,13 +429,18 @@ def refusals(rank, ranks):
         "timeout": lambda: rd.attention(q, q, q, timeout=0 if odd else 20),
         "gradients": lambda: rd.attention(q.clone().requires_grad_(odd), q, q),
         "documents": lambda: rd.attention(q, q, q, documents=[0, 3, 999]),
+        "mask's keys": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5, 19 if odd else 20) > 0, way="ring"),
+        "bias's keys": lambda: rd.attention(q, q, q, bias=torch.zeros(1, 1, 5, 21 if odd else 20), way="ring"),
+        "bias's rows": lambda: rd.attention(q, q, q, bias=torch.zeros(1, 1, 4 if odd else 5, 20), way="ring"),
+        "mask's heads": lambda: rd.attention(q, q, q, mask=torch.ones(1, 2 if odd else 4, 5, 20) > 0),
+        "all ranks' keys": lambda: rd.attention(q, q, q, mask=torch.ones(1, 1, 5, 19) > 0, way="ring"),
     }
     said = {}
     for name, call in calls.items():
         with rd.counting() as count:
             try:
                 call()
-                said[name] = ["", 0]
+                said[name] = ["", count.bytes]
             except Exception as error:
                 said[name] = [f"{type(error).__name__}: {error}", count.bytes]
     said["and then it works"] = [str(list(rd.attention(q, q, q, causal=True).shape)), 0]
@@ -443,6 +473,11 @@ def resident(rank, ranks):
     )
 
 
+def elsewhere(module, name):
+    """A task of another module, which wants this one."""
+    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+
+
 TASKS = {
     "problems": run_problems,
     "bits": bits,
@@ -454,9 +489,15 @@ TASKS = {
     "memory": memory,
     "resident": resident,
     "stats": statistics_of_rows_and_heads,
+    "collectives": collectives,
     "refusals": refusals,
     "chosen": chosen,
     "watch": watch,
+    "hidden": elsewhere("distributed_hidden", "hidden"),
+    "checkpoints": elsewhere("distributed_backward", "checkpoints"),
+    "compiled": elsewhere("distributed_backward", "compiled"),
+    "fetched": elsewhere("distributed_backward", "fetched"),
+    "different_gradients": elsewhere("distributed_backward", "different_gradients"),
 }
 
 
@@ -504,8 +545,8 @@ def main():
             print("".join("JSON " + json.dumps(one) + "\n" for one in everything), flush=True)
         dist.destroy_process_group()
         return
-    if any("memory" in argument for argument in sys.argv[1:]):
-        importlib.import_module("torch._dynamo")  # a dispatch mode does, on every rank
+    if any(task in argument for argument in sys.argv[1:] for task in ("memory", "checkpoints", "compiled")):
+        importlib.import_module("torch._dynamo")  # a dispatch mode and a checkpoint do so, on every rank
     if any("watch" in argument for argument in sys.argv[1:]):
         importlib.import_module("distributed_watch")
     for argument in sys.argv[1:]:

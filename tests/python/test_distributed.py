@@ -39,7 +39,17 @@ def everybody():
         count = SEEDS[world]
         tasks = [f"problems:{10 * world}:{count}", "bits", f"traffic:{count}", "halves", "memory"]
         tasks += ["stats", "chosen", "watch", "one_row", "short_documents"]
-        tasks += ["refusals", "packed:137:2041:89"] if world == 4 else []
+        tasks += [f"hidden:{2 * SEEDS[world]}"] if world < 8 else []
+        if world == 4:
+            tasks += [
+                "refusals",
+                "collectives",
+                "packed:137:2041:89",
+                "checkpoints",
+                "fetched",
+                "compiled",
+                "different_gradients",
+            ]
         commands.append(f"{world}={','.join(tasks)}")
     return said_by([str(HERE / "distributed_worker.py"), *commands])
 
@@ -87,6 +97,35 @@ def test_where_nothing_is_merged_nothing_is_widened(world):
     """Packed documents that lie whole on a rank have the bits that the engine gives them in 16 bits, backward too."""
     for one in ranks(world):
         assert one["short_documents"] == {"differ": [], "widened": False}
+
+
+@pytest.mark.parametrize("world", WORLDS[:-1])
+def test_what_masks_hide_changes_nothing(world):
+    for one in ranks(world):
+        found = next(found for name, found in one.items() if name.startswith("hidden"))
+        assert found["differ"] == []
+        assert min(n for way, n in found["compared"].items() if way != "two_levels" or world > 2) > SEEDS[world] / 2
+
+
+def test_a_checkpoint_changes_no_bit():
+    for one in ranks(4):
+        assert len(one["checkpoints"]) == 16
+        assert all(map(all, one["checkpoints"].values())), one["checkpoints"]
+
+
+def test_backward_asks_once_for_what_forward_kept():
+    for one in ranks(4):
+        assert one["fetched"] == dict.fromkeys(("ring", "all_gather", "heads", "two_levels"), 1)
+
+
+def test_a_compiled_caller_is_served_and_nothing_here_is_traced():
+    for one in ranks(4):
+        assert one["compiled"] == {"same": True, "warnings": 0}
+
+
+def test_ranks_may_want_gradients_of_different_tensors():
+    for one in ranks(4):
+        assert len(one["different_gradients"]) == 4 and all(one["different_gradients"].values())
 
 
 def traffic(one):
@@ -163,6 +202,13 @@ def test_statistics_merge_over_rows_and_heads(world):
         assert found["names"] == (["a", "only on 1"] if world > 1 else ["a"])
 
 
+def test_statistics_of_a_step_are_one_collective():
+    """Of 24 layers; one more in the first step, whose packets outgrow what was known to suffice."""
+    for one in ranks(4):
+        first, *others = one["collectives"]
+        assert first in ([1, 0], [2, 0]) and others == [[1, 0]] * 2
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_watch_sees_what_all_ranks_compute(world):
     """Scores of 8 components of about 1 are off by some roundings; a merge of rows rounds a few times more."""
@@ -207,6 +253,14 @@ REFUSED = {
     "timeout": ("RankError: rank 1: ValueError: timeout: 0, but seconds", "ValueError: timeout: 0, but seconds"),
     "gradients": ("RankError: rank 1: whether gradients are wanted is another than on rank 0",) * 2,
     "documents": ("ValueError: documents: [0, 3, 999] for q, but ascending starts up to 20 are wanted",) * 2,
+    "mask's keys": ("RankError: rank 1: mask: of 19 keys, but 20 are wanted", "ValueError: mask: of 19 keys, but 20"),
+    "bias's keys": ("RankError: rank 1: bias: of 21 keys, but 20 are wanted", "ValueError: bias: of 21 keys, but 20"),
+    "bias's rows": (
+        "RankError: rank 1: ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
+        "ValueError: bias: [1, 1, 4, 20], but [1, 4, 5] and all keys are wanted",
+    ),
+    "mask's heads": ("RankError: rank 1: ValueError: mask: [1, 2, 5, 20], but", "ValueError: mask: [1, 2, 5, 20], but"),
+    "all ranks' keys": ("ValueError: mask: of 19 keys, but 20 are wanted, those of all ranks, or 1",) * 2,
     "and then it works": ("[1, 4, 5, 8]",) * 2,
 }
 

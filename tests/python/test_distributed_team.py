@@ -4,6 +4,7 @@ ranks are started but this one."""
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -12,7 +13,8 @@ pytest.importorskip("torch")
 import rootdk.distributed as rd
 import torch
 import torch.distributed as dist
-from rootdk.distributed import _statistics, _team
+from rootdk.distributed import _partial, _statistics, _team
+from rootdk.distributed._faults import Board, explain
 from rootdk.distributed._team import Team
 
 if not dist.is_available():
@@ -79,6 +81,69 @@ def test_a_timeout_that_is_none_is_refused(alone, timeout, error):
         rd.attention(q, q, q, timeout=timeout)
     with pytest.raises(error, match="timeout"):
         rd.merge({}, timeout=timeout)
+
+
+def test_a_group_of_others_is_refused_in_words(alone):
+    """What new_group returns where this rank is not in it."""
+    q = torch.ones(1, 1, 3, 8)
+    with pytest.raises(ValueError, match="group: this rank, 0, is not in it"):
+        rd.attention(q, q, q, group=dist.GroupMember.NON_GROUP_MEMBER)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_second_thread_is_refused_while_a_group_is_in_use(alone, monkeypatch, backward):
+    """Which of two calls comes first, each rank would decide by itself. The thread itself may call again: a checkpoint
+    does, in backward."""
+    q = torch.ones(1, 1, 3, 8, requires_grad=True)
+    inner, said = _partial.Gradients.add if backward else _partial.Outputs.add, []
+
+    def other():
+        try:
+            rd.merge({})
+        except Exception as error:
+            said.append(str(error))
+
+    def add(*arguments):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        said.append(rd.merge({}))
+        return inner(*arguments)
+
+    monkeypatch.setattr(_partial.Gradients if backward else _partial.Outputs, "add", add)
+    rd.attention(q, q, q, way="ring").sum().backward()
+    assert said == ["group: another thread is in a call over it; each thread wants a group of its own", {}]
+    other()
+    assert len(said) == 2, "and afterwards it may"
+
+
+def test_an_error_has_none_of_what_gloo_says(alone):
+    """Addresses, its own source, and its good wishes: they are in the cause."""
+    board = Board("it", 2, 0)
+    error = RuntimeError("[/w/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:5. GLHF!")
+    text = str(explain(board, error, "checks", 1, 2.0))
+    assert text == "rank 0 of 2: checks: rank 1 closed its connection and said nothing: dead"
+    board.write("waited for rank 1")
+    Board("it", 2, 1).write("waited for rank 0")
+    found = explain(board, error, "checks", 1, 2.0)
+    assert "all ranks are alive" in str(found) and "GLHF" not in str(found) and found.ranks == ()
+
+
+@pytest.mark.parametrize(
+    "said, wanted",
+    [
+        ({0: "waited for rank 1", 1: "waited for rank 2"}, (2,)),  # 3 has not written yet, but nobody waits for it
+        ({0: "waited for rank 1", 1: "waited for rank 0"}, (2, 3)),
+        ({0: "waited for rank 1", 1: "raised ValueError: x"}, (1,)),
+        ({0: "waited for rank 1", 1: "out of step: rank 2 is elsewhere"}, ()),
+        ({0: "waited for rank 1", 1: "waited for rank 3", 2: "waited for rank 1", 3: "waited for rank 0"}, ()),
+        (None, ()),
+    ],
+)
+def test_who_is_to_blame_is_said_as_far_as_it_is_known(monkeypatch, said, wanted):
+    monkeypatch.setattr(Board, "write", lambda *_, **__: None)
+    monkeypatch.setattr(Board, "read", lambda *_: said)
+    assert explain(Board("it", 4, 0), RuntimeError("Connection closed"), "checks", 1, 2.0).ranks == wanted
 
 
 def test_what_is_no_statistics_is_refused(alone):

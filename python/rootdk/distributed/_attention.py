@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Sequence, TypeVar, Union, cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from .._structure import Structure, further
 from ..torch import _NAMES, _constant, _normalised, transformed, under_autocast
 from ._call import Call, described, pairs_of
 from ._check import agree, check_shapes
+from ._faults import RankError
 from ._layout import Layout
 from ._plan import WAYS, Cost, Machine, Model, Plan, Sizes, choose
 from ._statistics import RankStats
@@ -25,6 +27,7 @@ from ._team import TIMEOUT, Team, no_autocast, seconds_of
 from ._ways import Problem, compute
 
 Layouts = Union[str, Layout, "tuple[Layout, Layout]"]
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 #: what ranks compare, as an error names it
 _TOLD = (
     "causal, diagonal, window, lengths or documents",
@@ -42,9 +45,26 @@ _TOLD = (
     "machine",
     "whether gradients are wanted",
 )
+_TABLES = ("mask", "bias")
 _LENGTH_RULES = ("ssmax", "entropy_invariant", "llama4")
 
 
+def _untraced(call: _Call) -> _Call:
+    """Not for torch.compile to look into: it would trace waits and locks. What torch has for this imports its compiler,
+    which takes seconds: here only if it is there."""
+    hidden: list[Any] = []
+
+    @functools.wraps(call)
+    def outer(*arguments: Any, **named: Any) -> Any:
+        if not hidden and (disable := getattr(sys.modules.get("torch._dynamo"), "disable", None)) is not None:
+            hidden.append(disable(call))
+        return (hidden[0] if hidden else call)(*arguments, **named)
+
+    outer._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return cast(_Call, outer)
+
+
+@_untraced
 def attention(
     q: Tensor,
     k: Tensor,
@@ -93,63 +113,69 @@ def attention(
     sum over ranks is the gradient, as it is of every weight.
     """
     team = Team.of(group)
-    problem: Optional[Problem] = None
-    failed: Optional[Exception] = None
-    arguments: dict[str, Any] = dict.fromkeys(_TOLD)
-    tensors = None
-    try:
-        team.timeout = seconds_of(timeout)
-        per_item = dict(key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown))
-        if unknown:
-            refuse_names("attention", unknown, attention.__kwdefaults__ or ())
-        if transformed(q, k, v):
-            raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
-        check_shapes(q, k, v)
-        q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
-        if (norm := QkNorm.of(qk_norm)) is not None:
-            q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
-        structure = Structure.of(
-            causal,
-            diagonal,
-            window,
-            documents,
-            **{name: _constant(name, values) for name, values in per_item.items()},
-        )
-        problem = _problem(q, k, v, structure, scale, mask, bias, alibi, softcap, sink, stats, return_lse)
-        if real("dropout", dropout) and team.size > 1:
-            raise ValueError(
-                f"dropout: {dropout}, but which probabilities are dropped follows from the places of query, key and "
-                "head, which a rank's part does not have; 0 is wanted"
+    with team.calling("attention", timeout, like=q):
+        problem: Optional[Problem] = None
+        failed: Optional[Exception] = None
+        arguments: dict[str, Any] = dict.fromkeys(_TOLD)
+        tensors = None
+        try:
+            team.timeout = seconds_of(timeout)
+            per_item = dict(
+                key_starts=key_starts, key_lengths=key_lengths, query_lengths=query_lengths, **further(unknown)
             )
-        if partials not in ("float32", "same"):
-            raise ValueError(f'partials: {partials!r}, but "float32" or "same" is wanted')
-        _check_names(layout, way)
-        problem = dataclasses.replace(problem, wide=partials == "float32")
-        _ask_the_engine(problem)
-        tensors = (q, k, v)
-        arguments = _told(problem, layout, way, machine, partials)
-    except Exception as error:
-        failed = error
-    agreed = agree(team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem))
-    assert problem is not None
-    problem = dataclasses.replace(problem, one_row=agreed.one_row)
-    team.get_ready(q)
-    with team.telling(), no_autocast(q):
-        q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
-        _check_lengths(problem, q_layout, k_layout)
-        seen = _seen_by_a_watch(q)
-        computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
-        call = computed.call(q_layout, k_layout)
-        machine = machine or default_machine(q)
-        out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
-    if seen is not None and found is not None and found.stats is not None:
-        seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
-        seen.on_forward(found.stats)
-    results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
-    if problem.stats is not None:
-        assert found is not None
-        results += (found.at_level(problem.stats.level),)
-    return results if len(results) > 1 else out
+            if unknown:
+                refuse_names("attention", unknown, inspect.unwrap(attention).__kwdefaults__ or ())
+            if transformed(q, k, v):
+                raise NotImplementedError("attention: torch.func and torch.vmap do not reach over ranks")
+            check_shapes(q, k, v)
+            q, k, v, bias = under_autocast(q, k, v, bias)  # type: ignore[assignment]
+            if (norm := QkNorm.of(qk_norm)) is not None:
+                q, k = _normalised(norm, norm.q_gain, q), _normalised(norm, norm.k_gain, k)
+            structure = Structure.of(
+                causal,
+                diagonal,
+                window,
+                documents,
+                **{name: _constant(name, values) for name, values in per_item.items()},
+            )
+            problem = _problem(q, k, v, structure, scale, mask, bias, alibi, softcap, sink, stats, return_lse)
+            if real("dropout", dropout) and team.size > 1:
+                raise ValueError(
+                    f"dropout: {dropout}, but which probabilities are dropped follows from the places of query, key "
+                    "and head, which a rank's part does not have; 0 is wanted"
+                )
+            if partials not in ("float32", "same"):
+                raise ValueError(f'partials: {partials!r}, but "float32" or "same" is wanted')
+            _check_names(layout, way)
+            problem = dataclasses.replace(problem, wide=partials == "float32")
+            _ask_the_engine(problem)
+            tensors = (q, k, v)
+            arguments = _told(problem, layout, way, machine, partials)
+        except Exception as error:
+            failed = error
+        agreed = agree(
+            team, tensors, arguments, failed, like=q, rows=_rows_of_tables(problem), keys=_keys_of_tables(problem)
+        )
+        assert problem is not None
+        problem = dataclasses.replace(problem, one_row=agreed.one_row)
+        team.get_ready(q)
+        with no_autocast(q):
+            q_layout, k_layout = layouts(layout, agreed.len_q, agreed.len_kv)
+            _check_lengths(problem, q_layout, k_layout)
+            _check_keys(problem, agreed.keys, k_layout.total, team.rank)
+            seen = _seen_by_a_watch(q)
+            computed = problem if seen is None else dataclasses.replace(problem, stats=StatsOptions("full"))
+            call = computed.call(q_layout, k_layout)
+            machine = machine or default_machine(q)
+            out, lse, found = compute(computed, call, team, _plan(problem, call, machine, way, team.size), machine)
+        if seen is not None and found is not None and found.stats is not None:
+            seen.heads_are(found.first_head, q.shape[1] if found.heads is None else found.heads)
+            seen.on_forward(found.stats)
+        results: tuple[Any, ...] = (out, lse) if return_lse else (out,)
+        if problem.stats is not None:
+            assert found is not None
+            results += (found.at_level(problem.stats.level),)
+        return results if len(results) > 1 else out
 
 
 def _seen_by_a_watch(q: Tensor) -> Any:
@@ -204,13 +230,19 @@ def _problem(
             raise ValueError(f"{field.name}: {len(lengths)} values, but there are {q.shape[0]} batch items")
     if structure.items not in (0, q.shape[0]):
         raise ValueError(f"documents: of {structure.items} items, but there are {q.shape[0]} batch items")
+    mask, bias = (None if x is None else four_axes(name, x) for name, x in zip(_TABLES, (mask, bias)))
+    for name, table in zip(_TABLES, (mask, bias)):
+        # How many keys there are is not known yet.
+        if table is not None and any(size not in (1, want) for size, want in zip(table.shape, q.shape[:3])):
+            wanted = f"{list(q.shape[:3])} and all keys are wanted"
+            raise ValueError(f"{name}: {list(table.shape)}, but {wanted}, or 1 along an axis")
     return Problem(
         q,
         k,
         v,
         scales,
-        None if mask is None else four_axes("mask", mask),
-        None if bias is None else four_axes("bias", bias),
+        mask,
+        bias,
         sinks,
         structure,
         rule,
@@ -243,13 +275,10 @@ def _ask_the_engine(p: Problem) -> None:
 
 def _told(p: Problem, layout: Layouts, way: Optional[str], machine: Optional[Machine], partials: str) -> dict[str, Any]:
     """What all ranks have to say alike. Values of tensors are not read: that would wait for a GPU."""
-    learning = torch.is_grad_enabled() and any(
-        isinstance(x, Tensor) and x.requires_grad for x in (p.q, p.k, p.v, p.scale, p.bias, p.sink)
-    )
     given = (p.sink is None, p.mask is None, p.bias is None)
     scale = (p.rule, p.factor, p.scale is None)
     values = (p.structure, scale, p.softcap, p.alibi, *given, p.stats, p.return_lse, partials, layout, way, machine)
-    return dict(zip(_TOLD, (*values, learning)))
+    return dict(zip(_TOLD, (*values, p.learns)))
 
 
 def _rows_of_tables(p: Optional[Problem]) -> int:
@@ -259,6 +288,12 @@ def _rows_of_tables(p: Optional[Problem]) -> int:
     if p is None or not tables:
         return 0
     return 2 if any(x.shape[2] != 1 for x in tables) else int(p.q.shape[2] > 1)
+
+
+def _keys_of_tables(p: Optional[Problem]) -> tuple[int, int]:
+    """That the mask and the bias have a column for."""
+    mask, bias = (None, None) if p is None else (p.mask, p.bias)
+    return 0 if mask is None else mask.shape[3], 0 if bias is None else bias.shape[3]
 
 
 def _check_names(layout: Layouts, way: Optional[str]) -> None:
@@ -305,12 +340,17 @@ def _check_lengths(p: Problem, q: Layout, k: Layout) -> None:
                 raise ValueError(
                     f"documents: {list(one)[:8]} for {name}, but ascending starts up to {total} are wanted"
                 )
-    for name, table in (("mask", p.mask), ("bias", p.bias)):
-        if table is None:
-            continue
-        wanted = (*p.q.shape[:3], k.total)
-        if any(size not in (1, want) for size, want in zip(table.shape, wanted)):
-            raise ValueError(f"{name}: {list(table.shape)}, but {list(wanted)} is wanted, or 1 along an axis")
+
+
+def _check_keys(p: Problem, keys: Sequence[Sequence[int]], total: int, here: int) -> None:
+    """keys: of the mask and the bias of each rank."""
+    for name, table, found in zip(_TABLES, (p.mask, p.bias), keys):
+        wrong = tuple(rank for rank, size in enumerate(found) if table is not None and size not in (1, total))
+        words = [f"{name}: of {size} keys, but {total} are wanted, those of all ranks, or 1" for size in found]
+        if here in wrong:
+            raise ValueError(words[here])
+        if wrong:
+            raise RankError("; ".join(f"rank {rank}: {words[rank]}" for rank in wrong), wrong)
 
 
 def default_machine(q: Tensor) -> Machine:
@@ -328,7 +368,7 @@ def refusals(p: Problem, call: Call) -> dict[str, str]:
             out[way] = f"scale: {lengths[0]} wants all of a row's keys at a time"
     if "llama4" in lengths and p.structure.window is not None:
         out["all_gather"] = "scale: llama4 wants the place in the document, whose first keys a window leaves behind"
-    for name, table in (("mask", p.mask), ("bias", p.bias)):
+    for name, table in zip(_TABLES, (p.mask, p.bias)):
         if table is not None:
             for way in ("heads", "two_levels") if not p.one_row else ():
                 out[way] = f"{name}: is of the queries of this rank, but others compute some of their heads"

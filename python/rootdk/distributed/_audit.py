@@ -77,7 +77,7 @@ def audit(
         "at": at,
         "spectra": spectra,
     }
-    with team.telling():
+    with team.calling("audit", timeout):
         return _Sharded(team, model, given).audit()
 
 

@@ -22,11 +22,13 @@ _OWNER = {"batch": "q", "heads_q": "q", "heads_kv": "k", "dim_qk": "q", "dim_v":
 
 @dataclasses.dataclass(frozen=True)
 class Agreed:
-    """Lengths of every rank, and whether tables have one row for the queries of all of them."""
+    """Lengths of every rank, whether tables have one row for the queries of all of them, and the keys that each rank's
+    mask and bias are of."""
 
     len_q: tuple[int, ...]
     len_kv: tuple[int, ...]
     one_row: bool
+    keys: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def numbers_of(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
@@ -58,15 +60,17 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
 
 
 def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], arguments: Mapping[str, Any],
-          failed: Optional[Exception], *, like: Any = None, rows: int = 0) -> Agreed:  # fmt: skip
+          failed: Optional[Exception], *, like: Any = None, rows: int = 0,
+          keys: tuple[int, int] = (0, 0)) -> Agreed:  # fmt: skip
     """Raises on all ranks if one has failed, or means something else; the one that has failed raises its own error.
     arguments: by name, the same names on all ranks, whatever has a repr. like: a tensor where packets may lie, if it is
-    one. rows: of tables, 1 for one row, 2 for a row of each query, 0 if that is the same here."""
+    one. rows: of tables, 1 for one row, 2 for a row of each query, 0 if that is the same here. keys: of the mask and of
+    the bias; whether they are right, no rank knows before it has the lengths of all."""
     names = sorted(arguments)
     words = [int(failed is not None), *([0] * len(_NUMBERS))]
     if failed is None and tensors is not None:
         words[1:] = numbers_of(*tensors)
-    words += [_digest(arguments[name]) for name in names] + [rows]
+    words += [_digest(arguments[name]) for name in names] + [rows, *keys]
     text = f"{type(failed).__name__}: {failed}" if failed is not None else ""
     packet = torch.tensor([*words, *_words(text)], dtype=torch.int64)
     if team.size > 1:
@@ -82,8 +86,9 @@ def agree(team: Team, tensors: Optional[tuple[Tensor, Tensor, Tensor]], argument
         if not name.startswith("len_"):
             _same(name, [row[place] for row in table], place <= len(_NUMBERS))
     at = {name: place for place, name in enumerate(_NUMBERS, 1)}
-    one_row = max(row[-_TEXT - 1] for row in table) == 1
-    return Agreed(tuple(row[at["len_q"]] for row in table), tuple(row[at["len_kv"]] for row in table), one_row)
+    of_tables, of_mask, of_bias = zip(*(row[-_TEXT - 3 : -_TEXT] for row in table))
+    len_q, len_kv = (tuple(row[at[name]] for row in table) for name in ("len_q", "len_kv"))
+    return Agreed(len_q, len_kv, max(of_tables) == 1, (of_mask, of_bias))
 
 
 def _same(name: str, values: list[int], number: bool) -> None:

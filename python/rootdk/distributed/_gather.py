@@ -101,8 +101,9 @@ class GatherAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
         with ctx.team.telling():
-            _, k, v, *_ = ctx.saved_tensors
+            saved = ctx.saved_tensors
+            k, v = saved[1:3]
             gathered = Gathered(ctx.call, ctx.team, k, v)
-            gradients = begin(ctx, d_out, d_lse)
+            gradients = begin(ctx, saved, d_out, d_lse)
             d_k, d_v = gathered.scatter(*gradients.add(*gathered.gather(k, v), gathered.pieces))
-            return end(ctx, gradients, d_k, d_v)
+            return end(ctx, saved, gradients, d_k, d_v)

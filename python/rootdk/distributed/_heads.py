@@ -79,17 +79,20 @@ class Exchange:
 
 
 class ToHeads(torch.autograd.Function):
-    """q, k and v."""
+    """q, k and v. `learned` wants a gradient if any rank's tensors do, so that backward sends here what others wait
+    for, whatever wants gradients here."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, exchange: Exchange) -> Any:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, learned: Optional[Tensor], exchange: Exchange) -> Any:
         ctx.exchange = exchange
         return tuple(exchange.there("heads of q, k and v", [q, k, v], (0, 1, 1)))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return (*ctx.exchange.back("gradients of q, k and v", [x.contiguous() for x in gradients], (0, 1, 1)), None)
+        with ctx.exchange.team.telling():
+            found = ctx.exchange.back("gradients of q, k and v", [x.contiguous() for x in gradients], (0, 1, 1))
+        return (*found, None, None)
 
 
 class FromHeads(torch.autograd.Function):
@@ -106,5 +109,6 @@ class FromHeads(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_lse: Optional[Tensor] = None) -> Any:
         tensors = [d_lse, d_out] if ctx.with_lse and d_lse is not None else [d_out]
-        found = ctx.exchange.there("gradients of outputs", tensors, (0,) * len(tensors))
+        with ctx.exchange.team.telling():
+            found = ctx.exchange.there("gradients of outputs", tensors, (0,) * len(tensors))
         return found[-1], found[0] if len(found) > 1 else None, None

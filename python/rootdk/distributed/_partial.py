@@ -36,6 +36,7 @@ class Outputs:
         self.out = torch.zeros((batch, heads, length, dim_v), dtype=wide_dtype(q), device=q.device)
         self.lse = torch.full((batch, heads, length), _NONE, dtype=torch.float64, device=q.device)
         self.rows = RowTable(batch, heads, length, q.device) if call.stats is not None else None
+        self.blind: Optional[Tensor] = None  #: rows that see no key, where there is a sink: lse does not tell them
 
     def add(self, k: Tensor, v: Tensor, keys: Sequence[Piece]) -> None:
         """k and v lie one piece after the other."""
@@ -84,6 +85,7 @@ class Outputs:
     def finish(self, sink: Optional[Tensor]) -> tuple[Tensor, Tensor]:
         """With the sink, which belongs to no rank's keys."""
         if sink is not None:
+            self.blind = self.lse == _NONE
             z = sink.detach().to(self.lse)[None, :, None]
             total = torch.logaddexp(self.lse, z)
             share = torch.where(self.lse == _NONE, torch.zeros_like(total), torch.exp(self.lse - total))
@@ -157,9 +159,10 @@ class Gradients:
         if wanted[3] and self.d_scale is not None:
             self.d_scale[heads] += found[3]
 
-    def of_sink(self, sink: Tensor) -> Tensor:
-        """Σ over rows of −p·D, with p = e^{z − lse} and D = dO·O − dLSE."""
-        d = (self.d_out.double() * self.out.double()).sum(-1)
+    def of_sink(self, sink: Tensor, blind: Tensor) -> Tensor:
+        """Σ over rows of −p·D, with p = e^{z − lse} and D = dO·O − dLSE. Rows that see no key have an lse, but
+        no output, and nobody looks at what is in dO there."""
+        d = (self.d_out.double() * self.out.double()).sum(-1).masked_fill_(blind, 0)
         if self.d_lse is not None:
             d = d - self.d_lse.double()
         lse = self.lse.double()
@@ -168,17 +171,20 @@ class Gradients:
 
 
 # What both ways that share rows out keep for backward, and what they make of it ---------------------------------------
+Saved = tuple[Any, ...]  #: ctx.saved_tensors, read once in a backward: q, k, v, scale, bias, sink, out, lse, blind
+
+
 def keep(ctx: Any, outputs: Outputs, saved: Sequence[Optional[Tensor]], call: Call, team: Any) -> tuple[Tensor, Tensor]:
     """saved: q, k, v, scale, bias, sink. The results, which backward needs as well."""
     out, lse = outputs.finish(saved[5])
-    ctx.save_for_backward(*saved, out, lse)
+    ctx.save_for_backward(*saved, out, lse, outputs.blind)
     ctx.call, ctx.team = call, team
     ctx.set_materialize_grads(False)
     return out, lse
 
 
-def begin(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradients:
-    q, _, _, scale, bias, _, out, lse = ctx.saved_tensors
+def begin(ctx: Any, saved: Saved, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradients:
+    q, _, _, scale, bias, _, out, lse, _ = saved
     d_out = torch.zeros_like(out) if d_out is None else d_out
     # dK and dV travel on all ranks alike, whoever wants them.
     wanted = [ctx.needs_input_grad[0], True, True, ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
@@ -186,16 +192,16 @@ def begin(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Gradien
     return Gradients(ctx.call, q, out, lse, d_out, d_lse, queries, scale, bias, wanted)
 
 
-def end(ctx: Any, gradients: Gradients, d_k: Tensor, d_v: Tensor) -> tuple[Optional[Tensor], ...]:
+def end(ctx: Any, saved: Saved, gradients: Gradients, d_k: Tensor, d_v: Tensor) -> tuple[Optional[Tensor], ...]:
     """Of every argument of the autograd function: q, k, v, scale, bias, sink, call, team, rows."""
-    q, k, v, scale, bias, sink, _, _ = ctx.saved_tensors
+    q, k, v, scale, bias, sink, _, _, blind = saved
     return (
         gradients.d_q.to(q.dtype),
         d_k.to(k.dtype),
         d_v.to(v.dtype),
         None if gradients.d_scale is None else gradients.d_scale.to(scale),
         None if gradients.d_bias is None else gradients.d_bias.to(bias),
-        gradients.of_sink(sink).to(sink) if sink is not None and ctx.needs_input_grad[5] else None,
+        gradients.of_sink(sink, blind).to(sink) if sink is not None and ctx.needs_input_grad[5] else None,
         None,
         None,
         None,

@@ -77,10 +77,10 @@ class RingAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> Any:
         with ctx.team.telling():
-            _, k, v, *_ = ctx.saved_tensors
-            gradients = begin(ctx, d_out, d_lse)
-            d_k, d_v = _backward_round(Round(ctx.call, ctx.team, k, v), gradients)
-            return end(ctx, gradients, d_k, d_v)
+            saved = ctx.saved_tensors
+            gradients = begin(ctx, saved, d_out, d_lse)
+            d_k, d_v = _backward_round(Round(ctx.call, ctx.team, *saved[1:3]), gradients)
+            return end(ctx, saved, gradients, d_k, d_v)
 
 
 def _backward_round(ring: Round, gradients: Gradients) -> list[Tensor]:

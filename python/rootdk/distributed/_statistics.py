@@ -134,7 +134,8 @@ def merged(shares: Callable[[], Shares], group: Any, timeout: float) -> dict[str
         }
         return json.dumps(document).encode()
 
-    found = exchanged(lambda raw: _gathered(team, raw) if team.size > 1 else [raw], mine)
+    with team.calling("merge", timeout):
+        found = exchanged(lambda raw: _gathered(team, raw) if team.size > 1 else [raw], mine)
     everything: dict[str, list[RankStats]] = {}
     for other in found:
         for name, (first, heads, text) in json.loads(other).items():

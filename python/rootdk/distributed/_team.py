@@ -3,18 +3,25 @@ package moves through here."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import datetime
+import functools
 import itertools
+import threading
+import time
 import weakref
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch import Tensor
 
 from .._problem import real
-from ._faults import Board, RankError, as_timedelta, explain
+from ._faults import OUT_OF_STEP, RAISED, Board, RankError, as_timedelta, explain
+from ._lookout import looking
 
 # Its functions take the default group as the default of an argument: the one there is when it is first imported, which
 # any optimizer does. Imported after init_process_group it would keep the group, with gloo's threads, beyond
@@ -51,7 +58,23 @@ Message = tuple[int, Tensor]  #: to or from which rank of the team
 
 # By the group itself, not its id, which a later group may have on some ranks; gone when the group is.
 _ready: weakref.WeakKeyDictionary[Any, set[torch.device]] = weakref.WeakKeyDictionary()
-_calls: dict[str, Iterator[int]] = {}  # by group: all its ranks make the same calls in the same order
+_groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()
+_lives: collections.Counter[str] = collections.Counter()  # groups of a name so far
+_KINDS = ("attention", "merge", "audit")  #: of calls, by the number that ranks compare
+_GREETING, _NOBODY = 0, 2**31 - 1  # tags; those in between are numbers of calls
+# What leaves a forward that a checkpoint computes again, once it has all that backward needs: nothing has failed.
+_ENOUGH = getattr(torch.utils.checkpoint, "_StopRecomputationError", RankError)
+
+
+class _Group:
+    """What this process knows of a process group."""
+
+    def __init__(self, group: Any):
+        name = str(getattr(group, "group_name", "group"))
+        _lives[name] += 1
+        self.name = f"rootdk/{name}/{_lives[name]}"
+        self.calls = itertools.count(1)  # all its ranks make the same calls in the same order
+        self.thread = threading.RLock()  # whose call it is; that thread's backward may compute forward again
 
 
 class Team:
@@ -62,6 +85,7 @@ class Team:
         # What autograd keeps for backward has the team: it must not keep the group beyond destroy_process_group.
         self._group = weakref.ref(group)
         self.members, self.timeout, self.board = tuple(members), timeout, board
+        self.call = 0
         self.rank = self.members.index(dist.get_rank(group))
 
     @property
@@ -73,19 +97,23 @@ class Team:
 
     @staticmethod
     def of(group: Any, timeout: float = TIMEOUT) -> Team:
-        """All of a group. Every rank of it has to call this, in the same order as the others."""
+        """All of a group."""
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("group: torch.distributed has no process group yet; call init_process_group first")
         group = dist.group.WORLD if group is None else group
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(f"group: this rank, {dist.get_rank()}, is not in it")
         if not hasattr(group, "rank"):
             raise TypeError(f"group: {group!r}, but a process group or None is wanted")
         rank = dist.get_rank(group)
         if rank < 0:
             raise ValueError(f"group: has ranks {dist.get_process_group_ranks(group)}, but this is {dist.get_rank()}")
-        name = str(getattr(group, "group_name", "group"))
-        number = next(_calls.setdefault(name, itertools.count()))
-        size = dist.get_world_size(group)
-        return Team(group, range(size), timeout, Board(f"{name}/{number}", size, rank))
+        if group not in _groups:
+            _groups[group] = _Group(group)
+        ranks = dist.get_process_group_ranks(group)
+        keeper = ranks.index(0) if 0 in ranks else None
+        board = Board(_groups[group].name, len(ranks), rank, keeper)
+        return Team(group, range(len(ranks)), timeout, board)
 
     @property
     def size(self) -> int:
@@ -93,7 +121,48 @@ class Team:
 
     def part(self, places: Sequence[int]) -> Team:
         """Some of these, this rank among them."""
-        return Team(self.group, [self.members[place] for place in places], self.timeout, self.board)
+        team = Team(self.group, [self.members[place] for place in places], self.timeout, self.board)
+        team.call = self.call
+        return team
+
+    @contextlib.contextmanager
+    def calling(self, kind: str, timeout: Any, like: Any = None) -> Iterator[None]:
+        """A call that all ranks make, of one of _KINDS. A timeout that is none is for the call itself to refuse, with
+        everything else. like: a tensor where packets may lie, if it is one."""
+        with contextlib.suppress(TypeError, ValueError):
+            self.timeout = seconds_of(timeout)
+        with self._only_thread():
+            self.call = next(_groups[self.group].calls)
+            self.board = self.board.of_call(self.call)
+            with self.telling():
+                self._greet(kind, like)
+                yield
+
+    def _greet(self, kind: str, like: Any) -> None:
+        """Neighbours tell each other what they call, before they send what another call would take for its own: its
+        sizes may be others, and gloo ends a process that gets more than it has room for."""
+        if self.size == 1:
+            return
+        mine = torch.tensor([_KINDS.index(kind), self.call], dtype=torch.int64).to(self.packet_device(like))
+        found = torch.empty_like(mine)
+        to, source = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+        self.post("which call this is", [(to, mine)], [(source, found)], counted=False, tag=_GREETING).wait()
+        theirs, call = found.tolist()
+        if (theirs, call) != (_KINDS.index(kind), self.call):
+            text = f"rank {source} is in {_KINDS[theirs]}, its call {call} over this group, but "
+            text += f"rank {self.rank} in {kind}, its call {self.call}"
+            self.board.write(f"{OUT_OF_STEP}{text}", stop=True)
+            raise RankError(f"{OUT_OF_STEP}{text}")
+
+    @contextlib.contextmanager
+    def _only_thread(self) -> Iterator[None]:
+        thread = _groups[self.group].thread
+        if not thread.acquire(blocking=False):
+            raise ValueError("group: another thread is in a call over it; each thread wants a group of its own")
+        try:
+            yield
+        finally:
+            thread.release()
 
     def get_ready(self, like: Tensor) -> None:
         """NCCL wants all ranks of a group in its first operation, but not all of them always have something to send."""
@@ -114,9 +183,10 @@ class Team:
             return like.device
         return torch.device("cuda", torch.cuda.current_device()) if "cuda" in kinds else torch.device(kinds[0])
 
-    def post(self, what: str, sends: Sequence[Message], receives: Sequence[Message], counted: bool = True) -> Pending:
+    def post(self, what: str, sends: Sequence[Message], receives: Sequence[Message], counted: bool = True,
+             tag: Optional[int] = None) -> Pending:  # fmt: skip
         """Starts all of these. Empty ones are left out, on both sides. A message's memory is not to be touched before
-        it is waited for."""
+        it is waited for. tag: the call's, so that messages of two calls are not taken for each other."""
         operations, peers = [], []
         for operation, messages in ((dist.isend, sends), (dist.irecv, receives)):
             for peer, x in messages:
@@ -128,7 +198,7 @@ class Team:
                         count.messages += 1
                 member = self.members[peer]
                 there = dist.get_global_rank(self.group, member)
-                operations.append(dist.P2POp(operation, x, there, self.group))
+                operations.append(dist.P2POp(operation, x, there, self.group, self.call if tag is None else tag))
                 peers.append(member)
         memory = [x for _, x in (*sends, *receives)]
         together = any(x.is_cuda for x in memory)  # as NCCL wants them; else one by one, to know whose has failed
@@ -139,7 +209,7 @@ class Team:
             try:
                 found = dist.batch_isend_irecv(operations[first:last])
             except RuntimeError as error:  # somebody has gone before
-                raise explain(self.board, error, what, peers[first], self.timeout) from error
+                raise explain(self.board, error, what, peers[first], None) from error
             works += zip(peers[first:last], found)  # which may be one for all of them
         return Pending(self, what, works, memory)
 
@@ -170,19 +240,24 @@ class Team:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Tells the others of what is raised here."""
-        try:
-            yield
-        except RankError:
-            raise
-        except Exception as error:
-            self.raised(error)
-            raise
+        """Tells the others of what is raised here, Ctrl-C too."""
+        with self._only_thread():
+            try:
+                yield
+            except (RankError, _ENOUGH):
+                raise
+            except BaseException as error:
+                text = str(error).splitlines()[0] if str(error) else ""
+                self.board.write(f"{RAISED}{type(error).__name__}: {text}", stop=True)
+                raise
 
-    def raised(self, error: BaseException) -> None:
-        """Tells the others, who will look when they miss this rank's messages."""
-        text = str(error).splitlines()[0] if str(error) else ""
-        self.board.write(f"raised {type(error).__name__}: {text}")
+    def give_up(self, member: int) -> None:
+        """Makes another thread's wait for a member of the group fail. gloo knows no other way than a wait that times
+        out: with it all of the group do, unless its connection is gone; and then the other wait has failed as well."""
+        if "gloo" in str(dist.get_backend_config(self.group)):
+            there = dist.get_global_rank(self.group, member)
+            with contextlib.suppress(RuntimeError):
+                dist.irecv(torch.empty(1), there, self.group, _NOBODY).wait(datetime.timedelta(milliseconds=1))
 
 
 def seconds_of(timeout: Any) -> float:
@@ -220,14 +295,18 @@ class Pending:
 
     def wait(self) -> None:
         """On a GPU the stream waits, not the host: there the group's own timeout is what counts."""
+        team = self._team
+        on_host = not any(x.is_cuda for x in self._memory)
         for peer, work in self._works:
+            since = time.monotonic()
             try:
-                if any(x.is_cuda for x in self._memory):
-                    work.wait()
+                if on_host:
+                    with looking(team.board, functools.partial(team.give_up, peer)):
+                        work.wait(as_timedelta(team.timeout))
                 else:
-                    work.wait(as_timedelta(self._team.timeout))
+                    work.wait()
             except RuntimeError as error:
-                raise explain(self._team.board, error, self._what, peer, self._team.timeout) from error
+                raise explain(team.board, error, self._what, peer, time.monotonic() - since) from error
         self._works, self._memory = [], []
 
 

@@ -43,6 +43,16 @@ class Problem:
     wide: bool = True
     one_row: bool = False  #: mask and bias have one row for the queries of all ranks
 
+    @property
+    def learns(self) -> bool:
+        """Whether any gradient is wanted, which is so on all ranks or on none."""
+        tensors = (self.q, self.k, self.v, self.scale, self.bias, self.sink)
+        return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+    def learned(self) -> Optional[Tensor]:
+        """A tensor without elements that wants a gradient where any does."""
+        return self.q.detach()[:0].requires_grad_() if self.learns else None
+
     def call(self, q_layout: Layout, k_layout: Layout) -> Call:
         return Call(
             q_layout,
@@ -107,7 +117,7 @@ def _heads_of(table: Optional[Tensor], heads: slice) -> Optional[Tensor]:
 
 def _by_heads(p: Problem, call: Call, team: Team) -> Result:
     exchange = Exchange(team, call.q_layout, call.k_layout, p.q.shape[1], p.k.shape[1])
-    q, k, v = ToHeads.apply(p.q, p.k, p.v, exchange)  # type: ignore[no-untyped-call]
+    q, k, v = ToHeads.apply(p.q, p.k, p.v, p.learned(), exchange)  # type: ignore[no-untyped-call]
     mine = _Share(p, exchange, team.rank)
     outs, lses, boxes = [], [], []
     for part in mine.segments:
@@ -118,9 +128,10 @@ def _by_heads(p: Problem, call: Call, team: Team) -> Result:
         lses.append(lse)
         boxes.append((part.q.start, box))
     if not outs:
-        # No heads, but zero gradients for what others have some of.
+        # No heads, but zero gradients for what others have some of. A square, since it keeps something for backward, as
+        # heads do: a checkpoint computes again on all ranks, or on none, and as far as the last thing that is kept.
         learned = [x for x in (q, k, v, p.scale, p.sink, p.bias) if x is not None]
-        outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].sum().to(q.dtype) for x in learned)]
+        outs = [q.new_zeros((*q.shape[:3], v.shape[3])) + sum(x[:0].square().sum().to(q.dtype) for x in learned)]
         lses = [q.new_zeros(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)]
     out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
     found: Optional[RankStats] = None
@@ -158,7 +169,7 @@ def _two_levels(p: Problem, call: Call, team: Team, ranks_per_node: int) -> Resu
     exchange = Exchange(
         team.part(inside), call.q_layout.among(inside), call.k_layout.among(inside), p.q.shape[1], p.k.shape[1]
     )
-    q, k, v = ToHeads.apply(p.q, p.k, p.v, exchange)  # type: ignore[no-untyped-call]
+    q, k, v = ToHeads.apply(p.q, p.k, p.v, p.learned(), exchange)  # type: ignore[no-untyped-call]
     mine = _Share(p, exchange, place)
     ring = dataclasses.replace(
         call,
