@@ -509,6 +509,80 @@ def test_what_pytorch_differentiates_twice_stays_so():
     assert len(w.layers) == 3 and not w.unseen
 
 
+WRITTEN_OUT = {  # q, k, v and options of calls that PyTorch writes out when they learn
+    "narrower values": lambda: (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 4), {}),
+    "a mask of three axes": lambda: (*torch.randn(3, 1, 2, 5, 8), {"attn_mask": torch.randn(1, 5, 5)}),
+    "a last axis with a stride": lambda: (torch.randn(1, 2, 8, 5).mT, *torch.randn(2, 1, 2, 5, 8), {}),
+    "three axes": lambda: (*torch.randn(3, 2, 5, 8), {}),
+    "two axes": lambda: (*torch.randn(3, 5, 8), {}),
+    "five axes": lambda: (*torch.randn(3, 2, 3, 2, 5, 8), {"is_causal": True}),
+    "a batch that broadcasts": lambda: (torch.randn(1, 2, 5, 8), *torch.randn(2, 3, 2, 5, 8), {}),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_OUT)
+def test_a_call_that_learns_is_differentiated_as_unwatched(case):
+    """Its output may be changed in place and its gradient differentiated again, to the same bits, and its statistics
+    are those of a call that does not learn."""
+    *inputs, options = WRITTEN_OUT[case]()
+    q, k, v = (x.requires_grad_() for x in inputs)
+    attention = lambda: F.scaled_dot_product_attention(q, k, v, **options)
+
+    def in_place():
+        return torch.autograd.grad(attention().mul_(0.5).square().sum(), (q, k, v))
+
+    def twice():
+        slopes = torch.autograd.grad(attention().square().sum(), (q, k, v), create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), (q, k, v))
+
+    expected = [*in_place(), *twice()]
+    with rootdk.watch() as still, torch.no_grad():
+        attention()
+    with rootdk.watch() as w:
+        found = [*in_place(), *twice()]
+    assert all(map(torch.equal, found, expected)) and not w.unseen and w.layers == ["attention", "attention#2"]
+    names = ("raw_max", "entropy", "keys", "score_sigma")
+    seen, plain = rows_of(w, *names, "d_q"), rows_of(still, *names)
+    assert len(seen) == 2 * len(plain) == 2 * (1 if q.ndim == 2 else q.shape[-3])
+    for (step, layer, head), values in seen.items():
+        assert values[:-1] == pytest.approx(plain[step, "attention", head], rel=1e-6)
+    d_q = expected[0].square().sum(-1).sum(-1).reshape(-1, len(plain)).sum(0)
+    for head in range(len(plain)):
+        assert seen[0, "attention", head][-1] == pytest.approx(float(d_q[head]), rel=1e-5)
+
+
+def test_what_pytorch_s_kernel_does_not_differentiate_twice_raises_watched_as_well():
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def penalty():
+        slope = torch.autograd.grad(F.scaled_dot_product_attention(q, q, q).square().sum(), q, create_graph=True)[0]
+        return torch.autograd.grad(slope.square().sum(), q)
+
+    with pytest.raises(RuntimeError, match="derivative for"):
+        penalty()
+    with rootdk.watch(), pytest.raises(RuntimeError, match="cannot be differentiated by autograd"):
+        penalty()
+
+
+def test_gradients_of_queries_are_those_of_their_own_call():
+    """Where hooks find them, as for narrower values and beside, and the same tensor goes to several calls."""
+    x = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def call(size):
+        return size * F.scaled_dot_product_attention(x, x, x[..., :4]).square().sum()
+
+    for beside in (False, True):
+        with rootdk.watch(beside=beside) as alone:
+            call(1.0).backward()
+        with rootdk.watch(beside=beside) as w:
+            (call(1.0) + call(100.0)).backward()
+        found, once = rows_of(w, "d_q", "d_k", "d_v"), rows_of(alone, "d_q", "d_k", "d_v")
+        for head in range(2):
+            first, second = found[0, "attention", head], found[0, "attention#2", head]
+            assert first == pytest.approx(once[0, "attention", head], rel=1e-5) and len({*first}) == 3
+            assert second == pytest.approx([1e4 * value for value in first], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "output",
     [
