@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..torch import transformed
 from . import inside_mha
 from .heads import Hints
 from .products import Owed, Written, plain_data
@@ -26,6 +27,7 @@ _MHA = torch.nn.functional.multi_head_attention_forward
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _ATTENTION = re.compile(r"attention|attn|fmha")
 _MOST_OWED = 64
+TRANSFORMED = "inside a transform of torch.func"
 
 
 class Looker(Protocol):
@@ -66,8 +68,7 @@ class Looker(Protocol):
 
 
 class Follow(TorchFunctionMode):
-    """Sees one thread's calls. While a graph is compiled or a transform of torch.func runs, it is as if it were not
-    there."""
+    """Sees one thread's calls. While a graph is compiled or traced, it is as if it were not there."""
 
     def __init__(self, looker: Looker):
         super().__init__()
@@ -119,13 +120,16 @@ class Follow(TorchFunctionMode):
         if (
             (step is not None and step not in STARTS and not trail.memory.notes and not trail.learned.notes)
             or not self.looker.looking
-            or _elsewhere()
+            or _recorded()
         ):
             return func(*args, **kwargs)
         if step is not None:
             return walk(trail, self.looker, step, func, args, kwargs)
         if func is _SDPA:
             return self._sdpa(args, kwargs)
+        if in_transform(*args):
+            self.looker.missed("nn.MultiheadAttention", TRANSFORMED)
+            return func(*args, **kwargs)
         return inside_mha.call(self.looker, func, args, kwargs)
 
     def _sdpa(self, args: Any, kwargs: Any) -> Any:
@@ -173,9 +177,16 @@ def _of_numpy(name: str, args: Any) -> Any:
     return getattr(operator, _OTHERWISE.get(name, name))(*args)
 
 
-def _elsewhere() -> bool:
-    """Whether tensors are not what they seem: inside of torch.func's transforms, or while torch.jit records."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+def _recorded() -> bool:
+    """Whether torch.jit or torch.fx records what is called: tensors are not what they seem, and nothing must be added."""
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return proxies is not None or torch._C._get_tracing_state() is not None
+
+
+def in_transform(*tensors: Any) -> bool:
+    """Whether a transform of torch.func runs, or a tangent rides on one of these: what is attention can be followed
+    then, but nobody can look at the numbers, not even at those of a tensor from outside."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or transformed(*tensors)
 
 
 # Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own,
