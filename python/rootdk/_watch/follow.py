@@ -189,12 +189,12 @@ def in_transform(*tensors: Any) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or transformed(*tensors)
 
 
-# Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own,
-# which it does with what runs between two graphs: it takes one property's getter for another's there, and reads a dtype
-# as a shape.
+# Dynamo may look through these lines while it traces a model, but must not compile them, or what they call, as functions
+# of their own, which it does with what runs between two graphs: it takes one property's getter for another's there,
+# reads a dtype as a shape, and guards on which tensor it was.
 _frames = torch._C._dynamo.eval_frame
 if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
     _frames.set_code_exec_strategy(
         Follow.__torch_function__.__code__,
-        _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT),
+        _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP),
     )

@@ -30,7 +30,7 @@ from .eyes import Call, Looking, Spot, close_eyes, enter, forget, leave, open_ey
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
-from .places import Modules, Place, compiled_parts, in_backward, label_of
+from .places import OUTSIDE, Modules, Place, in_backward, label_of
 from .products import plain_data
 from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words
 from .transformers import register_with_transformers
@@ -114,7 +114,14 @@ class Watch:
             self._step = 0
         self._is_open = self._place.opened = True
         self._place.step = self._step
-        open_eyes(self)
+        try:
+            open_eyes(self)
+        except BaseException:
+            self._is_open = self._place.opened = False
+            if self._modules is not None:
+                self._modules.remove()
+                self._modules = None
+            raise
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -122,7 +129,8 @@ class Watch:
         self._is_open = self._place.opened = False
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
-                for name in self._modules.attention or ["(root)"]:
+                self._look_for_closed()
+                for name in self._modules.expected:
                     self._unseen.setdefault(name, "was not called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
@@ -180,7 +188,7 @@ class Watch:
         self._model_s += time.perf_counter() - place.started
         self._own_loss(output)
         if place.step % self._every == 0:
-            self._look_for_compiled()
+            self._look_for_closed()
             self._warn_of_unseen()
 
     def loss(self, value: Union[float, Tensor]) -> None:
@@ -244,9 +252,12 @@ class Watch:
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
         which of the modules in it that is, and all of them are named."""
-        if not self._wanted() or self._place.in_graph():
+        if not self._wanted():
             return None
         place = self._place
+        if place.in_graph() is not None:
+            self.missed("attention", "inside torch.compile")
+            return None
         place.noticed += 1
         label = label_of(place, "(root)" if self.model is not None else "attention")
         if label is not None:
@@ -268,7 +279,7 @@ class Watch:
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
             self._not_seen(
-                "(outside)",
+                OUTSIDE,
                 f"{what} was called outside of the model's modules, or by torch.compile; "
                 "rootdk.watch() without a model sees that",
             )
@@ -290,6 +301,12 @@ class Watch:
         place.noticed += 1
         softmax = bool(place.modules) and isinstance(place.modules[-1], torch.nn.Softmax)
         name = place.stack[-2 if softmax and len(place.stack) > 1 else -1] if place.stack else ""
+        graph = place.in_graph()
+        if graph is not None and self._modules is not None:
+            blamed = self._modules.blamed(graph)
+            if blamed is None:
+                return None
+            name = blamed
         return lambda what, why: self._not_seen(name or "(root)", f"{what}: {why}")
 
     def _not_seen(self, name: str, why: str) -> None:
@@ -297,12 +314,10 @@ class Watch:
         if place.step % self._every == 0 and name not in self._called.values():
             self._unseen.setdefault(name or "(root)", why)
 
-    def _look_for_compiled(self) -> None:
-        assert self.model is not None and self._modules is not None
-        for part in compiled_parts(self.model):
-            for name in self._modules.attention:
-                if name.startswith(part) and name not in self._called.values():
-                    self._unseen.setdefault(name, "inside torch.compile")
+    def _look_for_closed(self) -> None:
+        assert self._modules is not None
+        for name, why in self._modules.closed({*self._called.values()}, {*self._unseen}):
+            self._unseen.setdefault(name or "(root)", why)
 
     def _warn_of_unseen(self) -> None:
         new = {name: why for name, why in self._unseen.items() if name not in self._named}
