@@ -161,6 +161,7 @@ def test_resumed_runs():
     low = lambda step: 0.2
     assert story(closed, low, resumed=True) == []
     assert story(closed, low, classes=1000) == []  # a fresh model would begin at ln 1000
+    assert len(story(closed, low, classes=1000, resumed=False)) == 1
     assert len(story(closed, lambda step: 6.9, classes=1000)) == 1
     assert story(after(60, (0.02, 30)), low, resumed=True) == []  # closed, and nothing is lost
     (event,) = story(after(60, (0.02, 30)), lambda step: 0.2 if step < 60 else 2.0, resumed=True)
@@ -287,7 +288,7 @@ def test_a_saturated_run_warns_by_default_and_a_healthy_one_does_not():
         assert train(Copier(factor=15.0), 28, resumed=True)[0].alarms == []
 
 
-def test_a_model_whose_loss_begins_low_was_trained_before():
+def test_a_model_whose_loss_begins_low_is_taken_for_one_that_was_trained_before(tmp_path):
     class Trained(Copier):
         def forward(self, row):
             out = super().forward(row)
@@ -295,7 +296,18 @@ def test_a_model_whose_loss_begins_low_was_trained_before():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert train(Trained(factor=15.0), 28)[0].alarms == []
+        watch, _ = train(Trained(factor=15.0), 28)
+        assert watch.alarms == []
+    # It may as well be a fresh one whose loss is scaled, so that the silence is told, with what ends it.
+    said = "far below ln 8 = 2.08"
+    assert said in watch.table() and "resumed=False" in watch.table()
+    assert said in watch.report(tmp_path / "report.html").read_text()
+    with pytest.warns(RuntimeWarning, match="Frozen"):
+        watch, _ = train(Trained(factor=15.0), 28, resumed=False)
+    assert [event.step for event in watch.alarms] == [20, 20] and said not in watch.table()
+    assert said not in train(Trained(factor=15.0), 1, resumed=True)[0].table()
+    assert said not in train(Trained(factor=15.0), 1, on=())[0].table()
+    assert said not in train(Copier(), 1)[0].table()
 
 
 def test_rows_of_one_key_pass_nothing_by_nature():

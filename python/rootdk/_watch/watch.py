@@ -32,7 +32,7 @@ from .later import Later
 from .look import Settings
 from .places import OUTSIDE, Modules, Place, in_backward, label_of
 from .products import plain_data
-from .say import NO_LOSS, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words
+from .say import NO_LOSS, TensorBoard, hidden_words, low_loss_words, prometheus, scalars, table, unseen_words
 from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
@@ -52,7 +52,8 @@ class Watch:
               where rootdk has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
-    resumed   the model was trained before: layers that are closed at first have learned to be
+    resumed   True: the model was trained before, so layers that are closed at first have learned to be; False: it was
+              not; None: a first loss far below that of a model that knows nothing says that it was
     group     the ranks that over_ranks() is about; None: all there are
     """
 
@@ -67,7 +68,7 @@ class Watch:
         beside: bool = False,
         backward: bool = True,
         keep: int = 1000,
-        resumed: bool = False,
+        resumed: Optional[bool] = None,
         group: Any = None,
     ):
         if model is not None and not isinstance(model, torch.nn.Module):
@@ -442,7 +443,15 @@ class Watch:
         blind = self._dog.waits_for_loss and any(
             np.isfinite([record["d_q"], record["d_scores"]]).any() for record in self._seen.newest()
         )
-        return [part for part in (self.cost(), hidden_words(self._hidden), NO_LOSS if blind else "") if part]
+        mute = self._dog.taken_for_resumed and any(alarm.frozen for alarm in self._dog.alarms)
+        losses = self._dog.losses
+        notes = (
+            self.cost(),
+            hidden_words(self._hidden),
+            NO_LOSS if blind else "",
+            low_loss_words(losses.very_first, losses.classes) if mute and losses.classes else "",
+        )
+        return [part for part in notes if part]
 
     def cost(self) -> str:
         """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same
