@@ -355,10 +355,10 @@ class Block(torch.nn.Module):
 @pytest.mark.parametrize("way", ["sdpa", "divided"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("compiles", ["in place", "wrapped", "function", "all"])
-@pytest.mark.parametrize("learns", [False, True])
-def test_compiled_attention_is_named_whatever_its_class(compiles, backend, way, learns):
+def test_compiled_attention_is_named_whatever_its_class(compiles, backend, way):
     torch._dynamo.reset()
-    model, x = torch.nn.Sequential(*(Block(way) for _ in range(11))), torch.randn(1, 9, 16)
+    learns, blocks = way == "divided", 2 if compiles == "all" else 11  # "10" begins with "1", and is another
+    model, x = torch.nn.Sequential(*(Block(way) for _ in range(blocks))), torch.randn(1, 9, 16)
     if compiles == "in place":
         model[1].compile(backend=backend)
     elif compiles == "wrapped":
@@ -372,7 +372,7 @@ def test_compiled_attention_is_named_whatever_its_class(compiles, backend, way, 
         with pytest.warns(RuntimeWarning, match="Not seen") as said, rootdk.watch(model) as w:
             for _ in range(2):
                 torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
-    named, others = ("(root)", []) if compiles == "all" else ("1", [str(n) for n in range(11) if n != 1])
+    named, others = ("(root)", []) if compiles == "all" else ("1", [str(n) for n in range(blocks) if n != 1])
     assert [*w.unseen] == [named] and w.layers == others
     assert "torch.compile" in w.unseen[named] or "compiled graph" in w.unseen[named]
     assert sum("Not seen" in str(s.message) for s in said) == 1
@@ -413,7 +413,9 @@ def test_compiled_parts_that_hold_no_attention_are_not_named():
         def forward(self, x):
             return 2 * self.eagerly(2 * x)
 
-    layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16), torch.nn.Softmax(-1))
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16), torch.nn.Softmax(-1)
+    )
     model = torch.nn.Sequential(layers, Block("sdpa"), Calls(), Outer())
     model[0].compile(backend="aot_eager")
     model[3].compile(backend="aot_eager")

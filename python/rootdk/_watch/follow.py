@@ -178,7 +178,7 @@ def _of_numpy(name: str, args: Any) -> Any:
 
 
 def _recorded() -> bool:
-    """Whether torch.jit or torch.fx records what is called: tensors are not what they seem, and nothing must be added."""
+    """Whether torch.jit or torch.fx records what is called: tensors are not what they seem, and nothing may be added."""
     proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return proxies is not None or torch._C._get_tracing_state() is not None
 
@@ -189,9 +189,9 @@ def in_transform(*tensors: Any) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or transformed(*tensors)
 
 
-# Dynamo may look through these lines while it traces a model, but must not compile them, or what they call, as functions
-# of their own, which it does with what runs between two graphs: it takes one property's getter for another's there,
-# reads a dtype as a shape, and guards on which tensor it was.
+# Dynamo may look through these lines while it traces a model, but must not compile them, or what they call, as a
+# function of their own, which it does with what runs between two graphs: it takes one property's getter for another's
+# there, reads a dtype as a shape, and guards on which tensor it was.
 _frames = torch._C._dynamo.eval_frame
 if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
     _frames.set_code_exec_strategy(

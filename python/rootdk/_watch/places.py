@@ -21,7 +21,9 @@ from torch import Tensor
 
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")
+_FUSED, _SOFTMAX = "scaled_dot_product_attention", ("softmax", "exp")
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")  # of two tensors; a layer's are linear
+_RECORDED = (_FUSED, *_SOFTMAX, *_PRODUCTS)
 OUTSIDE = "(outside)"  # the name of what no module of the model has called
 _MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
 
@@ -270,8 +272,6 @@ class Hook:
         return _silence, ()
 
 
-
-
 def _silence() -> Callable[..., None]:
     return _silent
 
@@ -302,9 +302,8 @@ def _may_attend(part: torch.nn.Module) -> bool:
     """Whether a part without modules that look like attention may compute it all the same. Of PyTorch's own modules
     none does, and what torch.jit has recorded can be read."""
     if isinstance(part, torch.jit.ScriptModule):
-        graph = part.inlined_graph
-        calls = lambda names: any(graph.findAllNodes(f"aten::{name}", True) for name in names)
-        return calls(["scaled_dot_product_attention"]) or calls(["softmax", "exp"]) and calls(_PRODUCTS)
+        has = {name for name in _RECORDED if part.inlined_graph.findAllNodes(f"aten::{name}", True)}
+        return _FUSED in has or not has.isdisjoint(_SOFTMAX) and not has.isdisjoint(_PRODUCTS)
     return any(
         not type(module).__module__.startswith("torch.nn.") and type(module).__name__ != "OptimizedModule"
         for module in part.modules()
