@@ -413,9 +413,7 @@ def test_compiled_parts_that_hold_no_attention_are_not_named():
         def forward(self, x):
             return 2 * self.eagerly(2 * x)
 
-    layers = torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16), torch.nn.Softmax(-1)
-    )
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Softmax(-1))
     model = torch.nn.Sequential(layers, Block("sdpa"), Calls(), Outer())
     model[0].compile(backend="aot_eager")
     model[3].compile(backend="aot_eager")
@@ -762,7 +760,7 @@ def test_a_call_that_learns_is_differentiated_as_unwatched(case):
     names = ("raw_max", "entropy", "keys", "score_sigma")
     seen, plain = rows_of(w, *names, "d_q"), rows_of(still, *names)
     assert len(seen) == 2 * len(plain) == 2 * (1 if q.ndim == 2 else q.shape[-3])
-    for (step, layer, head), values in seen.items():
+    for (step, _, head), values in seen.items():
         assert values[:-1] == pytest.approx(plain[step, "attention", head], rel=1e-6)
     d_q = expected[0].square().sum(-1).sum(-1).reshape(-1, len(plain)).sum(0)
     for head in range(len(plain)):

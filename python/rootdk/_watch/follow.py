@@ -178,7 +178,7 @@ def _of_numpy(name: str, args: Any) -> Any:
 
 
 def _recorded() -> bool:
-    """Whether torch.jit or torch.fx records what is called: tensors are not what they seem, and nothing may be added."""
+    """Whether torch.jit or torch.fx records the calls: tensors are not what they seem, and nothing may be added."""
     proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return proxies is not None or torch._C._get_tracing_state() is not None
 
