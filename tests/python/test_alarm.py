@@ -356,8 +356,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Its modules can be imported."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "bench" / "alarms"), *sys.path])
+    """Its modules can be imported; tests have a `models` as well."""
+    folder = ROOT / "bench" / "alarms"
+    names = [path.stem for path in folder.glob("*.py")]
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import torch as rootdk_torch
 from .._problem import StatsOptions
 from .._stats import GradientStats, Stats
-from .follow import TRANSFORMED, Follow, Written, in_transform
+from .follow import Follow, Written
 from .heads import counts_of
 from .history import Record
 from .look import Settings, beside, computable, computed_here, counted_here, hidden_by_numbers, of_written
@@ -212,8 +212,6 @@ class _Eyes:
         return miss if found else None
 
     def written_out(self, found: Written) -> None:
-        if in_transform(found.q, found.k, found.scores):
-            return self.missed("attention that is written out", TRANSFORMED)
         call = call_here()
         if call is None:
             for watch in list(_open):
@@ -249,10 +247,6 @@ class _Eyes:
                 enable_gqa=enable_gqa,
             )
 
-        tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
-        if len(tensors) < 3 or in_transform(*tensors):
-            self.missed("scaled_dot_product_attention", TRANSFORMED)
-            return theirs()
         # what a graph records, nobody can look at meanwhile
         if query.is_cuda and torch.cuda.is_current_stream_capturing():
             return theirs()

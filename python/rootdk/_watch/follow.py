@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..torch import transformed
 from . import inside_mha
 from .heads import Hints
 from .products import Owed, Written, plain_data
 from .steps import Trail
 from .torch_names import STARTS, STEPS
-from .walk import walk
+from .walk import TRANSFORMED, in_transform, walk
 
 __all__ = ["Follow", "Looker", "Written"]
 
@@ -27,7 +26,6 @@ _MHA = torch.nn.functional.multi_head_attention_forward
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 _ATTENTION = re.compile(r"attention|attn|fmha")
 _MOST_OWED = 64
-TRANSFORMED = "inside a transform of torch.func"
 
 
 class Looker(Protocol):
@@ -127,7 +125,7 @@ class Follow(TorchFunctionMode):
             return walk(trail, self.looker, step, func, args, kwargs)
         if func is _SDPA:
             return self._sdpa(args, kwargs)
-        if in_transform(*args):
+        if in_transform(*args, *kwargs.values()):
             self.looker.missed("nn.MultiheadAttention", TRANSFORMED)
             return func(*args, **kwargs)
         return inside_mha.call(self.looker, func, args, kwargs)
@@ -139,6 +137,9 @@ class Follow(TorchFunctionMode):
             self.looker.missed(
                 "scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}"
             )
+            return _SDPA(*args, **kwargs)
+        if in_transform(*args, *kwargs.values()):
+            self.looker.missed("scaled_dot_product_attention", TRANSFORMED)
             return _SDPA(*args, **kwargs)
         return self.looker.sdpa(_SDPA, *args, **kwargs, prescale=self.trail.scaled(*sides[:2]))
 
@@ -181,12 +182,6 @@ def _recorded() -> bool:
     """Whether torch.jit or torch.fx records the calls: tensors are not what they seem, and nothing may be added."""
     proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return proxies is not None or torch._C._get_tracing_state() is not None
-
-
-def in_transform(*tensors: Any) -> bool:
-    """Whether a transform of torch.func runs, or a tangent rides on one of these: what is attention can be followed
-    then, but nobody can look at the numbers, not even at those of a tensor from outside."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or transformed(*tensors)
 
 
 # Dynamo may look through these lines while it traces a model, but must not compile them, or what they call, as a
