@@ -302,7 +302,8 @@ def _may_attend(part: torch.nn.Module) -> bool:
     """Whether a part without modules that look like attention may compute it all the same. Of PyTorch's own modules
     none does, and what torch.jit has recorded can be read."""
     if isinstance(part, torch.jit.ScriptModule):
-        has = {name for name in _RECORDED if part.inlined_graph.findAllNodes(f"aten::{name}", True)}
+        graph: Any = part.inlined_graph
+        has = {name for name in _RECORDED if graph.findAllNodes(f"aten::{name}", True)}
         return _FUSED in has or not has.isdisjoint(_SOFTMAX) and not has.isdisjoint(_PRODUCTS)
     return any(
         not type(module).__module__.startswith("torch.nn.") and type(module).__name__ != "OptimizedModule"
