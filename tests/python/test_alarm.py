@@ -8,6 +8,7 @@ import math
 import pathlib
 import re
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -161,6 +162,7 @@ def test_resumed_runs():
     low = lambda step: 0.2
     assert story(closed, low, resumed=True) == []
     assert story(closed, low, classes=1000) == []  # a fresh model would begin at ln 1000
+    assert len(story(closed, low, classes=1000, resumed=False)) == 1
     assert len(story(closed, lambda step: 6.9, classes=1000)) == 1
     assert story(after(60, (0.02, 30)), low, resumed=True) == []  # closed, and nothing is lost
     (event,) = story(after(60, (0.02, 30)), lambda step: 0.2 if step < 60 else 2.0, resumed=True)
@@ -287,7 +289,7 @@ def test_a_saturated_run_warns_by_default_and_a_healthy_one_does_not():
         assert train(Copier(factor=15.0), 28, resumed=True)[0].alarms == []
 
 
-def test_a_model_whose_loss_begins_low_was_trained_before():
+def test_a_model_whose_loss_begins_low_is_taken_for_one_that_was_trained_before(tmp_path):
     class Trained(Copier):
         def forward(self, row):
             out = super().forward(row)
@@ -295,7 +297,18 @@ def test_a_model_whose_loss_begins_low_was_trained_before():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert train(Trained(factor=15.0), 28)[0].alarms == []
+        watch, _ = train(Trained(factor=15.0), 28)
+        assert watch.alarms == []
+    # It may as well be a fresh one whose loss is scaled, so that the silence is told, with what ends it.
+    said = "far below ln 8 = 2.08"
+    assert said in watch.table() and "resumed=False" in watch.table()
+    assert said in watch.report(tmp_path / "report.html").read_text()
+    with pytest.warns(RuntimeWarning, match="Frozen"):
+        watch, _ = train(Trained(factor=15.0), 28, resumed=False)
+    assert [event.step for event in watch.alarms] == [20, 20] and said not in watch.table()
+    assert said not in train(Trained(factor=15.0), 1, resumed=True)[0].table()
+    assert said not in train(Trained(factor=15.0), 1, on=())[0].table()
+    assert said not in train(Copier(), 1)[0].table()
 
 
 def test_rows_of_one_key_pass_nothing_by_nature():
@@ -338,13 +351,107 @@ def test_a_report_can_show_an_alarm_of_a_whole_layer(tmp_path):
 
 
 # The trial ------------------------------------------------------------------------------------------------------------
-def test_the_trial_fails_below_any_of_its_floors(monkeypatch):
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Its modules can be imported; tests have a `models` as well."""
+    folder = ROOT / "bench" / "alarms"
+    names = [path.stem for path in folder.glob("*.py")]
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def kept():
+    return json.loads(max((ROOT / "bench" / "results").glob("*-alarms.json")).read_text())
+
+
+@pytest.mark.parametrize(
+    "changes, healthy, cause, said",
+    [
+        ({"factor": 12.0}, 9, "initialisation", "divide W_q by "),
+        ({"scale": "none", "dim": 128}, 9, "scale", "0.0884"),
+        ({"factor": 12.0, "at": "40", "rate": 0.1}, 14, "growth", "2 ln n"),  # hardly begun: no score is large yet
+    ],
+    ids=["init", "unscaled", "blow-up"],
+)
+def test_a_recording_gives_the_alarms_that_the_watch_gave(bench, monkeypatch, changes, healthy, cause, said):
+    """What is judged is what a user gets: the same layers, steps, causes and advice, though a recording has only
+    numbers of four digits."""
+    import record
+    from conditions import Run
+    from judge import replay
+
+    watches, loss_of = [], record.loss_of
+
+    def watch(model, **options):
+        watches.append(rootdk.watch(model, **{**options, "on": Alarm(call=lambda event: None)}))
+        return watches[0]
+
+    def told(model, *batch):
+        loss = loss_of(model, *batch)
+        watches[0].loss(loss)
+        return loss
+
+    monkeypatch.setattr(record, "rootdk", types.SimpleNamespace(watch=watch))
+    monkeypatch.setattr(record, "loss_of", told)
+    found = record.train(Run("test", "saturation", "own", "copy", 1, **changes), healthy)
+
+    def without_numbers(event):  # nor what is said of single rows
+        words = re.sub(r", \d+ % of the rows next to nothing", "", event.words)
+        return event.step, event.layer, event.head, event.what, event.cause, re.sub(r"\d[\d.e+]*", "", words)
+
+    def numbers(event):
+        words = re.sub(r", \d+ % of the rows next to nothing", "", event.words)
+        return [event.value, event.threshold, *map(float, re.findall(r"\d+(?:\.\d+)?(?:e\+?\d+)?", words))]
+
+    live, replayed = watches[0].alarms, replay(found)
+    assert len(live) == 2 and {event.cause for event in live} == {cause} and said in live[0].words
+    assert [*map(without_numbers, replayed)] == [*map(without_numbers, live)]
+    for ours, theirs in zip(live, replayed):
+        assert numbers(ours) == pytest.approx(numbers(theirs), rel=0.011)  # a last digit of three
+
+
+def test_the_documentation_has_the_trial_s_results(bench, kept):
+    from judge import Outcome, floors, table
+
+    page = (ROOT / "docs" / "python" / "watch.md").read_text()
+    outcomes = [Outcome(**one) for one in kept["runs"]]
+    mended = [
+        f"| {cause} | {one['name']} | {one['advice']} | {one['times'] or 'stalled'} |"
+        for cause, runs in kept["mended"].items()
+        for one in runs
+    ]
+    for rows in ([*table(outcomes)], mended):
+        assert "\n".join(rows) + "\n\n" in page  # these rows, and no others
+    held = kept["floors"]
+    assert floors(outcomes) == held
+    text = " ".join(page.split())
+    stalled, late = held["stalled by saturation"], kept["looks every 20 steps"]
+    assert f"`./run bench-alarms` trains {held['runs']} small models" in text
+    assert (
+        f"Of {stalled} runs that stalled by saturation {held['of these reported within 50 steps']} were reported "
+        f"within 50 steps; no alarm on {held['control runs']} runs with nothing wrong"
+    ) in text and not held["false alarms"]
+    assert f"none on {held['runs that stall for other reasons']} that stalled for other reasons" in text
+    assert f"{held['of these reported']} of {held['saturated, but learned']} runs that were saturated" in text
+    assert f"Without the loss {kept['without the loss']['of these reported at all']} of the {stalled} are" in text
+    assert (
+        f"At `every=20` {late['of these reported within 50 steps']} are reported within 50 steps and "
+        f"{late['of these reported at all']} in all"
+    ) in text
+
+
+def test_the_trial_fails_below_any_of_its_floors(bench, kept):
     """The kept results hold; each floor by itself does not, when its numbers are made worse."""
-    bench = pathlib.Path(__file__).parents[2] / "bench"
-    monkeypatch.setattr(sys, "path", [str(bench / "alarms"), *sys.path])
     from judge import below
 
-    kept = json.loads(max(bench.glob("results/*-alarms.json")).read_text())
     assert below(kept["floors"], kept["mended"]) == [] and below(kept["floors"], None) == []
 
     def worse(change):

@@ -457,9 +457,69 @@ def test_a_watched_model_can_be_transformed(kind, transform):
         wanted = MODEL_TRANSFORMS[transform](model("F").requires_grad_(False), x)
     with sdpa_kernel(SDPBackend.MATH), rootdk.watch(net) as w:
         found = MODEL_TRANSFORMS[transform](net, x)
+        assert [*w.unseen] == ([] if kind == "rootdk" else ["0", "1"]) and w.layers == []
+        assert all("inside a transform of torch.func" in why for why in w.unseen.values())
         net(x)
         assert_close(found, wanted, 1e-10)
-    assert w.layers == ([] if kind == "rootdk" else ["0", "1"])  # the plain call is seen
+    assert w.layers == ([] if kind == "rootdk" else ["0", "1"]) and not w.unseen  # the plain call is seen
+
+
+class Heads(torch.nn.Module):
+    def __init__(self, need_weights):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=F64)
+        self.need_weights = need_weights
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=self.need_weights)[0]
+
+
+@pytest.mark.parametrize("transform", MODEL_TRANSFORMS)
+def test_watched_multi_head_attention_can_be_transformed(transform):
+    net = torch.nn.Sequential(Heads(True), Heads(False)).requires_grad_(transform == "per-sample gradients")
+    x = draw(2, 4, 8, seed=11)
+    with sdpa_kernel(SDPBackend.MATH):
+        wanted = MODEL_TRANSFORMS[transform](net, x)
+        with rootdk.watch(net) as w:
+            assert_close(MODEL_TRANSFORMS[transform](net, x), wanted)
+    assert [*w.unseen] == ["0.attention", "1.attention"] and "torch.func" in w.unseen["0.attention"]
+
+
+class Router(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.experts = torch.nn.Linear(8, 4, dtype=F64), torch.nn.Linear(8, 32, dtype=F64)
+        self.heat = torch.nn.Parameter(torch.tensor(2.0, dtype=F64))
+
+    def forward(self, x):
+        shares = torch.softmax(self.score(x) / self.heat, -1)
+        return x + (shares[..., None] * self.experts(x).unflatten(-1, (4, 8))).sum(-2)
+
+
+@pytest.mark.parametrize("transform", [*MODEL_TRANSFORMS, "ensemble"])
+def test_what_is_no_attention_is_not_named_under_transforms(transform):
+    """Of an ensemble, `heat` is one number for each model, which nobody can read."""
+    torch.manual_seed(0)
+    nets = [torch.nn.Sequential(Router(), Router()) for _ in range(2)]
+    names, x = [name for name, _ in nets[0].named_parameters()], draw(2, 4, 8, seed=11)
+    with rootdk.watch(nets[0]) as w:
+        if transform == "ensemble":
+            parameters = {name: torch.stack([dict(n.named_parameters())[name] for n in nets]) for name in names}
+            found = vmap(lambda p: functional_call(nets[0], p, (x,)))(parameters)
+            assert_close(found, torch.stack([net(x) for net in nets]))
+        else:
+            MODEL_TRANSFORMS[transform](nets[0].requires_grad_(transform == "per-sample gradients"), x)
+    assert not w.unseen and w.layers == []
+
+
+def test_what_is_recorded_is_the_model_alone():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net, x = model("written out"), draw(2, 4, 8, seed=11)
+    for f in (net, grad(lambda x: net(x).square().sum())):
+        wanted = make_fx(f)(x).code
+        with rootdk.watch(net):
+            assert make_fx(f)(x).code == wanted
 
 
 @pytest.mark.parametrize("kind", ["F", "rootdk"])

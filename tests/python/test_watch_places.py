@@ -3,6 +3,7 @@ not see."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -332,6 +333,221 @@ def test_a_part_that_is_compiled_is_named_and_the_others_are_seen(compiles, way)
     assert {(r["step"], r["layer"]) for r in w.to_dicts()} == {(step, "0.attention") for step in range(3)}
 
 
+class Block(torch.nn.Module):
+    """Attention in a class whose name does not say so, by a function that may be compiled."""
+
+    def __init__(self, way, compiled=None):
+        super().__init__()
+        self.qkv = torch.nn.Linear(16, 48)
+        self.attention = {"sdpa": F.scaled_dot_product_attention, "divided": self.divided}[way]
+        if compiled is not None:
+            self.attention = torch.compile(self.attention, backend=compiled)
+
+    @staticmethod
+    def divided(q, k, v):
+        return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return x + self.attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["sdpa", "divided"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("compiles", ["in place", "wrapped", "function", "all"])
+def test_compiled_attention_is_named_whatever_its_class(compiles, backend, way):
+    torch._dynamo.reset()
+    learns, blocks = way == "divided", 2 if compiles == "all" else 11  # "10" begins with "1", and is another
+    model, x = torch.nn.Sequential(*(Block(way) for _ in range(blocks))), torch.randn(1, 9, 16)
+    if compiles == "in place":
+        model[1].compile(backend=backend)
+    elif compiles == "wrapped":
+        model[1] = torch.compile(model[1], backend=backend)
+    elif compiles == "function":
+        model[1] = Block(way, backend)
+    else:
+        model = torch.compile(model, backend=backend)
+    with torch.set_grad_enabled(learns):
+        expected = model(x)
+        with pytest.warns(RuntimeWarning, match="Not seen") as said, rootdk.watch(model) as w:
+            for _ in range(2):
+                torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+    named, others = ("(root)", []) if compiles == "all" else ("1", [str(n) for n in range(blocks) if n != 1])
+    assert [*w.unseen] == [named] and w.layers == others
+    assert "torch.compile" in w.unseen[named] or "compiled graph" in w.unseen[named]
+    assert sum("Not seen" in str(s.message) for s in said) == 1
+
+
+class Routed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.experts = torch.nn.Linear(16, 4), torch.nn.Linear(16, 64)
+
+    def forward(self, x):
+        return (self.score(x).softmax(-1)[..., None] * self.experts(x).unflatten(-1, (4, 16))).sum(-2)
+
+
+def test_compiled_parts_that_hold_no_attention_are_not_named():
+    """Layers of PyTorch's own compute none; what a function does is seen, a router among it; what was seen inside of a
+    part, whose graph is broken there, was seen."""
+    torch._dynamo.reset()
+
+    class Calls(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.routed = Routed()
+            self.function = torch.compile(self.routed.forward, backend="aot_eager")
+
+        def forward(self, x):
+            return x + self.function(x)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Block("divided")
+
+        @torch._dynamo.disable
+        def eagerly(self, x):
+            return self.inner(x)
+
+        def forward(self, x):
+            return 2 * self.eagerly(2 * x)
+
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Softmax(-1))
+    model = torch.nn.Sequential(layers, Block("sdpa"), Calls(), Outer())
+    model[0].compile(backend="aot_eager")
+    model[3].compile(backend="aot_eager")
+    x = torch.randn(1, 9, 16)
+    expected = model(x)
+    with rootdk.watch(model) as w:
+        torch.testing.assert_close(model(x), expected)
+    assert not w.unseen and w.layers == ["1", "3.inner"]
+
+
+def test_the_watch_is_not_compiled_with_what_runs_between_graphs():
+    """Dynamo runs a loop that breaks its graph as it is, and compiles what is called there function by function."""
+    torch._dynamo.reset()
+
+    class Loop(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            x = self.layer(x)
+            torch._dynamo.graph_break()
+            for _ in range(2):
+                x = torch.softmax(x @ x.mT, -1) @ x
+                torch._dynamo.graph_break()
+            return x
+
+    model, x = Loop(), torch.randn(2, 9, 16)
+    expected = model(x)
+    compiled = torch.compile(model, backend="eager")
+    with rootdk.watch(compiled) as w:
+        torch.testing.assert_close(compiled(x), expected)
+    assert w.layers or w.unseen
+
+
+def test_a_model_compiled_by_inductor_trains_watched_as_unwatched(compiler):
+    """What a compiled part computes is named, by kernels that it calls or because nobody can know; the rest is seen."""
+    torch._dynamo.reset()
+    x = torch.randn(2, 9, 16)
+
+    def run(watched):
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(Block("sdpa"), Block("sdpa"), Block("divided"))
+        model[1].compile(backend="inductor")
+        model[2] = torch.compile(model[2], backend="inductor")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with rootdk.watch(model) if watched else contextlib.nullcontext() as w:
+            losses = []
+            for _ in range(3):
+                loss = model(x).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return w, torch.stack(losses), [*model.parameters()]
+
+    _, losses, weights = run(watched=False)
+    with pytest.warns(RuntimeWarning, match="Not seen"):
+        w, found, trained = run(watched=True)
+    assert losses[2] < losses[0]
+    torch.testing.assert_close([found, *trained], [losses, *weights], rtol=1e-5, atol=1e-6)
+    assert w.layers == ["0"] and [*w.unseen] == ["1", "2"] and w.step == 2
+    assert all("torch.compile" in why or "compiled graph" in why for why in w.unseen.values())
+
+
+# Not to be hooked -----------------------------------------------------------------------------------------------------
+class Scores(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+
+
+class Fused(torch.nn.Module):
+    def forward(self, x, twice: bool = True):
+        if twice:
+            x = F.scaled_dot_product_attention(x, x, x)
+        return x
+
+
+class Gate(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.layer(x), -1)
+
+
+def hooks_of(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Not seen")
+@pytest.mark.parametrize("kind, attends", [(Scores, True), (Fused, True), (Gate, False)])
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_a_part_of_torch_jit_runs_as_unwatched_and_is_named_if_it_attends(kind, attends, how):
+    x = torch.randn(2, 2, 5, 8)
+    part = torch.jit.script(kind()) if how == "script" else torch.jit.trace(kind(), x)
+    for model, name in ((torch.nn.Sequential(torch.nn.Identity(), part, Call(kind())), "1"), (part, "(root)")):
+        expected, before = model(x), hooks_of(torch.nn.Sequential(*model.children()))
+        with warnings.catch_warnings(record=True) as said:
+            with rootdk.watch(model) as w:
+                torch.testing.assert_close(model(x), expected)
+        assert torch.equal(model(x), expected) and hooks_of(torch.nn.Sequential(*model.children())) == before
+        assert [*w.unseen] == ([name] if attends else []) and all("torch.jit" in why for why in w.unseen.values())
+        assert sum("torch.jit" in str(s.message) for s in said) == attends
+        assert w.layers == (["2.function"] if attends and name == "1" else [])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["register_forward_pre_hook", "register_forward_hook"])
+def test_a_watch_that_cannot_be_opened_leaves_the_model_as_it_was(where, error):
+    def refuse(*_, **__):
+        raise error
+
+    model, x = torch.nn.Sequential(Attention(), torch.nn.Identity()).eval(), torch.randn(1, 5, 32)
+    expected = model(x)
+    setattr(model[1], where, refuse)
+    watch = rootdk.watch(model)
+    if error is RuntimeError:  # a module that takes no hooks runs as part of the one that calls it
+        with watch:
+            torch.testing.assert_close(model(x), expected)
+            assert hooks_of(model[1]) == 0
+        assert watch.layers == ["0"]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            watch.__enter__()
+    assert hooks_of(model) == 0 and torch._C._len_torch_function_stack() == 0
+    assert torch.equal(model(x), expected)
+    delattr(model[1], where)
+    with watch:
+        model(x)
+    assert watch.layers == ["0"]
+
+
 def test_flex_attention_runs_as_if_unwatched_and_is_named():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
@@ -507,6 +723,80 @@ def test_what_pytorch_differentiates_twice_stays_so():
             penalty(None)
             F.scaled_dot_product_attention(q, q, q).mul_(2).sum().backward()
     assert len(w.layers) == 3 and not w.unseen
+
+
+WRITTEN_OUT = {  # q, k, v and options of calls that PyTorch writes out when they learn
+    "narrower values": lambda: (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 4), {}),
+    "a mask of three axes": lambda: (*torch.randn(3, 1, 2, 5, 8), {"attn_mask": torch.randn(1, 5, 5)}),
+    "a last axis with a stride": lambda: (torch.randn(1, 2, 8, 5).mT, *torch.randn(2, 1, 2, 5, 8), {}),
+    "three axes": lambda: (*torch.randn(3, 2, 5, 8), {}),
+    "two axes": lambda: (*torch.randn(3, 5, 8), {}),
+    "five axes": lambda: (*torch.randn(3, 2, 3, 2, 5, 8), {"is_causal": True}),
+    "a batch that broadcasts": lambda: (torch.randn(1, 2, 5, 8), *torch.randn(2, 3, 2, 5, 8), {}),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_OUT)
+def test_a_call_that_learns_is_differentiated_as_unwatched(case):
+    """Its output may be changed in place and its gradient differentiated again, to the same bits, and its statistics
+    are those of a call that does not learn."""
+    *inputs, options = WRITTEN_OUT[case]()
+    q, k, v = (x.requires_grad_() for x in inputs)
+    attention = lambda: F.scaled_dot_product_attention(q, k, v, **options)
+
+    def in_place():
+        return torch.autograd.grad(attention().mul_(0.5).square().sum(), (q, k, v))
+
+    def twice():
+        slopes = torch.autograd.grad(attention().square().sum(), (q, k, v), create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), (q, k, v))
+
+    expected = [*in_place(), *twice()]
+    with rootdk.watch() as still, torch.no_grad():
+        attention()
+    with rootdk.watch() as w:
+        found = [*in_place(), *twice()]
+    assert all(map(torch.equal, found, expected)) and not w.unseen and w.layers == ["attention", "attention#2"]
+    names = ("raw_max", "entropy", "keys", "score_sigma")
+    seen, plain = rows_of(w, *names, "d_q"), rows_of(still, *names)
+    assert len(seen) == 2 * len(plain) == 2 * (1 if q.ndim == 2 else q.shape[-3])
+    for (step, _, head), values in seen.items():
+        assert values[:-1] == pytest.approx(plain[step, "attention", head], rel=1e-6)
+    d_q = expected[0].square().sum(-1).sum(-1).reshape(-1, len(plain)).sum(0)
+    for head in range(len(plain)):
+        assert seen[0, "attention", head][-1] == pytest.approx(float(d_q[head]), rel=1e-5)
+
+
+def test_what_pytorch_s_kernel_does_not_differentiate_twice_raises_watched_as_well():
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def penalty():
+        slope = torch.autograd.grad(F.scaled_dot_product_attention(q, q, q).square().sum(), q, create_graph=True)[0]
+        return torch.autograd.grad(slope.square().sum(), q)
+
+    with pytest.raises(RuntimeError, match="derivative for"):
+        penalty()
+    with rootdk.watch(), pytest.raises(RuntimeError, match="cannot be differentiated by autograd"):
+        penalty()
+
+
+def test_gradients_of_queries_are_those_of_their_own_call():
+    """Where hooks find them, as for narrower values and beside, and the same tensor goes to several calls."""
+    x = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def call(size):
+        return size * F.scaled_dot_product_attention(x, x, x[..., :4]).square().sum()
+
+    for beside in (False, True):
+        with rootdk.watch(beside=beside) as alone:
+            call(1.0).backward()
+        with rootdk.watch(beside=beside) as w:
+            (call(1.0) + call(100.0)).backward()
+        found, once = rows_of(w, "d_q", "d_k", "d_v"), rows_of(alone, "d_q", "d_k", "d_v")
+        for head in range(2):
+            first, second = found[0, "attention", head], found[0, "attention#2", head]
+            assert first == pytest.approx(once[0, "attention", head], rel=1e-5) and len({*first}) == 3
+            assert second == pytest.approx([1e4 * value for value in first], rel=1e-4)
 
 
 @pytest.mark.parametrize(

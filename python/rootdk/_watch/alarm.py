@@ -80,10 +80,11 @@ class Alarm:
 class Watchdog:
     """Applies alarms to each record and remembers what has been reported.
 
-    resumed: training began before the watch, so a layer that is closed at its first look may have learned to be.
+    resumed: training began before the watch, so a layer that is closed at its first look may have learned to be. None:
+    the first loss tells.
     """
 
-    def __init__(self, alarms: list[Alarm], resumed: bool = False):
+    def __init__(self, alarms: list[Alarm], resumed: bool | None = None):
         self.alarms = alarms
         self.resumed = resumed
         self.ringing: set[tuple[int, str, int, str]] = set()
@@ -130,12 +131,19 @@ class Watchdog:
         listening = [alarm for alarm in self.alarms if alarm.frozen]
         now = Look.of(step, values) if listening else None
         if now is not None:
-            found = self.layers.setdefault(layer, Layer()).look(now, self.losses, self.resumed)
+            found = self.layers.setdefault(layer, Layer()).look(
+                now, self.losses, self.resumed or self.taken_for_resumed
+            )
             if found is not None:
                 cause, words = explain(found, values, stats, facts)
                 event = Event(step, layer, None, "trace_j", now.trace_j, found.limit, words, cause)
                 events += [(alarm, event) for alarm in listening]
         return events
+
+    @property
+    def taken_for_resumed(self) -> bool:
+        """Whether nobody said so, but the first loss."""
+        return self.resumed is None and self.losses.begins_low
 
     @property
     def waits_for_loss(self) -> bool:

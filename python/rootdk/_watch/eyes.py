@@ -21,7 +21,7 @@ from .._stats import GradientStats, Stats
 from .follow import Follow, Written
 from .heads import counts_of
 from .history import Record
-from .look import Settings, beside, computable, computed_here, hidden_by_numbers, of_written
+from .look import Settings, beside, computable, computed_here, counted_here, hidden_by_numbers, of_written
 from .places import in_backward
 
 _open: list[Looking] = []  # the innermost last
@@ -217,8 +217,6 @@ class _Eyes:
         return miss if found else None
 
     def written_out(self, found: Written) -> None:
-        if rootdk_torch.transformed(found.q, found.k, found.scores):
-            return self.missed("attention that is written out", "inside a transform of torch.func")
         call = call_here()
         if call is None:
             for watch in list(_open):
@@ -254,10 +252,6 @@ class _Eyes:
                 enable_gqa=enable_gqa,
             )
 
-        tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
-        if len(tensors) < 3 or rootdk_torch.transformed(*tensors):
-            self.missed("scaled_dot_product_attention", "inside a transform of torch.func")
-            return theirs()
         # what a graph records, nobody can look at meanwhile
         if query.is_cuda and torch.cuda.is_current_stream_capturing():
             return theirs()
@@ -271,13 +265,23 @@ class _Eyes:
         hidden = hidden_by_numbers(call, query, key, attn_mask, scale)
         problem = computable(call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, hidden)
         call.spent(started)
-        if problem is not None:
+        if problem is not None and problem.for_output:
             return computed_here(call, problem)
+        query, key, value = _own_view(query), _own_view(key), _own_view(value)
         out = theirs()
         started = time.perf_counter()
-        beside(call, query, key, value, attn_mask, is_causal, scale, hidden)
+        if problem is not None:
+            counted_here(call, problem, query, key, value)
+        else:
+            beside(call, query, key, value, attn_mask, is_causal, scale, hidden)
         call.spent(started)
         return out
+
+
+def _own_view(x: Tensor) -> Tensor:
+    """Whose gradient is that of this call alone."""
+    plain = type(x) in (Tensor, torch.nn.Parameter) and not x.is_nested
+    return x.view_as(x) if plain and x.requires_grad else x
 
 
 class _Thread(threading.local):

@@ -17,7 +17,7 @@ from .heads import Hints
 from .products import Owed, Written, plain_data
 from .steps import Trail
 from .torch_names import STARTS, STEPS
-from .walk import walk
+from .walk import TRANSFORMED, in_transform, walk
 
 __all__ = ["Follow", "Looker", "Written"]
 
@@ -66,8 +66,7 @@ class Looker(Protocol):
 
 
 class Follow(TorchFunctionMode):
-    """Sees one thread's calls. While a graph is compiled or a transform of torch.func runs, it is as if it were not
-    there."""
+    """Sees one thread's calls. While a graph is compiled or traced, it is as if it were not there."""
 
     def __init__(self, looker: Looker):
         super().__init__()
@@ -119,13 +118,16 @@ class Follow(TorchFunctionMode):
         if (
             (step is not None and step not in STARTS and not trail.memory.notes and not trail.learned.notes)
             or not self.looker.looking
-            or _elsewhere()
+            or _recorded()
         ):
             return func(*args, **kwargs)
         if step is not None:
             return walk(trail, self.looker, step, func, args, kwargs)
         if func is _SDPA:
             return self._sdpa(args, kwargs)
+        if in_transform(*args, *kwargs.values()):
+            self.looker.missed("nn.MultiheadAttention", TRANSFORMED)
+            return func(*args, **kwargs)
         return inside_mha.call(self.looker, func, args, kwargs)
 
     def _sdpa(self, args: Any, kwargs: Any) -> Any:
@@ -135,6 +137,9 @@ class Follow(TorchFunctionMode):
             self.looker.missed(
                 "scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}"
             )
+            return _SDPA(*args, **kwargs)
+        if in_transform(*args, *kwargs.values()):
+            self.looker.missed("scaled_dot_product_attention", TRANSFORMED)
             return _SDPA(*args, **kwargs)
         return fused.call(self.looker, self.trail, _SDPA, args, kwargs)
 
@@ -173,17 +178,18 @@ def _of_numpy(name: str, args: Any) -> Any:
     return getattr(operator, _OTHERWISE.get(name, name))(*args)
 
 
-def _elsewhere() -> bool:
-    """Whether tensors are not what they seem: inside of torch.func's transforms, or while torch.jit records."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+def _recorded() -> bool:
+    """Whether torch.jit or torch.fx records the calls: tensors are not what they seem, and nothing may be added."""
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return proxies is not None or torch._C._get_tracing_state() is not None
 
 
-# Dynamo may look through these lines while it traces a model, but must not compile them as a function of their own,
-# which it does with what runs between two graphs: it takes one property's getter for another's there, and reads a dtype
-# as a shape.
+# Dynamo may look through these lines while it traces a model, but must not compile them, or what they call, as a
+# function of their own, which it does with what runs between two graphs: it takes one property's getter for another's
+# there, reads a dtype as a shape, and guards on which tensor it was.
 _frames = torch._C._dynamo.eval_frame
 if hasattr(_frames, "set_code_exec_strategy"):  # torch._dynamo.eval_frame.skip_code, without importing the compiler
     _frames.set_code_exec_strategy(
         Follow.__torch_function__.__code__,
-        _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT),
+        _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP),
     )

@@ -62,7 +62,12 @@ class Losses:
         """A fresh model knows nothing of its classes; this one does, so its training began elsewhere."""
         if self.classes is None or self.classes < 2 or not self._first:
             return False
-        return _mean([self._first[0][1]]) < FRESH * math.log(self.classes)
+        return self.very_first < FRESH * math.log(self.classes)
+
+    @property
+    def very_first(self) -> float:
+        """Of the first step alone."""
+        return _mean([value for _, value in self._first[:1]])
 
     def at(self, step: int) -> float:
         """Mean of the ten steps that end with this one, and of three losses at least; NaN where nothing is known."""
@@ -155,7 +160,6 @@ class Layer:
         self.clear: tuple[int, int] | None = None  #: step since which it has been open again, and in how many looks
 
     def look(self, now: Look, losses: Losses, resumed: bool) -> Frozen | None:
-        resumed = resumed or losses.begins_low
         self.never_open = self.never_open and now.trace_j < AJAR and not resumed
         if not self.never_open and (now.trace_j > OPEN or now.sigma_ratio <= SPREAD):
             self._open(now)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from .. import torch as rootdk_torch
 from .._problem import StatsOptions
@@ -57,6 +58,7 @@ class Sdpa:
     dropout_p: float
     is_causal: bool
     scale: Optional[float]
+    for_output: bool = True  #: False: PyTorch's own output must stay, and ours is for its statistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,12 +139,14 @@ def computable(
         return None
     if hidden is not None and not hidden.surely or scale is not None and not math.isfinite(scale):
         return None
-    # Where PyTorch would write attention out, its gradient can be differentiated again and its output changed in place.
-    if not torch.backends.cuda.flash_sdp_enabled() or attn_mask is not None and attn_mask.requires_grad:
+    if attn_mask is not None and attn_mask.requires_grad:
         return None
     if rootdk_torch._why_not(q, k, v, table, dropout_p, is_causal, scale, enable_gqa) is not None:
         return None
+    for_output = not _would_be_written_out(q, k, v, table, is_causal, scale, enable_gqa)
     if query.is_cuda:
+        if not for_output:
+            return None
         for spot in call.spots:
             spot.watch.settle(before=call.step - 1)  # while the device has something to do
         call.options = _options(call, query.shape[-2])
@@ -150,7 +154,33 @@ def computable(
             return None
     if hidden is not None and table is not None:
         table = table.masked_fill(table <= hidden.below, float("-inf"))
-    return Sdpa(q, k, v, table, dropout_p, is_causal, scale)
+    return Sdpa(q, k, v, table, dropout_p, is_causal, scale, for_output)
+
+
+def _would_be_written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Optional[Tensor],
+    is_causal: bool,
+    scale: Optional[float],
+    enable_gqa: bool,
+) -> bool:
+    """By PyTorch, for a call that learns: its gradient can be differentiated again then, and its output changed in
+    place, which no fused kernel's can."""
+    if not _learns(query, key, value):
+        return False
+    try:
+        choice = torch._fused_sdp_choice(
+            query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    except RuntimeError:  # what PyTorch refuses, it is to refuse itself
+        return True
+    return bool(choice == SDPBackend.MATH.value)
+
+
+def _learns(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def computed_here(call: Call, problem: Sdpa) -> Tensor:
@@ -158,6 +188,18 @@ def computed_here(call: Call, problem: Sdpa) -> Tensor:
         return rootdk_torch.computed(
             problem.q, problem.k, problem.v, problem.mask, problem.dropout_p, problem.is_causal, problem.scale, tag
         )
+
+
+def counted_here(call: Call, problem: Sdpa, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """The same for its statistics alone, where PyTorch's output is the model's; gradients by hooks."""
+    if not call.again:
+        try:
+            with torch.no_grad():
+                computed_here(call, problem)
+        except Exception as error:
+            return _failed(call, "scaled_dot_product_attention", error)
+    if call.settings.backward:
+        _hook_inputs(call, query, key, value)
 
 
 def _options(call: Call, len_q: int) -> StatsOptions:
@@ -177,7 +219,7 @@ def _is_fast(
     scale: Optional[float],
 ) -> bool:
     """Forward, and backward if there will be one."""
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    learns = _learns(query, key, value)
     seen = (
         *((x.shape, x.stride(), x.data_ptr() % 16) for x in (query, key, value)),
         query.dtype,
@@ -300,6 +342,7 @@ def _with_causes(call: Call, stats: Stats, query: Tensor, key: Tensor, factor: f
 
 
 def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
+    heads = query.shape[-3] if query.ndim > 2 else 1
     for name, x in (("d_q", query), ("d_k", key), ("d_v", value)):
         if not x.requires_grad:
             continue
@@ -307,13 +350,18 @@ def _hook_inputs(call: Call, query: Tensor, key: Tensor, value: Tensor) -> None:
         # x owns the hook: one that held x would keep the two, and all that x came from, for ever.
         detached = x.detach()
 
-        def hook(gradient: Tensor, name: str = name, x: Tensor = detached, heads: int = query.shape[1]) -> None:
-            wide = gradient.detach().float()
+        def hook(gradient: Tensor, name: str = name, x: Tensor = detached, heads: int = heads) -> None:
+            wide = _by_head(gradient.detach().float())
             call.set(name, wide.square().sum((0, 2, 3)).repeat_interleave(heads // wide.shape[1]).cpu().numpy())
             if name == "d_q":
-                call.set("d_log_scale", (wide * x.float()).sum((0, 2, 3)).cpu().numpy())
+                call.set("d_log_scale", (wide * _by_head(x.float())).sum((0, 2, 3)).cpu().numpy())
 
         x.register_hook(hook)
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """[…, length, dim] as [batch, heads, length, dim]."""
+    return x[None, None] if x.ndim == 2 else x.reshape(-1, *x.shape[-3:])
 
 
 def _can_be_sampled(query: Tensor, key: Tensor) -> bool:

@@ -14,13 +14,17 @@ import re
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Collection, Iterator, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")
+_FUSED, _SOFTMAX = "scaled_dot_product_attention", ("softmax", "exp")
+_PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")  # of two tensors; a layer's are linear
+_RECORDED = (_FUSED, *_SOFTMAX, *_PRODUCTS)
+OUTSIDE = "(outside)"  # the name of what no module of the model has called
 _MOST_INPUTS = 1 << 16  # remembered for checkpoints: of some hundred modules in some hundred steps
 
 
@@ -53,18 +57,24 @@ class Place(threading.local):
             self.pop()
         return len(self.stack) < count
 
-    def in_graph(self) -> bool:
-        """Whether dynamo has taken over since the innermost module was called: what it compiled calls no hook, so that
-        nothing says which of the modules inside is running."""
+    def in_graph(self) -> Optional[torch.nn.Module]:
+        """The compiled module, or the one that called a compiled function, if dynamo has taken over since the innermost
+        module was called: what it compiled calls no hook, so that nothing says which of the modules inside is
+        running."""
         frame: Any = sys._getframe(1)
+        taken_over = False
         while frame is not None and self.modules:
             code = frame.f_code
             if code.co_name == "compile_wrapper" and code.co_filename.endswith(_DYNAMO):
-                return True
-            if code.co_name == "_call_impl" and frame.f_locals.get("self") is self.modules[-1]:
-                return False
+                taken_over = True
+            elif code.co_name == "_call_impl" and frame.f_locals.get("self") is self.modules[-1]:
+                return self.modules[-1] if taken_over else None
+            elif taken_over and code.co_name == "_wrapped_call_impl":
+                module = frame.f_locals.get("self")
+                if isinstance(module, torch.nn.Module) and is_compiled(module):
+                    return module
             frame = frame.f_back
-        return False
+        return None
 
     def pop(self) -> tuple[str, int]:
         self.modules.pop()
@@ -100,7 +110,8 @@ class _Input:
 class Modules:
     """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told
     when a thread enters the model and leaves it, `interrupted` when it is found to have left without a word, `unseen`
-    of modules that look like attention in which none was seen."""
+    of modules that look like attention in which none was seen. A module that takes no hooks, as one of torch.jit, runs
+    as part of the one that calls it."""
 
     def __init__(
         self,
@@ -118,11 +129,53 @@ class Modules:
         self._running: dict[int, tuple[int, dict[str, int]]] = {}
         self._inputs: dict[tuple[str, int], _Input] = {}  # by module and where its input lies
         self._hooks: list[Any] = []
+        self._model = model
+        self._harmless: set[str] = set()  # parts that are known to compute no attention
+        self._names = {id(module): name for name, module in model.named_modules()}
         attention = (name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__))
         self.attention = dict.fromkeys(attention)  #: names, in their order
-        for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_pre_hook(Hook(self._enter, name, module), with_kwargs=True))
-            self._hooks.append(module.register_forward_hook(Hook(self._leave, name, module), always_call=True))
+        #: where a call should have shown something: in these, else in the model itself, if it says when it is called
+        self.expected = [*self.attention] or ([] if isinstance(model, torch.jit.ScriptModule) else ["(root)"])
+        try:
+            for name, module in model.named_modules():
+                self._hooks += self._hooked(name, module)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _hooked(self, name: str, module: torch.nn.Module) -> list[Any]:
+        hooks: list[Any] = []
+        try:
+            hooks.append(module.register_forward_pre_hook(Hook(self._enter, name, module), with_kwargs=True))
+            hooks.append(module.register_forward_hook(Hook(self._leave, name, module), always_call=True))
+        except BaseException as error:
+            for hook in hooks:
+                hook.remove()
+            if not isinstance(error, Exception):
+                raise
+            return []
+        return hooks
+
+    def blamed(self, graph: torch.nn.Module) -> Optional[str]:
+        """Whose name what runs in a graph is to be told under; None where `closed` names modules inside of it."""
+        name = self._names.get(id(graph), self.place.stack[-1])
+        return None if is_compiled(graph) and any(_within(name, inner) for inner in self.attention) else name
+
+    def closed(self, seen: Collection[str], unseen: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Names of what may be attention where no hook is called, with the reason: of modules that look like it, else
+        of the part that was compiled or scripted, unless it is known to hold none or something in it was seen or
+        named."""
+        for part, module, where in _closed_parts(self._model):
+            alike = [name for name in self.attention if _within(part, name)]
+            yield from ((name, where) for name in alike if name not in seen)
+            told = any(_within(part, name) for name in (*seen, *unseen) if name != OUTSIDE)
+            told = told or any(_within(name, part) for name in unseen if name in self.attention)
+            if alike or told or part in self._harmless:
+                continue
+            if _may_attend(module):
+                yield part, f"{where}: what it computes cannot be followed"
+            else:
+                self._harmless.add(part)
 
     def remove(self) -> None:
         for hook in self._hooks:
@@ -227,11 +280,35 @@ def _silent(*_: Any) -> None:
     """What is left of a hook in a copy."""
 
 
-def compiled_parts(model: torch.nn.Module) -> Iterable[str]:
-    """Names of the modules that torch.compile has taken over, whose insides call no hook."""
+def is_compiled(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _within(outer: str, name: str) -> bool:
+    return outer in ("", name) or name.startswith(f"{outer}.")
+
+
+def _closed_parts(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """The outermost modules that torch.compile or torch.jit has taken over, whose insides call no hook."""
+    found: list[str] = []
     for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            yield name
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if (scripted or is_compiled(module)) and not any(_within(outer, name) for outer in found):
+            found.append(name)
+            yield name, module, "inside torch.jit" if scripted else "inside torch.compile"
+
+
+def _may_attend(part: torch.nn.Module) -> bool:
+    """Whether a part without modules that look like attention may compute it all the same. Of PyTorch's own modules
+    none does, and what torch.jit has recorded can be read."""
+    if isinstance(part, torch.jit.ScriptModule):
+        graph: Any = part.inlined_graph
+        has = {name for name in _RECORDED if graph.findAllNodes(f"aten::{name}", True)}
+        return _FUSED in has or not has.isdisjoint(_SOFTMAX) and not has.isdisjoint(_PRODUCTS)
+    return any(
+        not type(module).__module__.startswith("torch.nn.") and type(module).__name__ != "OptimizedModule"
+        for module in part.modules()
+    )
 
 
 def label_of(place: Place, root: str) -> Optional[str]:

@@ -263,7 +263,10 @@ def number_of(x: Any, may_wait: bool = False) -> Optional[float]:
         return float(x)
     if isinstance(x, Tensor) and x.ndim == 0 and x.dtype != torch.bool and not x.is_complex():
         if x.device.type == "cpu" or (may_wait and x.is_cuda and not torch.cuda.is_current_stream_capturing()):
-            number = float(x.detach())
+            try:
+                number = float(x.detach())
+            except RuntimeError:  # it is mapped by a transform: one for each item
+                return None
             return number if math.isfinite(number) else None
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from typing import Any, Iterator, Mapping, Sequence
@@ -16,6 +17,15 @@ NO_LOSS = (
     "No loss was given, so of layers that stop learning only those that are frozen from the start are reported: "
     "call w.loss(loss) after each step."
 )
+
+
+def low_loss_words(loss: float, classes: int) -> str:
+    """Of a run that its first loss marks as resumed."""
+    return (
+        f"The first loss was {loss:.3g}, far below ln {classes} = {math.log(classes):.3g}, that of a model that knows "
+        "nothing of its classes: this run is taken for resumed, and layers that were closed at first are not reported. "
+        "If it began fresh, as with a loss that is scaled down: rootdk.watch(…, resumed=False)."
+    )
 
 
 def table(records: list[Record], columns: tuple[str, ...], worst: int | None) -> str:

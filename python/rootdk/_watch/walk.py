@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..torch import transformed
 from .products import Written
 from .steps import Trail
 from .torch_names import RULES, Step
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from .follow import Looker
 
 _EXP_ = {Tensor.exp_, torch.exp_, torch.ops.aten.exp_.default}
+
+TRANSFORMED = "inside a transform of torch.func"
+
+
+def in_transform(*tensors: Any) -> bool:
+    """Whether a transform of torch.func runs, or a tangent rides on one of these: what is attention can be followed
+    then, but nobody can look at the numbers, not even at those of a tensor from outside."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or transformed(*tensors)
 
 
 def walk(trail: Trail, looker: Looker, step: Step, func: Any, args: Any, kwargs: Any) -> Any:
@@ -34,7 +43,9 @@ def walk(trail: Trail, looker: Looker, step: Step, func: Any, args: Any, kwargs:
             trail.learned.pop(out)
     if found is None:
         return out
-    if isinstance(found, Written):
+    if isinstance(found, Written) and in_transform(found.q, found.k, found.scores):
+        looker.missed("attention that is written out", TRANSFORMED)
+    elif isinstance(found, Written):
         looker.written_out(found)
     else:
         looker.missed(*found)

@@ -30,9 +30,20 @@ from .eyes import Call, Looking, Spot, close_eyes, enter, forget, leave, open_ey
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
-from .places import Modules, Place, compiled_parts, in_backward, label_of
+from .places import OUTSIDE, Modules, Place, in_backward, label_of
 from .products import plain_data
-from .say import NO_LOSS, NOTHING, TensorBoard, hidden_words, prometheus, scalars, table, unseen_words, what_of
+from .say import (
+    NO_LOSS,
+    NOTHING,
+    TensorBoard,
+    hidden_words,
+    low_loss_words,
+    prometheus,
+    scalars,
+    table,
+    unseen_words,
+    what_of,
+)
 from .transformers import register_with_transformers
 
 __all__ = ["Alarm", "Event", "Watch"]
@@ -52,7 +63,8 @@ class Watch:
               where rootdk has no fast kernel for the problem
     backward  also what backward brings
     keep      steps to remember; when there are more, every second one is forgotten
-    resumed   the model was trained before: layers that are closed at first have learned to be
+    resumed   True: the model was trained before, so layers that are closed at first have learned to be; False: it was
+              not; None: a first loss far below that of a model that knows nothing says that it was
     group     the ranks that over_ranks() is about; None: all there are
     """
 
@@ -67,7 +79,7 @@ class Watch:
         beside: bool = False,
         backward: bool = True,
         keep: int = 1000,
-        resumed: bool = False,
+        resumed: Optional[bool] = None,
         group: Any = None,
     ):
         if model is not None and not isinstance(model, torch.nn.Module):
@@ -114,7 +126,14 @@ class Watch:
             self._step = 0
         self._is_open = self._place.opened = True
         self._place.step = self._step
-        open_eyes(self)
+        try:
+            open_eyes(self)
+        except BaseException:
+            self._is_open = self._place.opened = False
+            if self._modules is not None:
+                self._modules.remove()
+                self._modules = None
+            raise
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -122,7 +141,8 @@ class Watch:
         self._is_open = self._place.opened = False
         if self._modules is not None:
             if self._modules.step < 0 and exception[:1] == (None,):
-                for name in self._modules.attention or ["(root)"]:
+                self._look_for_closed()
+                for name in self._modules.expected:
                     self._unseen.setdefault((name, NOTHING), "was not called, unless inside torch.compile")
             self._step = self._modules.step
             self._modules.remove()
@@ -180,7 +200,7 @@ class Watch:
         self._model_s += time.perf_counter() - place.started
         self._own_loss(output)
         if place.step % self._every == 0:
-            self._look_for_compiled()
+            self._look_for_closed()
             self._warn_of_unseen()
 
     def loss(self, value: Union[float, Tensor]) -> None:
@@ -244,9 +264,12 @@ class Watch:
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
         which of the modules in it that is, and all of them are named."""
-        if not self._wanted() or self._place.in_graph():
+        if not self._wanted():
             return None
         place = self._place
+        if place.in_graph() is not None:
+            self.missed("attention", "inside torch.compile")
+            return None
         place.noticed += 1
         label = label_of(place, "(root)" if self.model is not None else "attention")
         if label is not None:
@@ -269,7 +292,7 @@ class Watch:
     def outside(self, what: str) -> None:
         if self.model is not None and self._place.opened and not self._place.stack:
             self._name(
-                "(outside)",
+                OUTSIDE,
                 f"{what} was called outside of the model's modules, or by torch.compile; "
                 "rootdk.watch() without a model sees that",
             )
@@ -291,6 +314,12 @@ class Watch:
         place.noticed += 1
         softmax = bool(place.modules) and isinstance(place.modules[-1], torch.nn.Softmax)
         name = place.stack[-2 if softmax and len(place.stack) > 1 else -1] if place.stack else ""
+        graph = place.in_graph()
+        if graph is not None and self._modules is not None:
+            blamed = self._modules.blamed(graph)
+            if blamed is None:
+                return None
+            name = blamed
         return lambda what, why: self._name(name, f"{what}: {why}")
 
     def _name(self, module: str, words: str) -> None:
@@ -303,12 +332,12 @@ class Watch:
         if self._place.step % self._every == 0 and module not in self._called.values():
             self._unseen.setdefault((module or "(root)", NOTHING), why)
 
-    def _look_for_compiled(self) -> None:
-        assert self.model is not None and self._modules is not None
-        for part in compiled_parts(self.model):
-            for name in self._modules.attention:
-                if name.startswith(part):
-                    self._saw_nothing(name, "inside torch.compile")
+    def _look_for_closed(self) -> None:
+        assert self._modules is not None
+        unseen = {module for module, _ in self._unseen}
+        for name, why in self._modules.closed({*self._called.values()}, unseen):
+            if (name or "(root)") not in unseen:
+                self._unseen[name or "(root)", NOTHING] = why
 
     def _warn_of_unseen(self) -> None:
         new = [at for at in self._unseen if at not in self._named]
@@ -442,7 +471,15 @@ class Watch:
         blind = self._dog.waits_for_loss and any(
             np.isfinite([record["d_q"], record["d_scores"]]).any() for record in self._seen.newest()
         )
-        return [part for part in (self.cost(), hidden_words(self._hidden), NO_LOSS if blind else "") if part]
+        mute = self._dog.taken_for_resumed and any(alarm.frozen for alarm in self._dog.alarms)
+        losses = self._dog.losses
+        notes = (
+            self.cost(),
+            hidden_words(self._hidden),
+            NO_LOSS if blind else "",
+            low_loss_words(losses.very_first, losses.classes) if mute and losses.classes else "",
+        )
+        return [part for part in notes if part]
 
     def cost(self) -> str:
         """What watching took, in words. On the CPU the attention itself is part of it: statistics come from the same
