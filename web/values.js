@@ -13,8 +13,11 @@ function note(root, at = "") {
   while (todo.length) {
     const [node, pointer] = todo.pop();
     pointers.set(node, pointer);
-    for (const [key, child] of Object.entries(node))
+    const visit = (child, key) => {
       if (child !== null && typeof child === "object") todo.push([child, `${pointer}/${escaped(key)}`]);
+    };
+    if (Array.isArray(node)) node.forEach(visit);  // thousands of numbers, maybe
+    else Object.keys(node).forEach((key) => visit(node[key], key));
   }
   return root;
 }
