@@ -97,6 +97,14 @@
     if (same && tabs.get(known).made.shown) tabs.get(known).made.shown();
   }
   addEventListener("hashchange", read);
+  // A file that is dropped beside the place for it would be opened instead of this page, and what was trained here be gone.
+  for (const kind of ["dragover", "drop"])
+    addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !event.dataTransfer || !event.dataTransfer.types.includes("Files")) return;
+      if (event.target.matches("input[type=file]")) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = "none";
+    });
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault();  // the address says what is shown, not where one is
     main.focus();
