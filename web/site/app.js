@@ -97,7 +97,8 @@
     if (same && tabs.get(known).made.shown) tabs.get(known).made.shown();
   }
   addEventListener("hashchange", read);
-  // A file that is dropped beside the place for it would be opened instead of this page, and what was trained here be gone.
+  // A file that is dropped beside the place for it would be opened instead of this page, and what was trained here be
+  // gone.
   for (const kind of ["dragover", "drop"])
     addEventListener(kind, (event) => {
       if (event.defaultPrevented || !event.dataTransfer || !event.dataTransfer.types.includes("Files")) return;

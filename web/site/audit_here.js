@@ -129,7 +129,8 @@ site_part({
       bar.value = 0;
       status.textContent = "Reading …";
       try {
-        const question = {checkpoint: await readable(checkpoint), ...(against ? {against: await readable(against)} : {}), ...given()};
+        const question = {checkpoint: await readable(checkpoint), ...given()};
+        if (against) question.against = await readable(against);
         const found = note(await engine.call("audit", question, {progress: (share) => (bar.value = share), signal: stop.signal}), "/audit");
         status.textContent = "";
         show(found, checkpoint, against);

@@ -116,7 +116,8 @@ class Engine {
   /** Files beside a page that was opened from a disk are strangers to it. */
   static want_server() {
     if (location.protocol === "file:")
-      throw new EngineError("From a disk this page can load nothing that lies beside it: open rootdk.html, which has everything inside, or put the folder behind a web server.");
+      throw new EngineError("From a disk this page can load nothing that lies beside it: open rootdk.html, which has " +
+                            "everything inside, or put the folder behind a web server.");
   }
 
   // Both are made once, for all engines of the page. In the page that is one file they lie in it; otherwise beside it.

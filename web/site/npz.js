@@ -8,21 +8,24 @@ async function zip_entries(file) {
   let end = tail.byteLength - 22;
   while (end >= 0 && tail.getUint32(end, true) !== 0x06054b50) --end;
   if (end < 0) return null;
-  const count = tail.getUint16(end + 10, true), size = tail.getUint32(end + 12, true), offset = tail.getUint32(end + 16, true);
+  const count = tail.getUint16(end + 10, true);
+  const size = tail.getUint32(end + 12, true), offset = tail.getUint32(end + 16, true);
   const list = new DataView(await file.slice(offset, offset + size).arrayBuffer());
   const entries = [];
   for (let at = 0; entries.length < count;) {
     if (at + 46 > list.byteLength || list.getUint32(at, true) !== 0x02014b50) return null;
-    const name = list.getUint16(at + 28, true);
-    const [crc, packed, bytes] = [16, 20, 24].map((place) => list.getUint32(at + place, true)), start = list.getUint32(at + 42, true);
-    if ([packed, bytes, start].includes(kBeyond) || at + 46 + name > list.byteLength) return null;
-    entries.push({method: list.getUint16(at + 10, true), crc, packed, bytes, start, name: new Uint8Array(list.buffer, at + 46, name)});
-    at += 46 + name + list.getUint16(at + 30, true) + list.getUint16(at + 32, true);
+    const method = list.getUint16(at + 10, true);
+    const [crc, packed, bytes, start] = [16, 20, 24, 42].map((place) => list.getUint32(at + place, true));
+    const [length, extra, comment] = [28, 30, 32].map((place) => list.getUint16(at + place, true));
+    if ([packed, bytes, start].includes(kBeyond) || at + 46 + length > list.byteLength) return null;
+    entries.push({method, crc, packed, bytes, start, name: new Uint8Array(list.buffer, at + 46, length)});
+    at += 46 + length + extra + comment;
   }
   return entries;
 }
 
-const crc_table = Uint32Array.from({length: 256}, (_, i) => d3.range(8).reduce((c) => (c & 1 ? (c >>> 1) ^ 0xedb88320 : c >>> 1), i));
+const crc_step = (sum) => (sum & 1 ? (sum >>> 1) ^ 0xedb88320 : sum >>> 1);
+const crc_table = Uint32Array.from({length: 256}, (_, byte) => d3.range(8).reduce(crc_step, byte));
 
 /// What is packed, as a Blob of so many bytes; null where it is of another length or checksum.
 async function inflated({packed, bytes, crc}) {
@@ -48,18 +51,22 @@ async function stored_npz(file) {
   for (const {method, crc, packed, bytes, start, name} of entries) {
     const local = new DataView(await file.slice(start, start + 30).arrayBuffer());
     if (local.byteLength < 30 || ![kStored, kDeflated].includes(method)) return file;
-    const first = start + 30 + local.getUint16(26, true) + local.getUint16(28, true), data = file.slice(first, first + packed);
+    const first = start + 30 + local.getUint16(26, true) + local.getUint16(28, true);
+    const data = file.slice(first, first + packed);
     const content = method === kStored ? data : await inflated({packed: data, bytes, crc}).catch(() => null);
-    if (!content) throw new EngineError(`${file.name}: ${new TextDecoder().decode(name)} is damaged and cannot be unpacked`);
-    // An entry in front of its data and in the directory: both begin with the same fields.
-    const fields = [[2, 20], [2, 0], [2, kStored], [2, 0], [2, 33], [4, crc], [4, bytes], [4, bytes], [2, name.length], [2, 0]];
+    if (!content)
+      throw new EngineError(`${file.name}: ${new TextDecoder().decode(name)} is damaged and cannot be unpacked`);
+    // In front of its data and in the directory the same is said of an entry: version, flags, method, time, date, …
+    const sizes = [[4, crc], [4, bytes], [4, bytes], [2, name.length], [2, 0]];
+    const fields = [[2, 20], [2, 0], [2, kStored], [2, 0], [2, 33], ...sizes];
     parts.push(little_endian([[4, 0x04034b50], ...fields]), name, content);
     directory.push(little_endian([[4, 0x02014b50], [2, 20], ...fields, [2, 0], [2, 0], [2, 0], [4, 0], [4, at]]), name);
     at += 30 + name.length + bytes;
     listed += 46 + name.length;
   }
   if (at + listed >= kBeyond) return file;
-  const end = little_endian([[4, 0x06054b50], [4, 0], [2, entries.length], [2, entries.length], [4, listed], [4, at], [2, 0]]);
+  const count = [2, entries.length];
+  const end = little_endian([[4, 0x06054b50], [4, 0], count, count, [4, listed], [4, at], [2, 0]]);
   return new File([...parts, ...directory, end], file.name);
 }
 
