@@ -81,7 +81,7 @@ const kept = (() => {
 
 /// What came instead of an answer, said to the reader; where it is a fault of the page, to the console as well.
 function say_why(refusal, error) {
-  refusal.replaceChildren(...el("span", {}, error.message).childNodes);
+  refusal.textContent = visible(error.message);
   if (!(error instanceof EngineError)) throw error;
 }
 
