@@ -12,7 +12,7 @@ set(rootdk_site_scripts values.js rules.js chart.js heat.js formulas.js charts/h
   site/story/sums.js site/story/softmax.js
   site/story/gradients.js site/story/exponent.js site/story/wrong.js site/story/others.js site/story/trained.js
   site/story.js site/playground/figures.js site/playground.js site/phase.js
-  site/own.js site/train.js site/audit_here.js site/app.js)
+  site/own.js site/train.js site/npz.js site/audit_here.js site/app.js)
 set(rootdk_site_samples trained untrained)  # checkpoints to try the audit on: web/site/sample-NAME.safetensors
 set(rootdk_site_styles report.css audit.css site/site.css site/train.css)
 if(NOT CMAKE_SCRIPT_MODE_FILE)

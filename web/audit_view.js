@@ -106,7 +106,7 @@ function audit_view(audit, {prefix = ""} = {}) {
   const unit = about_one({low: "flatter than unit variance", high: "sharper"});
   const quantities = {
     "σ/σ_c": {
-      label: "spread over the freezing point, σ/σ_c",
+      label: "spread over the freezing point",
       bar: "σ/σ_c (a ratio): scores freeze beyond 1",
       of: (one, n) => ref(one.head, "sigma_over_critical", n),
       scale: () => about_one({low: "softmax stays open", high: "one key takes all"})
@@ -126,7 +126,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       }
     } : {}),
     ratio: {
-      label: "divisor for unit variance over √d_k",
+      label: "divisor for unit variance over √dₖ",
       bar: "divisor for unit variance ÷ √d_k (a ratio)",
       of: (one) => surest(one.head, "ratio"),
       scale: () => about_one({low: "√d_k divides too much", high: "too little"})
@@ -138,7 +138,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       scale: (n) => from_to(0, Math.log(keys_of(n)), {low: "one key takes all", high: "all alike: ln n"})
     },
     p_max: {
-      label: "largest weight, p_max",
+      label: "largest weight",
       bar: "largest weight p_max, on average (a share)",
       of: (one, n) => ref(one.head, "p_max", n),
       scale: () => from_to(0, 1, {low: "all keys alike", high: "one key takes all"})
@@ -150,7 +150,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       scale: (n) => from_to(1, keys_of(n), {log: true, low: "one", high: "all of them"})
     },
     effective_rank: {
-      label: "effective rank of W_qᵀW_k",
+      label: "effective rank",
       bar: "effective rank of W_qᵀW_k (directions)",
       of: (one) => ref(one.head, "effective_rank"),
       scale: () => from_to(1, d3.max(heads, (one) => one.head.d_k) || 2, {low: "one", high: "all d_k"})
@@ -252,7 +252,7 @@ function audit_view(audit, {prefix = ""} = {}) {
       ["spread of the scores, σ (1 is unit variance)", "sigma"], ["divisor that gives unit variance", "unit_divisor"],
       ["that divisor ÷ √d_k", "ratio"], ["variance of q·k among the keys of a query", "variance"],
       ["the same over the distances of the context", "variance_in_context"], ["mean of q·k", "mean"],
-      ["largest |score| that any input could give", "bound"], ["float16's largest number over that", "f16_headroom"],
+      ["largest |score| that any input could give", "bound"], ["times that fits below float16's overflow (65,504)", "f16_headroom"],
       ["bfloat16 would round it by up to", "bf16_rounding"], ["standard deviation of q's components", "sigma_q"],
       ["standard deviation of k's components", "sigma_k"], ["length of the mean key", "key_mean_norm"],
       ["alignment of q and k (1: unrelated)", "alignment"], ["largest singular value of W_qᵀW_k", "largest_singular_value"],
@@ -280,7 +280,6 @@ function audit_view(audit, {prefix = ""} = {}) {
       entropy: "entropy (nats)",
       participation: "participation, 1/Σp²",
       p_max: "largest weight, on average",
-      trace_j: "gradient that softmax lets through, tr J",
       trace_j: "gradient that softmax lets through, tr J"
     };
     const others = Object.keys(values).filter((key) => !(key in titles) && (isNumber(values[key]) || values[key] === null));

@@ -246,7 +246,7 @@ function label_text(selection, text) {
       return node;
     };
     if (!piece.name) {
-      span(piece.text || piece.number || piece.share);
+      span(piece.text || piece.number || piece.whole);
       continue;
     }
     if (piece.before) span(piece.before);

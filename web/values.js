@@ -13,8 +13,11 @@ function note(root, at = "") {
   while (todo.length) {
     const [node, pointer] = todo.pop();
     pointers.set(node, pointer);
-    for (const [key, child] of Object.entries(node))
+    const visit = (child, key) => {
       if (child !== null && typeof child === "object") todo.push([child, `${pointer}/${escaped(key)}`]);
+    };
+    if (Array.isArray(node)) node.forEach(visit);  // thousands of numbers, maybe
+    else Object.keys(node).forEach((key) => visit(node[key], key));
   }
   return root;
 }
@@ -84,14 +87,14 @@ const visible = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\
 /// "1 head", "12 heads".
 const counted = (n, what) => `${grouped(String(n))} ${what}${n === 1 ? "" : "s"}`;
 
-/// What in a text is set otherwise than it is written: names with an index, numbers with a power of ten, and shares, which are
-/// not broken before their %. A rule's own number, constant(1e-05), is what one types, and stays.
+/// What in a text is set otherwise than it is written: names with an index, numbers with a power of ten, and what is not to
+/// be broken over two lines: 12 %, σ = 1.01. A rule's own number, constant(1e-05), is what one types, and stays.
 const kIndexed = ["d_k", "σ_c", "σ_q", "σ_k", "σ_h", "W_q", "W_k", "c_h", "p_max", "p_i", "s_j"];
 const kSpecial = new RegExp(
     `(?<![A-Za-z\\d_])(?:1/)?√?(?:${kIndexed.join("|")})(?![A-Za-z\\d_])` +
-        "|(?<![\\w.])(?<!\\w\\()-?\\d+(?:\\.\\d+)?e[-+]?\\d+(?!\\w)|[<>]?\\d[\\d.,]* %",
+        "|(?<![\\w.])(?<!\\w\\()-?\\d+(?:\\.\\d+)?e[-+]?\\d+(?!\\w)|[<>]?\\d[\\d.,]* %|(?<!\\w)[nσρμ] [=<>≈] [\\d.,]*\\d(?!\\w|\\.\\d)",
     "g");
-/// text → [{text} | {before: "1/√", name, index} | {number} | {share}], in order.
+/// text → [{text} | {before: "1/√", name, index} | {number} | {whole}], in order.
 function pieces_of(text) {
   const out = [];
   let from = 0;
@@ -101,7 +104,7 @@ function pieces_of(text) {
     if (indexed) {
       const [name, index] = indexed.split("_");
       out.push({before: special.slice(0, -indexed.length), name, index});
-    } else out.push(special.endsWith(" %") ? {share: special} : {number: powered(special)});
+    } else out.push(/e[-+]?\d/.test(special) ? {number: powered(special)} : {whole: special});
     from = found.index + special.length;
   }
   if (from < text.length) out.push({text: text.slice(from)});
@@ -116,8 +119,8 @@ function typeset(node, text) {
       const symbol = small("span", "", "symbol");
       symbol.append(piece.before, small("i", piece.name), small("span", "_", "unseen"), small("sub", piece.index));
       node.append(symbol);
-    } else if (piece.share) {
-      node.append(small("span", piece.share, "whole"));
+    } else if (piece.whole) {
+      node.append(small("span", piece.whole, "whole"));
     } else {
       node.append(piece.text || piece.number);
     }

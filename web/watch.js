@@ -10,47 +10,50 @@ const layers = unique(heads.map((h) => h.layer)).map((name) => ({name, heads: nu
 const share = (low, high) => () => from_to(0, 1, {low, high});
 const unit_size = () => about_one({low: "smaller than unit variance", high: "larger"});
 const most_keys = () => d3.max(values.keys ? values.keys.flat().filter(isNumber) : []) || 2;
-/// says: what it is; bar: its name and unit at the colour bar; scale: colours that mean the same on every page, where the
+/// word: what it is called where it is not explained; says: what it is; bar: its name and unit at the colour bar; scale: colours that mean the same on every page, where the
 /// quantity has such; else they run over all steps of this one.
 const statistics = {
   sigma_ratio: {
-    says: "σ/σ_c: spread of the scores over √(2 ln n). Above 1 rows are sharp, which may be learned; trace_j says whether gradient still passes.",
+    word: "spread over the freezing point (σ/σ_c)",
+    says: "σ/σ_c: spread of the scores over √(2 ln n). Above 1 rows are sharp, which may be learned; the gradient let through says whether they still learn.",
     bar: "σ/σ_c (a ratio): rows freeze beyond 1",
     scale: () => about_one({low: "softmax stays open", high: "one key takes all"})
   },
-  raw_max: {says: "Largest c·q·k, before cap and bias. This is what explodes.", bar: "largest c·q·k"},
-  raw_sigma: {says: "Standard deviation of c·q·k within a row.", bar: "σ of c·q·k within a row", scale: unit_size},
-  score_max: {says: "Largest score as softmax sees it.", bar: "largest score"},
-  score_sigma: {says: "Standard deviation of the scores within a row, as softmax sees them.", bar: "σ of the scores within a row", scale: unit_size},
+  raw_max: {word: "largest raw score (c·q·k)", says: "Largest c·q·k, before cap and bias. This is what explodes.", bar: "largest c·q·k"},
+  raw_sigma: {word: "spread of the raw scores", says: "Standard deviation of c·q·k within a row.", bar: "σ of c·q·k within a row", scale: unit_size},
+  score_max: {word: "largest score", says: "Largest score as softmax sees it.", bar: "largest score"},
+  score_sigma: {word: "spread of the scores (σ)", says: "Standard deviation of the scores within a row, as softmax sees them.", bar: "σ of the scores within a row", scale: unit_size},
   entropy: {
+    word: "entropy",
     says: "Mean entropy of the rows, in nats. Near 0 one key takes all.",
     bar: "entropy (nats)",
     scale: () => from_to(0, Math.log(Math.max(2, most_keys())), {low: "one key takes all", high: "all alike: ln n"})
   },
   effective_keys: {
+    word: "effective keys",
     says: "How many keys a row looks at: e to the entropy.",
     bar: "effective keys (keys)",
     scale: () => from_to(1, Math.max(2, most_keys()), {log: true, low: "one", high: "all of them"})
   },
-  mean_p_max: {says: "Mean of the largest probability of a row.", bar: "largest weight of a row, mean (a share)", scale: share("all keys alike", "one key takes all")},
-  median_p_max: {says: "Median of the largest probability of a row.", bar: "largest weight of a row, median (a share)", scale: share("all keys alike", "one key takes all")},
-  share_p_max_over_99pct: {says: "Share of the rows that give one key 0.99 or more.", bar: "rows that give one key 0.99 (a share)", scale: share("none", "all rows")},
-  trace_j: {says: "1 − Σp²: how much gradient softmax lets through.", bar: "tr J, gradient let through (a share)", scale: share("softmax is shut", "open")},
-  sink_mass: {says: "What the sink takes of a row's probability.", bar: "mass of the sink (a share)", scale: share("none", "all of it")},
-  mean_lse: {says: "Mean logsumexp of the rows.", bar: "mean logsumexp (nats)"},
-  keys: {says: "Keys that a row sees, geometric mean.", bar: "keys that a row sees"},
-  sigma_q: {says: "Spread of the components of q.", bar: "σ of q's components", scale: unit_size},
-  sigma_k: {says: "Spread of the components of k around their mean.", bar: "σ of k's components", scale: unit_size},
-  key_mean_norm: {says: "Length of the mean key.", bar: "length of the mean key"},
-  alignment: {says: "1 where q and k have nothing to do with each other.", bar: "alignment of q and k (a ratio)", scale: () => about_one({low: "turned away", high: "aligned"})},
-  scale: {says: "c, as the model applied it.", bar: "scale c"},
-  rows_masked: {says: "Queries that see no key.", bar: "queries that see no key"},
-  rows_not_finite: {says: "Rows with NaN or infinity.", bar: "rows with NaN or infinity"},
-  d_scores: {says: "Squared length of the gradient that arrives at the scores.", bar: "‖dS‖²"},
-  d_log_scale: {says: "Gradient of ln c.", bar: "gradient of ln c"},
-  d_q: {says: "Squared length of the gradient of q.", bar: "‖dQ‖²"},
-  d_k: {says: "Squared length of the gradient of k.", bar: "‖dK‖²"},
-  d_v: {says: "Squared length of the gradient of v.", bar: "‖dV‖²"},
+  mean_p_max: {word: "largest weight of a row (mean)", says: "Mean of the largest probability of a row.", bar: "largest weight of a row, mean (a share)", scale: share("all keys alike", "one key takes all")},
+  median_p_max: {word: "largest weight of a row (median)", says: "Median of the largest probability of a row.", bar: "largest weight of a row, median (a share)", scale: share("all keys alike", "one key takes all")},
+  share_p_max_over_99pct: {word: "rows that give one key 0.99", says: "Share of the rows that give one key 0.99 or more.", bar: "rows that give one key 0.99 (a share)", scale: share("none", "all rows")},
+  trace_j: {word: "gradient let through (tr J)", says: "1 − Σp²: how much gradient softmax lets through.", bar: "tr J, gradient let through (a share)", scale: share("softmax is shut", "open")},
+  sink_mass: {word: "mass of the sink", says: "What the sink takes of a row's probability.", bar: "mass of the sink (a share)", scale: share("none", "all of it")},
+  mean_lse: {word: "mean logsumexp", says: "Mean logsumexp of the rows.", bar: "mean logsumexp (nats)"},
+  keys: {word: "keys that a row sees", says: "Keys that a row sees, geometric mean.", bar: "keys that a row sees"},
+  sigma_q: {word: "spread of q's components", says: "Spread of the components of q.", bar: "σ of q's components", scale: unit_size},
+  sigma_k: {word: "spread of k's components", says: "Spread of the components of k around their mean.", bar: "σ of k's components", scale: unit_size},
+  key_mean_norm: {word: "length of the mean key", says: "Length of the mean key.", bar: "length of the mean key"},
+  alignment: {word: "alignment of q and k", says: "1 where q and k have nothing to do with each other.", bar: "alignment of q and k (a ratio)", scale: () => about_one({low: "turned away", high: "aligned"})},
+  scale: {word: "scale c", says: "c, as the model applied it.", bar: "scale c"},
+  rows_masked: {word: "queries that see no key", says: "Queries that see no key.", bar: "queries that see no key"},
+  rows_not_finite: {word: "rows with NaN or infinity", says: "Rows with NaN or infinity.", bar: "rows with NaN or infinity"},
+  d_scores: {word: "gradient at the scores (‖dS‖²)", says: "Squared length of the gradient that arrives at the scores.", bar: "‖dS‖²"},
+  d_log_scale: {word: "gradient of ln c", says: "Gradient of ln c.", bar: "gradient of ln c"},
+  d_q: {word: "gradient of q (‖dQ‖²)", says: "Squared length of the gradient of q.", bar: "‖dQ‖²"},
+  d_k: {word: "gradient of k (‖dK‖²)", says: "Squared length of the gradient of k.", bar: "‖dK‖²"},
+  d_v: {word: "gradient of v (‖dV‖²)", says: "Squared length of the gradient of v.", bar: "‖dV‖²"},
 };
 const small_is_worse = new Set(["entropy", "effective_keys", "trace_j"]);
 const names = Object.keys(statistics).filter((name) => name in values);
@@ -72,7 +75,15 @@ const short_names = (() => {
 const layer_word = (name) => (/^\d+$/.test(name) ? "layer " : "");
 const head_name = (index) => `${layer_word(heads[index].layer)}${heads[index].layer}, head ${heads[index].head}`;
 
-const chosen = {name: names.includes("trace_j") ? "trace_j" : names[0], step: Math.max(0, steps.length - 1), head: 0};
+const word_of = (name) => (Object.hasOwn(statistics, name) ? statistics[name].word : name);
+/// A reference to the name of a statistic, in words.
+function word_shown(reference) {
+  const node = shown(reference);
+  node.replaceChildren(...el("span", {}, word_of(reference.value)).childNodes);
+  return node;
+}
+
+const chosen = {name: names[0], step: Math.max(0, steps.length - 1), head: 0};
 const watchers = [];
 const changed = () => watchers.forEach((watch) => watch());
 function choose(what) {
@@ -106,7 +117,7 @@ function colours_of(name) {
 // What to show ------------------------------------------------------------------------------------------------------------------
 
 function bar() {
-  const select = el("select", {id: "statistic"}, names.map((name) => Object.assign(el("option", {value: name}), {textContent: name})));
+  const select = el("select", {id: "statistic"}, names.map((name) => Object.assign(el("option", {value: name}), {textContent: `${word_of(name)}: ${name}`})));
   const slider = el("input", {id: "step", type: "range", min: 0, max: Math.max(0, steps.length - 1), step: 1});
   const shown_step = el("output"), meaning = el("p", {class: "note meaning"});
   select.addEventListener("input", () => choose({name: select.value}));
@@ -137,14 +148,14 @@ const alarmed = () => {
 function map_words() {
   const known = heads.map((_, i) => [i, values[chosen.name][chosen.step][i]]).filter(([, v]) => isNumber(v)).sort((a, b) => a[1] - b[1]);
   const end = ([i, v]) => `${number(v)} (${head_name(i)})`;
-  return `${chosen.name} of every head at step ${steps[chosen.step]}` +
+  return `${word_of(chosen.name)} of every head at step ${steps[chosen.step]}` +
       (known.length ? `, from ${end(known[0])} to ${end(known[known.length - 1])}.` : ".");
 }
 
 function map_figure() {
   return following(chart({
     label: map_words,
-    caption: () => `At step ${steps[chosen.step]}. ${alarms.length ? "Heads that raised an alarm by then are marked. " : ""}` +
+    caption: () => `At step ${steps[chosen.step]}. ${alarms.length ? "▲ marks heads that raised an alarm by then. " : ""}` +
         "Choose a cell, by mouse or by arrow keys and Enter, to follow that head.",
     draw(stage) {
       const {name, step} = chosen, rung = alarmed();
@@ -156,9 +167,9 @@ function map_figure() {
                                                     it: index,
                                                     column: head,
                                                     value: at_of(name, step, index),
-                                                    word: rung.has(index) ? "alarm" : "",
-                                                    title: head_name(index),
-                                                    lines: [[name, at_of(name, step, index)]]
+                                                    word: rung.has(index) ? "▲" : "",
+                                                    title: `${head_name(index)}${rung.has(index) ? ", which raised an alarm" : ""}`,
+                                                    lines: [[word_of(name), at_of(name, step, index)]]
                                                   }))
                          })),
         scale: colours_of(name),
@@ -182,7 +193,7 @@ function time_figure() {
   return following(chart({
     label: () => {
       const one = steps.map((_, i) => values[chosen.name][i][chosen.head]).filter(isNumber);
-      return `${chosen.name} over ${counted(steps.length, "step")}: of ${head_name(chosen.head)} it goes from ${number(one[0])} to ${number(one[one.length - 1])}.`;
+      return `${word_of(chosen.name)} over ${counted(steps.length, "step")}: of ${head_name(chosen.head)} it goes from ${number(one[0])} to ${number(one[one.length - 1])}.`;
     },
     caption: () => [`Thin: the ${small_is_worse.has(chosen.name) ? "smallest" : "largest"} of each layer's heads. `,
                     `Bold: ${head_name(chosen.head)}. `, alarms.length ? "Triangles: alarms. " : "",
@@ -261,7 +272,7 @@ function strip() {
       paint.fillStyle = isNumber(v) ? colour(v) : "#888";
       paint.fillRect(column, row, 1, 1);
     }));
-    canvas.setAttribute("aria-label", `${name} of every head over the steps, from ${number(ends[0])} to ${number(ends[1])}.`);
+    canvas.setAttribute("aria-label", `${word_of(name)} of every head over the steps, from ${number(ends[0])} to ${number(ends[1])}.`);
   });
   canvas.addEventListener("pointermove", (event) => {
     const {step, head} = place(event);
@@ -300,7 +311,7 @@ function alarm_list() {
     button.addEventListener("click", () => choose({name, step: nearest(alarm.step), head: Math.max(0, head_of(alarm))}));
     const side = small_is_worse.has(alarm.what) ? " below " : " beyond ";
     const how_far = alarm.layer ? [" ", ref(alarm, "value"), side, put(exact, alarm, "threshold")] : [" is not finite"];
-    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...whose(alarm), ", ", ref(alarm, "what"), ...how_far);
+    const title = el("summary", {}, "Step ", put(exact, alarm, "step"), ": ", ...whose(alarm), ", ", word_shown(ref(alarm, "what")), ...how_far);
     return el("li", {}, el("details", {open: i === 0 ? "" : undefined}, title, el("p", {}, ref(alarm, "words"), " ", button)));
   });
   return el("div", {}, alarms.length > most ? el("p", {class: "note"}, `The first ${most} of ${alarms.length}.`) : null,
@@ -323,7 +334,7 @@ function live(make) {
 /// The finding: what the first alarm says, whose it is and when it came; or that there was none.
 function finding() {
   if (!alarms.length) return names.length ? `No alarm in ${counted(results.seen, "step")}` : "No attention was seen";
-  const [first] = alarms, claim = (first.words || "").split(":")[0] || `${first.what} beyond ${number(first.threshold)}`;
+  const [first] = alarms, claim = (first.words || "").split(":")[0] || `${word_of(first.what)} beyond ${number(first.threshold)}`;
   const more = unique(alarms.map((a) => a.layer)).length - 1;
   return el("span", {}, claim, first.layer ? [": ", layer_word(first.layer), ref(first, "layer")] : "", more > 0 ? ` and ${counted(more, "more layer")}` : "");
 }
@@ -339,8 +350,8 @@ function most_closed() {
 const lead = document.getElementById("lead");
 add(document.getElementById("finding"), finding());
 if (alarms.length)
-  add(lead, el("span", {}, "The first alarm came at step ", put(exact, alarms[0], "step"), ": ", ...whose(alarms[0]), ", whose ",
-               ref(alarms[0], "what"), " was ", ref(alarms[0], "value"), ". "));
+  add(lead, el("span", {}, "The first alarm came at step ", put(exact, alarms[0], "step"), ": ", ...whose(alarms[0]), ": ",
+               word_shown(ref(alarms[0], "what")), " was ", ref(alarms[0], "value"), ". "));
 const counts = [[layers.length, "layer"], [heads.length, "head"], [results.seen, "step"], [alarms.length, "alarm"]];
 add(lead, `${counts.map(([n, word]) => counted(n, word)).join(", ")}.`);
 if (!alarms.length) add(lead, most_closed());

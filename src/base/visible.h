@@ -27,24 +27,30 @@ struct Character {
 inline Character character_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return at + i < text.size() ? static_cast<std::uint8_t>(text[at + i]) : 0u; };
   const auto follows = [&](std::size_t i) { return (byte(i) & 0xC0u) == 0x80; };
+  if (byte(0) < 0x80) return {byte(0), 1};
   if ((byte(0) & 0xE0u) == 0xC0 && follows(1)) return {(byte(0) & 0x1Fu) << 6 | (byte(1) & 0x3Fu), 2};
   if ((byte(0) & 0xF0u) == 0xE0 && follows(1) && follows(2))
     return {(byte(0) & 0x0Fu) << 12 | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu), 3};
   return {byte(0), 1};
 }
 
+/// What stays as it is is copied in runs: a JSON of thousands of numbers is one.
 template <class Hides>
 std::string escaped(std::string_view text, const Hides& hides) {
   std::string out;
   out.reserve(text.size());
+  std::size_t copied = 0;
   for (std::size_t i = 0; i < text.size();) {
     const auto [code, bytes] = character_at(text, i);
-    if (bytes > 1 && reorders(code)) out += fmt::format("\\u{:04x}", code);
-    else if (hides(code, bytes)) out += fmt::format("\\x{:02x}", code);
-    else out += text.substr(i, bytes);
+    const bool turns = bytes > 1 && reorders(code);
+    if (turns || hides(code, bytes)) {
+      out += text.substr(copied, i - copied);
+      out += turns ? fmt::format("\\u{:04x}", code) : fmt::format("\\x{:02x}", code);
+      copied = i + bytes;
+    }
     i += bytes;
   }
-  return out;
+  return out += text.substr(copied);
 }
 
 }  // namespace visible_detail

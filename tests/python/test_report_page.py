@@ -83,7 +83,8 @@ def test_what_is_drawn_is_what_was_measured(browser, tmp_path):
         # The finding is the title, with what the first alarm says; the map says its numbers as text, too.
         title = browser.run("document.querySelector('h1').textContent")
         assert title.startswith(w.alarms[0].words.split(":")[0]) and w.alarms[0].layer in title
-        assert f"{w.alarms[0].what} of every head at step" in browser.run(
+        assert w.alarms[0].what == "raw_max"
+        assert "largest raw score (c·q·k) of every head at step" in browser.run(
             "document.querySelector('#map svg').getAttribute('aria-label')"
         )
         # Arrow keys and Enter choose a head, and one stays where one was.

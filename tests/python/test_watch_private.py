@@ -12,6 +12,7 @@ import rootdk
 PACKAGE = pathlib.Path(rootdk.__file__).parent
 #: (file, what is written): why
 EXCEPTIONS = {
+    ("distributed/_attention.py", "outer._torchdynamo_disable"): "how one tells torch's compiler to call it as it is",
     ("torch.py", "_gpu_missing._dynamo_marked_constant"): "how a function tells torch's compiler that it is constant",
     ("_watch/gains.py", "probe._parameters"): "a copy of the user's norm, tried on random numbers; torch's own table",
 }

@@ -6,6 +6,7 @@ import math
 import shlex
 import subprocess
 import time
+import xml.etree.ElementTree
 
 import accessibility
 import page_rules
@@ -74,10 +75,10 @@ def shifted(page):
 DESK, PHONE = (1280, 2560), (390,)
 
 
-def looks(page, shots, name, widths, more=lambda width: None):
+def looks(page, shots, name, widths, more=lambda width: None, axe=True):
     """At each width, light and dark: a picture that is kept, and nothing that a rule of ours forbids. axe-core, which
     takes seconds for a long page, looks at the first width, in the dark at what the dark changes, the contrasts; what
-    is different at other widths are places, which are ours to watch."""
+    is different at other widths are places, which are ours to watch. axe: without, where it has seen such a page."""
     for width in widths:
         page.set_viewport_size({"width": width, "height": {390: 844, 1280: 800, 2560: 1440}[width]})
         for scheme in ("light", "dark"):
@@ -86,8 +87,9 @@ def looks(page, shots, name, widths, more=lambda width: None):
             settled(page)
             page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=True)
             settled(page)
-            axe = accessibility.ALL if scheme == "light" else accessibility.CONTRAST
-            assert accessibility.findings(page, axe if width == widths[0] else None) == [], (width, scheme)
+            rules = accessibility.ALL if scheme == "light" else accessibility.CONTRAST
+            found = accessibility.findings(page, rules if axe and width == widths[0] else None)
+            assert found == [], (width, scheme)
         more(width)
 
 
@@ -190,6 +192,22 @@ def move(page, slider, presses, key="ArrowRight"):
 
 def slider(box, label):
     return box.get_by_role("slider", name=label)
+
+
+def saved_drawing(page, button):
+    """What a button saves as SVG, which needs nothing but itself: {"title", "texts", "rects", "marks"}."""
+    name, text = saved(page, button)
+    assert name.endswith(".svg") and "var(" not in text and "class=" not in text and "href" not in text, name
+    root = xml.etree.ElementTree.fromstring(text)
+    found = lambda *tags: [e for tag in tags for e in root.iter(f"{{http://www.w3.org/2000/svg}}{tag}")]
+    drawn = {
+        "title": found("title")[0].text,
+        "texts": ["".join(e.itertext()) for e in found("text")],
+        "rects": found("rect"),
+        "marks": found("path", "circle", "line"),
+    }
+    assert float(root.get("width")) > 240 and drawn["texts"] and found("desc")[0].text
+    return drawn
 
 
 _last_saved = 0.0

@@ -120,6 +120,8 @@ def test_the_sample_has_the_commands_numbers(visit, command, served):
     assert kept["headline"] == result["headline"] and len(kept["layers"]) == 4
     name, text = pages.saved(page, page.get_by_role("button", name="Save as CSV: The map of heads"))
     assert name == "rootdk-audit-map.csv" and len(text.splitlines()) == 17
+    drawing = pages.saved_drawing(page, page.get_by_role("button", name="Save as SVG: The map of heads"))
+    assert len(drawing["rects"]) > 16 and drawing["title"] == "The map of heads"
     page.get_by_role("button", name="0.3", exact=True).click()
     spectrum = pages.at_pointer(result, "/layers/0/heads/3/spectrum")
     name, text = pages.saved(
@@ -186,6 +188,70 @@ def test_two_files_show_what_moved(visit, command, tmp_path):
     assert hold(page, result) > LAYERS * HEADS * 10
     page.get_by_role("button", name="Remove").nth(1).click()
     page.locator("#audit-drift").wait_for(state="detached")
+
+
+GGUF_TYPES = {int: (4, "<I"), float: (6, "<f")}
+
+
+def gguf(path, settings, tensors):
+    """Version 3, f32; tensors: name → (shape, numbers)."""
+    text = lambda words: struct.pack("<Q", len(words.encode())) + words.encode()
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(settings) + 1)
+    header += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    for name, value in settings.items():
+        kind, form = GGUF_TYPES[type(value)]
+        header += text(f"llama.{name}") + struct.pack("<I", kind) + struct.pack(form, value)
+    data = b""
+    for name, (shape, values) in tensors.items():
+        header += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], 0, len(data))
+        data += struct.pack(f"<{len(values)}f", *values)
+        data += b"\0" * (-len(data) % 32)
+    path.write_bytes(header + b"\0" * (-len(header) % 32) + data)
+
+
+def test_a_gguf_has_the_commands_numbers(visit, command, tmp_path):
+    short = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "input_layernorm": "attn_norm"}
+    tensors = {}
+    for name, tensor in projections().items():
+        _, _, layer, rest = name.split(".", 3)
+        tensors[f"blk.{layer}.{short[rest.removesuffix('.weight')]}.weight"] = tensor
+    settings = {
+        "attention.head_count": HEADS,
+        "embedding_length": WIDTH,
+        "block_count": LAYERS,
+        "context_length": 512,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.key_length": DIM,
+        "rope.dimension_count": DIM,
+    }
+    gguf(tmp_path / "model.gguf", settings, tensors)
+    page = visit("#audit")
+    choose(page, [tmp_path / "model.gguf"])
+    found(page)
+    result = audited(command, tmp_path / "model.gguf")
+    assert page.locator(".found h2").first.inner_text() == result["headline"]
+    assert hold(page, result) > LAYERS * HEADS * 10
+    assert page.locator(".found .how code").text_content() == "rootdk audit model.gguf"
+
+
+def test_an_npz_has_the_commands_numbers_deflated_or_not(visit, command, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    arrays = {name: numpy.array(values, "float32").reshape(shape) for name, (shape, values) in projections().items()}
+    numpy.savez(tmp_path / "plain.npz", **arrays)
+    numpy.savez_compressed(tmp_path / "deflated.npz", **arrays)
+    options = ("--heads", HEADS, "--context", 512)
+    result = audited(command, tmp_path / "plain.npz", *options)
+    page = visit(f"#audit?heads={HEADS}&context=512")
+    for name in ("plain.npz", "deflated.npz"):
+        choose(page, [tmp_path / name])
+        page.wait_for_function("name => document.querySelector('.found').dataset.answered === name", arg=name)
+        assert page.locator(".found h2").first.inner_text() == result["headline"]
+        assert hold(page, result) > LAYERS * HEADS * 10
+    packed = bytearray((tmp_path / "deflated.npz").read_bytes())
+    packed[100:140] = b"\xff" * 40
+    (tmp_path / "damaged.npz").write_bytes(packed)
+    choose(page, [tmp_path / "damaged.npz"])
+    page.locator(".audit-files .refused", has_text="damaged.npz").wait_for()
 
 
 def test_a_file_is_dropped(visit, tmp_path):

@@ -255,6 +255,12 @@ def test_a_thousand_scores_do_not_make_a_thousand_columns(stay, command):
     assert len(saved.splitlines()) == 1 + 3 * 1000
 
 
+def test_its_drawing_stands_alone(stay):
+    page, box = opened(stay)
+    drawing = pages.saved_drawing(page, box.get_by_role("button", name="Save as SVG"))
+    assert len(drawing["rects"]) > 9
+
+
 def test_by_keyboard_alone(visit, command):
     page, box = opened(visit)
     page.get_by_label("Scores, or vectors").focus()

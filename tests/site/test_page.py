@@ -1,5 +1,6 @@
 """What holds on every tab: nothing moves by itself, and motion is left out for those who ask for that."""
 
+import conftest
 import pages
 import pytest
 
@@ -48,6 +49,70 @@ def test_nothing_moves_when_numbers_come(visit, address, width):
     TABS[address](page)
     pages.settled(page)
     assert pages.shifted(page) == []
+
+
+def test_from_a_disk_it_says_which_page_to_open(visit):
+    page = visit(of=(conftest.SITE / "index.html").as_uri())
+    page.locator("[data-live='story/opening'] .refused", has_text="open rootdk.html").wait_for()
+    page.get_by_role("tab", name="Train it here").click()
+    page.get_by_role("button", name="Train", exact=True).click()
+    page.locator("[data-live=train] .refused", has_text="open rootdk.html").wait_for()
+    page.get_by_role("button", name="Go on", exact=True).wait_for()
+    page.get_by_role("tab", name="Audit it here").click()
+    page.get_by_role("button", name="Use the sample").click()
+    page.locator(".audit-files .refused", has_text="open rootdk.html").wait_for()
+
+
+def test_a_fault_of_the_page_is_said_too(visit, visitor):
+    page = visit("#own")
+    pages.answered(page, "own")
+    page.evaluate("() => { rootdk.Engine.prototype.call = () => Promise.reject(new TypeError('a fault')); }")
+    page.get_by_label("Scores, or vectors").fill("1, 2")
+    page.locator("[data-live=own] .refused", has_text="a fault").wait_for()
+    assert visitor.problems.pop() == "error: a fault", "and thrown"
+
+
+def test_a_file_dropped_beside_its_place_does_not_replace_the_page(stay):
+    page = stay("#train")
+    let_through = page.evaluate(
+        """() => {
+          const transfer = new DataTransfer();
+          transfer.items.add(new File(["x"], "model.gguf"));
+          const drop = (node, kind, what) => node.dispatchEvent(new DragEvent(kind, {dataTransfer: what, bubbles: true, cancelable: true}));
+          const head = document.querySelector("#part-train .part-head"), words = new DataTransfer();
+          words.setData("text/plain", "words");
+          return {file: drop(head, "dragover", transfer) || drop(head, "drop", transfer), words: drop(head, "drop", words),
+                  input: drop(document.querySelector("#part-train input[type=file]"), "drop", transfer)};
+        }"""
+    )
+    assert let_through == {"file": False, "words": True, "input": True}
+
+
+def test_the_chosen_tab_is_whole_on_a_phone(stay):
+    """It lies beside what fades at the edge of the bar, whichever it is."""
+    page = stay("#story", width=390, calm=True)
+    for place in range(page.get_by_role("tab").count()):
+        page.get_by_role("tab").nth(place).focus()
+        page.keyboard.press("Enter")
+        tab = page.get_by_role("tab", selected=True).bounding_box()
+        bar = page.locator("#tabs").bounding_box()
+        assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] - 40, place
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_beneath_a_slider_stay_within_its_track(stay, width):
+    page = stay("#train", width=width, calm=True)
+    for address in ("#train", "#playground", "#story"):
+        page.evaluate("address => (location.hash = address)", address)
+        page.locator(f"#part-{address[1:]} .ticks").first.wait_for()
+        out = page.evaluate(
+            """() => [...document.querySelectorAll(".part:not([hidden]) .ticks")].flatMap((row) => {
+              const track = row.getBoundingClientRect();
+              return [...row.children].map((t) => [t.textContent, t.getBoundingClientRect()])
+                  .filter(([, t]) => t.width && (t.left < track.left - 0.5 || t.right > track.right + 0.5)).map(([text]) => text);
+            })"""
+        )
+        assert out == [], address
 
 
 @pytest.mark.parametrize("calm", [True, False])

@@ -5,8 +5,8 @@ import io
 import math
 import re
 
+import accessibility
 import pages
-import pytest
 
 COARSE = 6 * 6  # cells that come first: every other of every other row
 ALL = 11 * 12
@@ -92,9 +92,45 @@ def test_arrow_keys_walk_over_it_and_enter_sets_and_opens_the_playground(stay):
     pages.answered(page, "playground", dk=dk.replace(",", ""), keys=keys.replace(",", ""))
 
 
-def test_another_rule_and_another_measure(visit):
-    page, box = opened(visit)
-    page.get_by_label("Show").select_option("trace_j")
+def test_what_is_not_on_the_map_falls_back_to_the_default(stay):
+    page, _ = opened(stay, "?show=banana&dk=7&keys=9")
+    assert page.locator("#part-phase").get_by_label("Show").input_value() == "p_max"
+    assert "banana" not in page.locator("#part-phase").get_by_label("Show").inner_text()
+    chosen(page, 64, "1,024")
+
+
+def test_numbers_have_a_digit_before_the_point_and_an_interval_two_ends(stay):
+    page, box = opened(stay, cells=ALL)
+    written = box.locator("svg .in-cell").all_text_contents()
+    assert len(written) > 50 and all(re.fullmatch(r"[01]|0\.\d\d", text) for text in written), written
+    page.mouse.click(*middle(page, 1024, 64))
+    chosen(page, "1,024", 64)
+    for low, high in (text.split(" – ") for text in page.locator(".readout small").all_inner_texts()):
+        assert low != high
+
+
+def test_its_drawing_stands_alone_and_has_every_cell(stay):
+    page, box = opened(stay, cells=ALL)
+    drawing = pages.saved_drawing(page, box.get_by_role("button", name="Save as SVG"))
+    assert len(drawing["rects"]) > ALL and drawing["title"] == "Phase map"
+
+
+def test_a_tap_chooses_a_cell(visit):
+    page, _ = opened(visit, width=390, calm=True)
+    page.touchscreen.tap(*middle(page, 4, 16))
+    chosen(page, 4, 16)
+    assert accessibility.findings(page) == [], "while it is being computed"
+
+
+def test_finished_it_is_fit_to_be_shown_to_anybody(stay, shots):
+    page, _ = opened(stay, cells=ALL)
+    pages.looks(page, shots, "phase", (*pages.DESK, *pages.PHONE))
+
+
+# From here on of another rule: the map that all tests above have is gone.
+def test_another_rule_and_another_measure(stay):
+    page, box = opened(stay)
+    page.locator("#part-phase").get_by_label("Show").select_option("trace_j")
     assert "tr J" in box.locator("svg[role=img]").first.get_attribute("aria-label")
     page.locator("#part-phase").get_by_label("Rule", exact=True).select_option("sqrt_dk")
     page.wait_for_function("() => document.querySelector('#part-phase progress').value >= 20")
@@ -102,10 +138,8 @@ def test_another_rule_and_another_measure(visit):
     page.locator("#part-phase .says").filter(has_text="Soft").wait_for()
 
 
-@pytest.mark.parametrize("widths", [pages.PHONE, pages.DESK])
-def test_is_fit_to_be_shown_to_anybody_and_a_tap_chooses_a_cell(visit, shots, widths):
-    page, _ = opened(visit, width=widths[0], calm=True, cells=COARSE if widths == pages.PHONE else ALL)
-    if widths == pages.PHONE:
-        page.touchscreen.tap(*middle(page, 4, 16))
-        chosen(page, 4, 16)
-    pages.looks(page, shots, "phase", widths)
+def test_the_line_is_spoken_of_where_there_is_one(stay):
+    page, box = opened(stay, "?rule=sqrt_dk", cells=3)
+    box.locator("figcaption", has_text="Every cell is soft").wait_for()
+    page, box = opened(stay, cells=12)
+    box.locator("figcaption", has_text="The line separates soft from frozen").wait_for()

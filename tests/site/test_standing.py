@@ -85,6 +85,17 @@ def test_is_fit_to_be_shown_to_anybody(visit, shots, standing, widths):
     pages.looks(page, shots, f"standing-{name}", widths)
 
 
+def test_a_watch_says_its_statistics_in_words(visit, watch):
+    page = visit(of=watch)
+    assert page.get_by_label("Statistic").input_value() == "sigma_ratio"
+    said = page.locator("#lead").inner_text() + page.locator("#alarms").inner_text()
+    assert "largest score (" in said or "largest raw score (c·q·k)" in said, said
+    for name in ("raw_max", "trace_j", "sigma_ratio"):
+        assert name not in said
+    words = page.locator("#map .in-cell").all_text_contents()
+    assert any(text.endswith("▲") for text in words) and not any("alarm" in text for text in words), words
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_moves_while_it_comes_up(visit, standing, width):
     _, address = standing

@@ -244,8 +244,8 @@ def test_what_a_file_brings_is_shown_on_a_page_of_any_age(visit, tmp_path):
     again.get_by_role("button", name="Go on", exact=True).wait_for(timeout=30_000)
 
 
-def test_the_sweep_has_the_commands_results(visit, command):
-    page = visit("#train?steps=12&dk=8")
+def test_the_sweep_has_the_commands_results(visit, command, shots):
+    page = visit("#train?steps=12&dk=8", calm=True)
     page.get_by_role("button", name="Try all learning rates").click()
     page.wait_for_selector("#part-train[data-swept='15']")
     rows = numbers(page, "Every learning rate under every rule")
@@ -259,6 +259,9 @@ def test_the_sweep_has_the_commands_results(visit, command):
         assert math.isclose(float(row["loss"]), wanted["loss"], rel_tol=close), (row, wanted)
     assert page.locator("[data-live='train/sweep'] svg .mark").count() == 15
     assert "at none of 5 rates" in page.locator("[data-live='train/sweep'] .says").inner_text()
+    drawing = pages.saved_drawing(page, page.get_by_role("button", name="Save as SVG: Every learning rate"))
+    assert len(drawing["marks"]) > 15 and "learning rate" in drawing["texts"]
+    pages.looks(page, shots, "train-sweep", (390, 1280), axe=False)
 
 
 def test_the_sweeps_sentence_follows_its_numbers(visit):
@@ -292,6 +295,27 @@ def test_what_the_engine_refuses_is_said(visit):
     page.get_by_role("button", name="Train", exact=True).click()
     page.locator("[data-live=train] .refused:not(:empty)").wait_for()
     assert re.search(r"3, but .* wanted", page.locator("[data-live=train] .refused").inner_text())
+
+
+def test_what_the_engine_refuses_of_the_sweep_is_said_beside_it(visit):
+    page = visit("#train?dk=3&steps=0&seed=1.5")
+    sweep = page.locator("[data-live='train/sweep']")
+    sweep.get_by_role("button", name="Try all learning rates").click()
+    sweep.locator(".refused", has_text="3, but").wait_for()
+    sweep.get_by_role("button", name="Try all learning rates").wait_for()
+    assert page.locator("[data-live=train] .refused").inner_text() == ""
+    words = page.locator("[data-live=train] .how code").text_content()
+    assert words == "rootdk train --dk 3 --lr 0.01 --steps 400 --seeds 1", "what makes no sense is as at first"
+
+
+def test_a_seed_is_a_whole_number(stay):
+    page = stay("#train")
+    box = page.get_by_role("spinbutton", name="Seed")
+    box.fill("1.5")
+    box.blur()
+    assert box.input_value() == "1"
+    box.fill("7")
+    page.wait_for_function("() => location.hash.includes('seed=7')")
 
 
 def test_by_keyboard_alone(visit):
@@ -337,4 +361,9 @@ def test_looks_and_says_who_learned(visit, shots, widths):
         r"No scaling, 1/√d_k and 1/d_k have not learned it after 50 steps: held-out answers right are [\d.]+ % under no scaling, ",
         said,
     ), said
+    if widths == pages.DESK:
+        drawing = pages.saved_drawing(page, page.get_by_role("button", name="Save as SVG: Training curves"))
+        assert len(drawing["marks"]) > 20 and "accuracy, held out" in drawing["texts"]
+        drawing = pages.saved_drawing(page, page.get_by_role("button", name="Save as SVG: What each head did"))
+        assert len(drawing["marks"]) > 12
     pages.looks(page, shots, "train", widths)

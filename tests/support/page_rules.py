@@ -21,12 +21,12 @@ LABELS_APART = (
     if (svg.closest('button') || !seen(svg)) continue;
     const labels = [...svg.querySelectorAll('text')].filter((t) => t.textContent.trim() && seen(t));
     const boxes = labels.map((t) => [t, box(t)]);
-    const marks = [...svg.querySelectorAll('rect.mark, circle.mark, path.mark[transform], rect.cell')].filter(seen).map((m) => [m, box(m)]);
+    const marks = [...svg.querySelectorAll('rect.mark, circle.mark, path.mark[transform], path.predicted-mark, rect.cell')].filter(seen).map((m) => [m, box(m)]);
     boxes.forEach(([a, x], i) => {
       const near = {...x, l: x.l - 3, r: x.r + 3};  // words that touch read as one
       for (const [b, y] of boxes.slice(i + 1)) if (meet(near, y)) out.push(`"${a.textContent}" and "${b.textContent}"`);
       if (!a.classList.contains('in-cell'))
-        for (const [m, y] of marks) if (meet(x, y)) out.push(`"${a.textContent}" on the mark of ${m.dataset.path}`);
+        for (const [m, y] of marks) if (meet(x, y)) out.push(`"${a.textContent}" on the mark of ${m.dataset.path || m.getAttribute('class')}`);
     });
   }
   return out;

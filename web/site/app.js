@@ -97,10 +97,12 @@
     if (same && tabs.get(known).made.shown) tabs.get(known).made.shown();
   }
   addEventListener("hashchange", read);
-  // A file that is dropped beside its place would open in the browser, and the page with all it has computed be gone.
+  // A file that is dropped beside the place for it would be opened instead of this page, and what was trained here be
+  // gone.
   for (const kind of ["dragover", "drop"])
     addEventListener(kind, (event) => {
-      if (event.defaultPrevented || !event.dataTransfer.types.includes("Files")) return;
+      if (event.defaultPrevented || !event.dataTransfer || !event.dataTransfer.types.includes("Files")) return;
+      if (event.target.matches("input[type=file]")) return;
       event.preventDefault();
       event.dataTransfer.dropEffect = "none";
     });

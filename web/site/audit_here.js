@@ -18,6 +18,7 @@ function bytes_in_words(n) {
 /// The samples that ship with the page: inside it where it is one file, else beside it.
 async function sample_checkpoint(name) {
   const inside = document.getElementById(`sample-${name}`), file = `sample-${name}.safetensors`;
+  if (!inside) Engine.want_server();
   if (inside) return new File([Uint8Array.from(atob(inside.textContent.trim()), (c) => c.charCodeAt(0))], file);
   return new File([await (await fetch(file)).blob()], file);
 }
@@ -66,6 +67,12 @@ function checkpoint_place({title, says, changed}) {
   return {node, take, given: () => given};
 }
 
+/// Of what was given, what the engine can read.
+const readable = (given) => {
+  if (Array.isArray(given)) return Promise.all(given.map(readable));
+  return /\.npz$/i.test(given.name) ? stored_npz(given) : given;
+};
+
 /// What was dropped, the contents of one folder included.
 async function dropped_files(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry && item.webkitGetAsEntry()).filter(Boolean);
@@ -94,7 +101,7 @@ site_part({
     cancel.addEventListener("click", () => stop && stop.abort(new DOMException("stopped", "AbortError")));
 
     const model = checkpoint_place({
-      title: "A checkpoint: .safetensors or .gguf, of any size",
+      title: "A checkpoint: .safetensors, .gguf or .npz, of any size",
       says: "Drop a file or a folder here, or choose one. It is read where it lies; nothing is uploaded.",
       changed: () => {
         if (!model.given() || model.given().name !== "sample-trained.safetensors") state.set({sample: false});
@@ -122,15 +129,15 @@ site_part({
       bar.value = 0;
       status.textContent = "Reading …";
       try {
-        const question = {checkpoint, ...(against ? {against} : {}), ...given()};
+        const question = {checkpoint: await readable(checkpoint), ...given()};
+        if (against) question.against = await readable(against);
         const found = note(await engine.call("audit", question, {progress: (share) => (bar.value = share), signal: stop.signal}), "/audit");
         status.textContent = "";
         show(found, checkpoint, against);
       } catch (error) {
-        if (error.name === "AbortError") status.textContent = "Stopped.";
-        else if (!(error instanceof EngineError)) throw error;
-        else refusal.replaceChildren(...el("span", {}, error.message).childNodes);
         out.replaceChildren();
+        status.textContent = error.name === "AbortError" ? "Stopped." : "";
+        if (error.name !== "AbortError") say_why(refusal, error);
       } finally {
         cancel.hidden = bar.hidden = true;
         stop = null;
@@ -165,9 +172,13 @@ site_part({
     const boxes = audit_options.map(({name, label, hint}) => number_or_nothing({state, name, label, hint}));
     const settings = el("details", {class: "more-settings"}, el("summary", {}, "What the files do not say"), el("div", {class: "control-grid"}, boxes));
     async function take_sample() {
-      const [now, before] = await Promise.all([sample_checkpoint("trained"), sample_checkpoint("untrained")]);
-      earlier.take([before], "the same model before training");
-      model.take([now], "trained by this project: 4 layers of 4 heads that recall pairs");
+      try {
+        const [now, before] = await Promise.all([sample_checkpoint("trained"), sample_checkpoint("untrained")]);
+        earlier.take([before], "the same model before training");
+        model.take([now], "trained by this project: 4 layers of 4 heads that recall pairs");
+      } catch (error) {
+        say_why(refusal, error);
+      }
     }
     state.on((changed) => {
       if (changed.has("sample") && state.values.sample) take_sample();

@@ -3,18 +3,21 @@
 
 const site_parts = [];     // in the order of their tabs
 let site_open = () => {};  // (id, values, baggage) opens a tab; the page fills it in
-/// {id, title, defaults, choices, make(panel, state) → {shown, hidden, receive}}. choices: which texts a name may have.
+/// {id, title, defaults, valid, make(panel, state) → {shown, hidden, receive}}.
 function site_part(part) {
-  part.state = new PartState(part.defaults || {}, part.choices);
+  part.state = new PartState(part.defaults || {}, part.valid);
   site_parts.push(part);
 }
 
+/// For `valid`: nothing else makes sense.
+const one_of = (list) => (value) => list.includes(value);
+
 /// What a part shows, by name. Defaults say the type: a number, text, true or false, a list of text, or null for a
-/// number that may be off.
+/// number that may be off. valid: of some, which of that type make sense at all.
 class PartState {
-  constructor(defaults, choices = {}) {
+  constructor(defaults, valid = {}) {
     this.defaults = defaults;
-    this.choices = choices;
+    this.valid = valid;
     this.values = {...defaults};
     this.listeners = [];
     this.written = () => {};  // the page's: puts it into the URL
@@ -44,9 +47,10 @@ class PartState {
       else if (typeof standard === "boolean")
         values[name] = text === "1" || text === "true";
       else if (typeof standard === "string")
-        values[name] = Object.hasOwn(this.choices, name) && !this.choices[name].includes(text) ? standard : text;
+        values[name] = text;
       else
         values[name] = text.trim() !== "" && Number.isFinite(Number(text)) ? Number(text) : standard;
+      if (this.valid[name] && !this.valid[name](values[name])) values[name] = standard;
     }
     this.take(values, false);
   }
@@ -236,7 +240,8 @@ function number_box({state, name, label, hint, min, max, step = 1}) {
     if (document.activeElement !== box) box.value = String(state.values[name]);
   };
   box.addEventListener("input", () => {
-    if (box.value.trim() !== "" && Number.isFinite(Number(box.value))) state.set({[name]: Number(box.value)});
+    const written = box.value.trim() !== "" && Number.isFinite(Number(box.value));
+    if (written && !box.validity.stepMismatch) state.set({[name]: Number(box.value)});
   });
   box.addEventListener("blur", follow);
   state.on((changed) => changed.has(name) && follow());

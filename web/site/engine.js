@@ -68,6 +68,7 @@ class Engine {
   }
 
   async #start() {
+    if (!document.getElementById("engine-worker")) Engine.want_server();
     const worker = new Worker(await Engine.#script());
     this.#worker = worker;
     await new Promise((resolve, reject) => {
@@ -110,6 +111,13 @@ class Engine {
     const result = JSON.parse(answer);
     if (typeof result.error === "string" && Object.keys(result).length === 1) call.reject(new EngineError(result.error));
     else call.resolve(result);
+  }
+
+  /** Files beside a page that was opened from a disk are strangers to it. */
+  static want_server() {
+    if (location.protocol === "file:")
+      throw new EngineError("From a disk this page can load nothing that lies beside it: open rootdk.html, which has " +
+                            "everything inside, or put the folder behind a web server.");
   }
 
   // Both are made once, for all engines of the page. In the page that is one file they lie in it; otherwise beside it.

@@ -79,6 +79,12 @@ const kept = (() => {
   };
 })();
 
+/// What came instead of an answer, said to the reader; where it is a fault of the page, to the console as well.
+function say_why(refusal, error) {
+  refusal.textContent = visible(error.message);
+  if (!(error instanceof EngineError)) throw error;
+}
+
 /// Text of about that length, not to be seen: the room that a sentence will take.
 const filler = (length) => "and so it goes on ".repeat(Math.ceil(length / 18)).slice(0, length);
 /// What has once been as high stays so, at this width: what is below does not jump with every answer.
@@ -150,8 +156,7 @@ function live({
       if (needs.every((name) => String(values[name]) === String(state.values[name])))
         node.dataset.answered = JSON.stringify(Object.fromEntries(needs.map((name) => [name, values[name]])));
     } catch (error) {
-      if (!(error instanceof EngineError)) throw error;
-      refusal.textContent = visible(error.message);
+      say_why(refusal, error);
     } finally {
       clearTimeout(slow);
       node.removeAttribute("aria-busy");

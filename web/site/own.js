@@ -312,7 +312,10 @@ site_part({
     arrays_show: "relative_entropy",
     arrays_off: []
   },
-  choices: {show: row_measures.map((m) => m.id), arrays_show: whatif_measures.map((m) => m.id)},
+  valid: {
+    show: one_of(row_measures.map((m) => m.id)),
+    arrays_show: one_of(whatif_measures.map((m) => m.id))
+  },
   make(panel_node, state) {
     const id = control_id();
     const area = el("textarea", {id, rows: 4, spellcheck: "false", "aria-describedby": `${id}-help`});

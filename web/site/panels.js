@@ -58,7 +58,7 @@ function draw_histogram(g, {wide, plot, rule, colour = colour_of(rule), data, re
       if (Math.abs(middle) < reach)
         spot(x(middle), y(measured[j]), `scores from ${number(edges[j])} to ${number(edges[j + 1])}`, () => [
           ["counted", put(exact, data, "histogram", "counts", j)],
-          ...(predicted ? [["predicted", put(number, data, "histogram", "expected", j)]] : [])
+          ...(predicted ? [["predicted", ref(data, "histogram", "expected", j)]] : [])
         ]);
     });
   }
@@ -99,8 +99,8 @@ function draw_weights(g, {wide, plot, rule, colour = colour_of(rule), data, spot
               .style("fill", colour),
           ref(row, "p", key));
       spot(x(place) + x.bandwidth() / 2, y(row.p[key]), `key ${key + 1}, ${place + 1}. of ${whole(row.p.length)}`, () => [
-        ["score", put(number, row, "scores", key)], ["weight", put(number, row, "p", key)],
-        ["gradient at its score", put(number, row, "score_gradient", key)]
+        ["score", ref(row, "scores", key)], ["weight", ref(row, "p", key)],
+        ["gradient at its score", ref(row, "score_gradient", key)]
       ]);
     });
     const even = 1 / row.p.length;
@@ -133,7 +133,7 @@ function draw_key_gradients(g, {wide, plot, rule, colour = colour_of(rule), data
       spot(
           x(place) + x.bandwidth() / 2, seen ? y(value) : plot,
           `key ${key + 1}, ${place + 1}. of ${whole(row.p.length)}`,
-          () => [["weight", put(number, row, "p", key)], ["gradient at its score", put(number, row, "score_gradient", key)]]);
+          () => [["weight", ref(row, "p", key)], ["gradient at its score", ref(row, "score_gradient", key)]]);
     });
   }
   line_at(g, [0, plot], [wide, plot], "floor");
@@ -160,7 +160,7 @@ function draw_heat(g, {wide, plot, data, spot, every = 1}) {
       if (i % every === 0 && j % every === 0)
         spot(
             (j + 0.5) * w, (i + 0.5) * h, `query ${i + 1}, key ${j + 1}`,
-            () => [["weight", put(number, data, "weights", "values", i * keys + j)]]);
+            () => [["weight", ref(data, "weights", "values", i * keys + j)]]);
     }
   levels.forEach((paths, level) => {
     if (level && paths.length)

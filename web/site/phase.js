@@ -23,8 +23,8 @@ const phase_measures = [
   },
 ];
 const phase_place = (dk, keys) => `${dk},${keys}`;
-/// For a cell of a map: .87, 1, 0.
-const brief_share = (x) => (x < 0.005 ? "0" : x > 0.995 ? "1" : x.toFixed(2).slice(1));
+/// For a cell of a map: 0.87, 1, 0.
+const brief_share = (x) => (x < 0.005 ? "0" : x > 0.995 ? "1" : x.toFixed(2));
 
 /// Every other cell of every other row first, then between them; cheap ones before dear ones.
 function phase_order() {
@@ -48,6 +48,14 @@ function phase_border(points, x, y) {
     if (beside !== undefined && beside !== here) sides.push(`M${x(keys) + x.bandwidth()},${y(dk)}v${y.bandwidth()}`);
   }));
   return sides.join("");
+}
+
+/// What the line is, where there is one: under 1/√d_k nothing is frozen.
+function phase_line_words(points) {
+  const frozen = d3.sum(points.values(), (p) => Number(p.frozen));
+  if (frozen && frozen < points.size)
+    return "The line separates soft from frozen: there σ passes σ_c = √(2 ln n). ";
+  return points.size ? `Every cell is ${frozen ? "frozen: σ is beyond" : "soft: σ is below"} σ_c = √(2 ln n). ` : "";
 }
 
 /// points: place → point; what there is so far. chosen: the cell that the playground is set to.
@@ -88,15 +96,14 @@ function draw_phase(stage, {points, what, chosen, pick}) {
     }
   for (const name of ["freezes-edge", "freezes"])
     g.append("path").attr("class", name).attr("stroke-linecap", "square").attr("d", phase_border(points, x, y));
-  if (x(chosen.keys) !== undefined && y(chosen.dk) !== undefined)
-    for (const name of ["picked-edge", "picked-ring"])
-      g.append("rect")
-          .attr("class", name)
-          .attr("x", x(chosen.keys) + 1)
-          .attr("y", y(chosen.dk) + 1)
-          .attr("width", x.bandwidth() - 2)
-          .attr("height", cell - 2)
-          .attr("rx", 2);
+  for (const name of ["picked-edge", "picked-ring"])
+    g.append("rect")
+        .attr("class", name)
+        .attr("x", x(chosen.keys) + 1)
+        .attr("y", y(chosen.dk) + 1)
+        .attr("width", x.bandwidth() - 2)
+        .attr("height", cell - 2)
+        .attr("rx", 2);
   x_axis(
       g, x, plot, "n, number of keys",
       {width: wide, format: whole, values: phase_keys.filter((_, j) => x.bandwidth() > 40 || j % 2)});
@@ -114,12 +121,16 @@ site_part({
   id: "phase",
   title: "Phase map",
   defaults: {rule: "none", show: "p_max", dk: 64, keys: 1024},
-  choices: {show: phase_measures.map((m) => m.id)},
+  valid: {
+    show: one_of(phase_measures.map((m) => m.id)),
+    dk: one_of(phase_dk),
+    keys: one_of(phase_keys)
+  },
   make(panel_node, state) {
     const engines = [];
     let points = new Map(), run = 0, alive = false;
     const here = () => points.get(phase_place(state.values.dk, state.values.keys));
-    const what = () => phase_measures.find((m) => m.id === state.values.show) || phase_measures[0];
+    const what = () => phase_measures.find((m) => m.id === state.values.show);
     const other = () => (state.values.rule === "sqrt_dk" ? "none" : "sqrt_dk");
     const setting = () => ({dk: state.values.dk, keys: state.values.keys, rule: state.values.rule, other: other()});
     const open_playground = () => site_open("playground", setting());
@@ -134,8 +145,8 @@ site_part({
       label: () => `Map of the ${what().label} over d_k and the number of keys, rule ${state.values.rule}; ${
           points.size} of ${phase_dk.length * phase_keys.length} cells computed.${
           here() ? ` At d_k = ${here().dk} and ${here().keys} keys it is ${number(what().of(here()))}.` : ""}`,
-      caption: () => "Each cell is measured on random queries and keys. The line separates soft, below it, from frozen, " +
-          "above it: there σ passes σ_c = √(2 ln n). Click a cell, or press Enter on it, and the playground is set to it.",
+      caption: () => `Each cell is measured on random queries and keys. ${phase_line_words(points)}` +
+          "Click a cell, or press Enter on it, and the playground is set to it.",
       draw: (stage) => draw_phase(stage, {points, what: what(), chosen: state.values, pick}),
     });
     with_saving(figure, {
@@ -159,7 +170,7 @@ site_part({
     const sentence = el("p", {class: "says"}, " "), refusal = el("p", {class: "refused", role: "alert"});
     const progress =
         el("progress", {max: phase_dk.length * phase_keys.length, value: 0, "aria-label": "Cells computed"});
-    const go = el("button", {type: "button", class: "plain-button strong-button"}, "Open in the playground →");
+    const go = el("button", {type: "button", class: "plain-button strong-button"}, "Open in the playground\u00a0→");
     go.addEventListener("click", open_playground);
 
     function tell() {
@@ -171,7 +182,7 @@ site_part({
         return;
       }
       const line = (name, m) =>
-          [name, el("span", {}, put(digits(3), p, m, "value"), el("small", {}, interval(p[m], "ci95", digits(2)))),
+          [name, el("span", {}, put(digits(3), p, m, "value"), el("small", {}, interval(p[m], "ci95", digits(3)))),
            put(digits(3), p, m, "theory")];
       readout.replaceChildren(
           el("h3", {}, `d_k = ${whole(p.dk)}, ${whole(p.keys)} keys`),
@@ -188,7 +199,7 @@ site_part({
         ", at d_k = ", put(exact, p, "dk"), " and ", put(exact, p, "keys"), " keys, the spread of ",
         put(digits(3), p, "sigma"), p.frozen ? " is beyond " : " is below ",
         "σ_c = ", put(digits(3), p, "critical_sigma"), ", and the largest weight is ",
-        put(digits(2), p, "p_max", "value"), " on average."
+        put(digits(3), p, "p_max", "value"), " on average."
       ];
       sentence.replaceChildren(...el("span", {}, words).childNodes);
     }
@@ -219,8 +230,7 @@ site_part({
       try {
         await Promise.all(engines.map(work));
       } catch (error) {
-        if (!(error instanceof EngineError)) throw error;
-        if (mine === run) refusal.textContent = visible(error.message);
+        if (mine === run) say_why(refusal, error);
       }
       figure.redraw();
       tell();

@@ -195,10 +195,10 @@ site_part({
     others_spread: 1,
     others_show: other_measures[0].id
   },
-  choices: {
-    components: law_components.map((c) => c.id),
-    divide: dividers.map((d) => d.id),
-    others_show: other_measures.map((m) => m.id)
+  valid: {
+    components: one_of(law_components.map((c) => c.id)),
+    divide: one_of(dividers.map((d) => d.id)),
+    others_show: one_of(other_measures.map((m) => m.id))
   },
   make(panel_node, state) {
     const opening = opening_picture(state);

@@ -17,7 +17,7 @@ const tour_doors = {
 function tour_door({data}) {
   if (!Object.hasOwn(tour_doors, data.experiment)) return null;
   const [words, part, values] = tour_doors[data.experiment](data);
-  const link = el("a", {href: `#${part}`, class: "door"}, words, " →");
+  const link = el("a", {href: `#${part}`, class: "door"}, words, "\u00a0→");
   link.addEventListener("click", (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();

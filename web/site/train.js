@@ -96,6 +96,7 @@ site_part({
   id: "train",
   title: "Train it here",
   defaults: {rate: 0.01, dk: 64, steps: 400, seed: 1},
+  valid: {seed: Number.isInteger, steps: (n) => Number.isInteger(n) && n > 0},
   make(panel_node, state) {
     const {values} = state;
     const data = {experiment: "train", task: "recall", measure: "accuracy", steps: values.steps, learning_rates: [values.rate], rules: []};
@@ -166,8 +167,7 @@ site_part({
     function failed(error) {
       if (error.name === "AbortError") return;
       if (mode === "running" || mode === "stopping") mode = "stopped";
-      if (!(error instanceof EngineError)) throw error;
-      refusal.replaceChildren(...el("span", {}, error.message).childNodes);
+      say_why(refusal, error);
     }
 
     // Start, stop, go on ----------------------------------------------------------------------------------------------------
@@ -191,8 +191,9 @@ site_part({
         mode = mine.every((run) => run.done) ? "done" : "stopped";
       } catch (error) {
         if (runs === mine) failed(error);
+      } finally {
+        draw();
       }
-      draw();
     }
     main_button.addEventListener("click", () => {
       if (mode === "stopping") return;  // until the workers have answered: a second start would make two of each
@@ -221,7 +222,7 @@ site_part({
       cards.replaceChildren(...runs.map((run) => {
         const told = el("p", {class: "note"}), {rule} = run.settings;
         const save = el("button", {type: "button", class: "plain-button", "aria-label": `Download the model trained under ${rule}`}, "Download");
-        const audit = el("button", {type: "button", class: "plain-button", "aria-label": `Audit the model trained under ${rule}`}, "Audit it →");
+        const audit = el("button", {type: "button", class: "plain-button", "aria-label": `Audit the model trained under ${rule}`}, "Audit it\u00a0→");
         save.addEventListener("click", async () => {
           const file = file_of(run.settings, await run.weights());
           download(file.name, file.type, file);
@@ -239,7 +240,7 @@ site_part({
                                        steps.step.length ? ["loss ", put(digits(3), steps, "loss", steps.step.length - 1), " at step ", put(exact, steps, "step", steps.step.length - 1)] : "not begun").childNodes);
           }
         };
-        return el("div", {class: "run-card"}, el("h3", {}, key_of(style_of(rule)), " ", style_of(rule).label), told, el("div", {class: "row-of-buttons"}, save, audit));
+        return el("div", {class: "run-card"}, el("h3", {}, key_of(style_of(rule)), el("span", {}, style_of(rule).label)), told, el("div", {class: "row-of-buttons"}, save, audit));
       }));
       runs.forEach((run) => run.card.follow());
     }
@@ -278,6 +279,7 @@ site_part({
     });
     const sweep_said = el("p", {class: "says"}, "Not tried yet: fifteen runs, which take a while."), sweep_button = el("button", {type: "button", class: "plain-button strong-button"}, "Try all learning rates");
     const sweep_bar = el("progress", {max: 1, value: 0, "aria-label": "Runs of the sweep"}), sweep_status = el("p", {class: "note", role: "status"}), sweep_command = el("code", {tabindex: 0});
+    const sweep_refusal = el("p", {class: "refused", role: "alert"});
     let sweeping = null;  // {stop}
 
     async function sweep() {
@@ -290,10 +292,10 @@ site_part({
         r.tuning.splice(0);
       });
       sweep_button.textContent = "Stop";
-      refusal.textContent = "";
+      sweep_refusal.textContent = "";
+      sweep_bar.value = 0;
       let done = 0, steps = 0;
       const follow = () => {
-        sweep_bar.value = steps / (all * values_then.steps);
         sweep_status.textContent = `${done} of ${all} runs.`;
         sweep_chart.redraw();
         const words = sweep_words(swept.rules);
@@ -326,9 +328,8 @@ site_part({
         await Promise.all(d3.range(Math.max(1, Math.min(3, (navigator.hardwareConcurrency || 2)))).map(work));
       } catch (error) {
         mine.stop = true;
-        failed(error);
-      }
-      if (sweeping === mine) {
+        say_why(sweep_refusal, error);
+      } finally {
         sweeping = null;
         sweep_button.textContent = "Try all learning rates";
         sweep_status.textContent = mine.stop ? `Stopped after ${done} of ${all} runs.` : `All ${all} runs are done.`;
@@ -368,7 +369,7 @@ site_part({
         el("div", {class: "live", "data-live": "train/sweep"},
            el("h3", {}, "Every learning rate"),
            el("p", {class: "note"}, "Comparing at one rate is unfair: each rule has a best one of its own. Here each rule is trained at five rates, for as many steps as above."),
-           el("div", {class: "row-of-buttons"}, sweep_button, sweep_status), sweep_bar, sweep_said, sweep_chart, how(sweep_command)));
+           el("div", {class: "row-of-buttons"}, sweep_button, sweep_status), sweep_bar, sweep_refusal, sweep_said, sweep_chart, how(sweep_command)));
     make_cards();
     follow_settings();
     tell();

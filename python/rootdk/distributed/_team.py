@@ -257,7 +257,9 @@ class Team:
         if "gloo" in str(dist.get_backend_config(self.group)):
             there = dist.get_global_rank(self.group, member)
             with contextlib.suppress(RuntimeError):
-                dist.irecv(torch.empty(1), there, self.group, _NOBODY).wait(datetime.timedelta(milliseconds=1))
+                work = dist.irecv(torch.empty(1), there, self.group, _NOBODY)
+                if work is not None:  # this rank is in the group
+                    work.wait(datetime.timedelta(milliseconds=1))
 
 
 def seconds_of(timeout: Any) -> float:

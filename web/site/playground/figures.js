@@ -150,13 +150,13 @@ const measures_of_heads = {
       "row is frozen.",
   draw: (stage, data) => {
     const names = stage.width > 520, left = names ? 186 : 8, right = 22, wide = stage.width - left - right,
-          line = names ? 32 : 54;
+          line = names ? 32 : 62;
     const x = d3.scaleLinear().domain([0, 1]).range([0, wide]),
           ratio = d3.scaleLog().domain([0.02, 20]).range([0, wide]).clamp(true);
-    const top = names ? 26 : 40, lower = top + line + 62, bottom = lower + line * head_measures.length;
+    const top = names ? 36 : 44, lower = top + line + 62, bottom = lower + line * head_measures.length;
     const svg = stage.svg.append("g").attr("transform", `translate(${left},0)`);
     const name = (words, y) =>
-        words_at(svg, names ? -12 : 0, names ? y + 4 : y - 20, words, {anchor: names ? "end" : "start"});
+        words_at(svg, names ? -12 : 0, names ? y + 4 : y - 27, words, {anchor: names ? "end" : "start"});
     const marks = (y, scale, values, predicted, references) => data && data.heads.forEach((h, k) => {
       const value = values(h), guess = predicted(h), dy = y + (k ? 6 : -6);
       if (isNumber(guess))
@@ -177,7 +177,7 @@ const measures_of_heads = {
         .attr("width", wide - ratio(1))
         .attr("y", top - 14)
         .attr("height", line + 6);
-    words_at(svg, wide - 4, top - 18, "frozen", {cls: "quiet", anchor: "end"});
+    words_at(svg, wide - 4, top - 24, "frozen", {cls: "quiet", anchor: "end"});
     line_at(svg, [0, top], [wide, top], "row-line");
     name("spread: σ over σ_c", top);
     line_at(svg, [ratio(1), top - 14], [ratio(1), top + line - 8], "right-line");

@@ -153,7 +153,8 @@ function variance_figure(state) {
       y_axis(g, y, wide, "", 5);
       x_axis(g, x, plot, "d_k", {values: stage.width < 420 ? [1, 4, 16, 64, 256] : law_dk, width: wide});
       g.append("path").attr("class", "predicted").attr("d", d3.line()([[x(1), y(1)], [x(512), y(512)]]));
-      words_at(g, x(10), y(10) + 22, "variance = d_k", {cls: "halo quiet"});
+      line_at(g, [6, 20], [28, 20], "predicted");
+      words_at(g, 34, 24, "variance = d_k", {cls: "halo quiet"});
       if (data) {
         const current = data.here;
         g.append("path").attr("class", "guide").attr("d", `M${x(current.dk)},${plot}V${y(current.variance)}H0`);
