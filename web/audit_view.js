@@ -51,7 +51,8 @@ function copy_button(text) {
   return button;
 }
 
-/// → {map, drift (or null), head, table: sections; heads; judged: keys that verdicts are for; numbers(): {columns, rows}}.
+/// → {map, drift (or null), head, table: sections; heads; judged: keys that verdicts are for; numbers(): {columns, rows};
+/// chosen(): the name of the head that is shown; choose(name), if there is one; watch(called when another may be)}.
 /// prefix: of their ids.
 function audit_view(audit, {prefix = ""} = {}) {
   const {layers} = audit, kinds = new Set(layers.map((l) => l.attention));
@@ -427,7 +428,21 @@ function audit_view(audit, {prefix = ""} = {}) {
     };
   }
 
-  const parts = {map: map_part(), drift: drift_part(), head: head_part, table: table_part(), heads, judged, numbers};
+  const parts = {
+    map: map_part(),
+    drift: drift_part(),
+    head: head_part,
+    table: table_part(),
+    heads,
+    judged,
+    numbers,
+    chosen: () => (chosen ? name_of(chosen) : ""),
+    choose(name) {
+      const one = heads.find((head) => name_of(head) === name);
+      if (one && one !== chosen) choose(one);
+    },
+    watch: (watcher) => watchers.push(watcher)
+  };
   const severity = Object.keys(kVerdicts);  // serious first
   const worse = (a, b) => severity.indexOf(a.head.verdict) - severity.indexOf(b.head.verdict) || surest(b.head, "sigma").value - surest(a.head, "sigma").value;
   choose([...heads].sort(worse)[0] || null);

@@ -137,6 +137,32 @@ def pages_root():
     return conftest.ROOT / "web/site"
 
 
+def test_a_link_shows_the_same_head_and_map(visit):
+    page = visit("#audit?sample=1")
+    worst = found(page).locator("#audit-head h2").inner_text()
+    names = page.locator("#audit-heads tbody th button")
+    other = next(name for name in names.all_inner_texts() if f"Head {name}:" not in worst)
+    names.get_by_text(other, exact=True).click()
+    page.locator("#audit-map select").first.select_option("entropy")
+    page.wait_for_function(f"() => location.hash === '#audit?sample=1&show=entropy&head={other}'")
+    colours = "[...document.querySelectorAll('#audit-map .mark')].map((e) => [e.dataset.path, e.getAttribute('fill')])"
+    again = visit(f"#audit?sample=1&show=entropy&head={other}")
+    assert found(again).locator("#audit-head h2").inner_text().startswith(f"Head {other}:")
+    assert again.locator("#audit-map select").first.input_value() == "entropy"
+    assert again.evaluate(colours) == page.evaluate(colours) != []
+    page.evaluate("location.hash = '#audit?sample=1'")
+    page.wait_for_function(f"() => document.querySelector('#audit-head h2').innerText === {json.dumps(worst)}")
+    assert page.locator("#audit-map select").first.input_value() == "σ/σ_c"
+
+
+@pytest.mark.parametrize("address", ["show=growth&keys=7&head=99.1", "show=banana&head=%3Cb%3E"])
+def test_what_a_model_has_not_is_not_shown(visit, tmp_path, address):
+    page = visit(f"#audit?{address}")
+    choose(page, model(tmp_path))
+    assert found(page).locator("#audit-head h2").inner_text().startswith("Head ")
+    assert page.locator("#audit-map select").first.input_value() == "σ/σ_c"
+
+
 def test_a_link_shows_the_sample(visit):
     page = visit("#audit?sample=1")
     assert "heads" in found(page).locator("h2").first.inner_text()

@@ -116,6 +116,23 @@ def hold(rows, result, columns):
     return checked
 
 
+def test_what_the_curves_show_is_in_the_address_and_starts_nothing_anew(visit):
+    def curves(page):
+        return page.locator("figure.chart", has_text="Beneath")
+
+    page = visit("#train?steps=20&dk=4")
+    train(page)
+    curves(page).locator("select").last.select_option("sigma")
+    curves(page).get_by_role("button", name="no scaling").click()
+    page.wait_for_function("() => location.hash === '#train?dk=4&steps=20&beneath=sigma&off=none'")
+    assert page.locator("#part-train").get_attribute("data-mode") == "done"
+    same = visit("#train?dk=4&steps=20&beneath=sigma&off=none&off=dk")
+    assert curves(same).locator("select").last.input_value() == "sigma"
+    pressed = curves(same).locator("button[data-series]").all()
+    assert [one.get_attribute("aria-pressed") for one in pressed] == ["false", "true", "false"]
+    assert same.url.endswith("&off=none&off=dk")
+
+
 def test_losses_and_heads_are_the_commands_and_a_model_goes_to_the_audit(visit, command):
     page = visit("#train?steps=20&dk=8&rate=0.003")
     train(page)

@@ -90,7 +90,17 @@ async function dropped_files(transfer) {
 site_part({
   id: "audit",
   title: "Audit it here",
-  defaults: {sample: false, at: null, heads: null, kv_heads: null, head_dim: null, context: null},
+  defaults: {
+    sample: false,
+    at: null,
+    heads: null,
+    kv_heads: null,
+    head_dim: null,
+    context: null,
+    show: "σ/σ_c",  // of the map
+    keys: "",       // of the map; none: those that verdicts are for
+    head: ""        // that is shown; none: the worst
+  },
   make(panel_node, state) {
     const engine = new Engine();
     let stop = null;
@@ -104,7 +114,7 @@ site_part({
       title: "A checkpoint: .safetensors, .gguf or .npz, of any size",
       says: "Drop a file or a folder here, or choose one. It is read where it lies; nothing is uploaded.",
       changed: () => {
-        if (!model.given() || model.given().name !== "sample-trained.safetensors") state.set({sample: false});
+        if (!model.given() || model.given().name !== "sample-trained.safetensors") state.set({sample: false, head: ""});
         audit();
       }
     });
@@ -144,15 +154,21 @@ site_part({
       }
     });
 
+    const tied = in_address(state, {menus: {Show: "show", Keys: "keys"}});
+    let choose = () => {};  // of the audit that is shown, the head that the address names
     function show(found, checkpoint, against) {
-      const view = audit_view(found, {prefix: "audit-"});
+      const view = audit_view(found, {prefix: "audit-"}), worst = view.chosen();
+      choose = () => view.choose(state.values.head || worst);
+      choose();
+      view.watch(() => state.set({head: view.chosen() === worst ? "" : view.chosen()}));
       const folder_of = (files) => (files[0].webkitRelativePath ? files[0].webkitRelativePath.split("/")[0] : "model");
       const name_of = (files) => (Array.isArray(files) ? `${folder_of(files)}/` : files.name);
       const command = command_of("audit", given()).replace("rootdk audit", `rootdk audit ${name_of(checkpoint)}`) +
           (against ? ` --against ${name_of(against)}` : "");
       const json = el("button", {type: "button", class: "plain-button"}, "Download as JSON");
       json.addEventListener("click", () => download("audit.json", "application/json", `${JSON.stringify(found)}\n`));
-      with_saving(view.map.querySelector("figure"), {name: "audit-map", title: "The map of heads", numbers: () => view.numbers()});
+      const map = view.map.querySelector("figure");
+      tied(with_saving(map, {name: "audit-map", title: "The map of heads", numbers: () => view.numbers()}));
       const save_head = () => view.head.querySelector("h2") && with_saving_all(view.head, {name: "audit-head", title: view.head.querySelector("h2").textContent});
       new MutationObserver(save_head).observe(view.head, {childList: true, subtree: true});  // another head has other figures
       save_head();
@@ -182,6 +198,7 @@ site_part({
     }
     state.on((changed) => {
       if (changed.has("sample") && state.values.sample) take_sample();
+      if (changed.has("head")) choose();
       if (audit_options.some(({name}) => changed.has(name)) && model.given()) audit();
     });
     panel_node.append(
@@ -194,7 +211,7 @@ site_part({
     if (state.values.sample) take_sample();
     return {
       receive({file, before, words}) {
-        state.set({sample: false});
+        state.set({sample: false, head: ""});
         earlier.take(before ? [before] : []);
         model.take([file], words);
       }

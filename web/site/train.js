@@ -95,7 +95,17 @@ function training_words(data) {
 site_part({
   id: "train",
   title: "Train it here",
-  defaults: {rate: 0.01, dk: 64, steps: 400, seed: 1},
+  defaults: {
+    rate: 0.01,
+    dk: 64,
+    steps: 400,
+    seed: 1,
+    above: "accuracy",
+    beneath: "entropy",
+    off: [],
+    heads_off: [],
+    sweep_off: []
+  },
   valid: {seed: Number.isInteger, steps: (n) => Number.isInteger(n) && n > 0},
   make(panel_node, state) {
     const {values} = state;
@@ -118,6 +128,8 @@ site_part({
 
     const curves = with_saving(training_curves(data, {coming: true}), {name: "train-curves", title: "Training curves", numbers: () => curve_numbers()});
     const traces = with_saving(head_traces(data, kRecallKeys), {name: "train-heads", title: "What each head did", numbers: () => head_numbers()});
+    in_address(state, {menus: {Above: "above", Beneath: "beneath"}, off: "off"})(curves);
+    in_address(state, {off: "heads_off"})(traces);
     const curve_numbers = () => ({
       columns: ["rule", "seed", "learning_rate", "step", ...kStepColumns, ...kHeadColumns],
       rows: data.rules.flatMap((r) => r.runs[0].steps.step.map((step, j) => [
@@ -277,6 +289,7 @@ site_part({
       name: "train-sweep", title: "Every learning rate under every rule",
       numbers: () => ({columns: ["rule", "learning_rate", "outcome", "loss", "accuracy"], rows: swept.rules.flatMap((r) => r.tuning.map((t) => [r.rule, t.learning_rate, t.outcome, t.loss, t.accuracy]))})
     });
+    in_address(state, {off: "sweep_off"})(sweep_chart);
     const sweep_said = el("p", {class: "says"}, "Not tried yet: fifteen runs, which take a while."), sweep_button = el("button", {type: "button", class: "plain-button strong-button"}, "Try all learning rates");
     const sweep_bar = el("progress", {max: 1, value: 0, "aria-label": "Runs of the sweep"}), sweep_status = el("p", {class: "note", role: "status"}), sweep_command = el("code", {tabindex: 0});
     const sweep_refusal = el("p", {class: "refused", role: "alert"});
@@ -348,7 +361,8 @@ site_part({
       command.replaceChildren(el("span", {"data-at": "/train"}, command_of("train", {dk, lr: rate, steps, seeds: 1, ...(seed === 1 ? {} : {seed})})));
       sweep_command.replaceChildren(el("span", {"data-at": "/train/sweep"}, command_of("train", {dk, steps, seeds: 1, ...(seed === 1 ? {} : {seed})})));
     }
-    state.on(() => {
+    state.on((changed) => {
+      if (!["rate", "dk", "steps", "seed"].some((name) => changed.has(name))) return;  // a chart's own choice
       follow_settings();
       if (sweeping) sweeping.stop = true;
       start_over();
