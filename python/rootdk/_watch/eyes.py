@@ -300,6 +300,11 @@ def scaled_before(query: Tensor, key: Tensor) -> float:
     return _thread.mode.trail.scaled(query, key)
 
 
+def layer_gave(out: Any) -> None:
+    """A layer whose weights are not plain tensors."""
+    _thread.mode.trail.of_layer(out)
+
+
 def forget(finished: bool = True) -> None:
     """Lets go of what this thread's mode was following: a step is over, unless another watch's model still runs."""
     if not any(watch.inside() for watch in _open):

@@ -19,6 +19,8 @@ from typing import Any, Callable, Collection, Iterator, Optional, Sequence
 import torch
 from torch import Tensor
 
+from .products import plain_data
+
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _DYNAMO = os.path.join("torch", "_dynamo", "eval_frame.py")
 _FUSED, _SOFTMAX = "scaled_dot_product_attention", ("softmax", "exp")
@@ -110,7 +112,8 @@ class _Input:
 class Modules:
     """The modules of a watched model, by name, with hooks that keep each thread's Place. `begin` and `end` are told
     when a thread enters the model and leaves it, `interrupted` when it is found to have left without a word, `unseen`
-    of modules that look like attention in which none was seen. A module that takes no hooks, as one of torch.jit, runs
+    of modules that look like attention in which none was seen, `layer_gave` of what linear layers give whose weights
+    are not plain tensors, which no call shows. A module that takes no hooks, as one of torch.jit, runs
     as part of the one that calls it."""
 
     def __init__(
@@ -120,10 +123,12 @@ class Modules:
         end: Callable[[Any], None],
         interrupted: Callable[[], None],
         unseen: Callable[[str, str], None],
+        layer_gave: Callable[[Any], None],
     ):
         self.place = Place()
         self.step = -1
         self._begin, self._end, self._interrupted, self._unseen = begin, end, interrupted, unseen
+        self._layer_gave = layer_gave
         self._lock = threading.Lock()
         # thread → step and calls, while the model itself runs there
         self._running: dict[int, tuple[int, dict[str, int]]] = {}
@@ -198,6 +203,8 @@ class Modules:
 
     def _leave(self, name: str, module: torch.nn.Module, args: Any, output: Any) -> None:
         place = self.place
+        if isinstance(module, torch.nn.Linear) and not plain_data(module.weight):
+            self._layer_gave(output)
         while place.stack:
             left, before = place.pop()
             if left == name:

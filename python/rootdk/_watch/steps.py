@@ -54,6 +54,11 @@ class Trail(Arithmetic):
             self.learned.put(out, (out.ndim - 1,))
         return None
 
+    def of_layer(self, out: Any) -> None:
+        """What a layer gave whose product was computed out of sight, as tensor parallel layers compute it."""
+        if plain_data(out) and not self.learned.marks(out).axes:
+            self.learned.put(out, (out.ndim - 1,))
+
     def rmatmul(self, args: Any, kwargs: Any, out: Any) -> Found:
         return self.matmul(args[1::-1], kwargs, out)
 

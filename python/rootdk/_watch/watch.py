@@ -26,7 +26,7 @@ from ..torch import transformed
 from .alarm import Alarm, Event, Watchdog
 from .cause import facts_of
 from .clip import Clipper, Projections
-from .eyes import Call, Looking, Spot, close_eyes, enter, forget, leave, open_eyes
+from .eyes import Call, Looking, Spot, close_eyes, enter, forget, layer_gave, leave, open_eyes
 from .history import COLUMNS, FORWARD, History, Record
 from .later import Later
 from .look import Settings
@@ -119,7 +119,9 @@ class Watch:
         if self._is_open:
             raise RuntimeError("watch: already open")
         if self.model is not None:
-            self._modules = Modules(self.model, self._begin, self._end, self._interrupted, self._saw_nothing)
+            self._modules = Modules(
+                self.model, self._begin, self._end, self._interrupted, self._saw_nothing, layer_gave
+            )
             self._modules.step = self._step
             self._place = self._modules.place
         elif self._step < 0:
