@@ -13,6 +13,62 @@ namespace rootdk::cuda {
 template <int kWidth>
 using Width = std::integral_constant<int, kWidth>;
 
+/// s = q·kᵀ of a block: `k` is where it lies in shared memory, `first_q` the warpgroup's queries.
+template <class Tile, class T, int N>
+__device__ __forceinline__ void multiply_keys(float (&s)[N], std::uint64_t first_q, std::uint32_t k) {
+  const std::uint64_t first_k = operand(k);  // addresses within are added: in units of 16 bytes, in the low bits
+#pragma unroll
+  for (int x = 0; x < Tile::kDim / 16; ++x) {
+    const int panel = x / 4, offset = x % 4 * 32;
+    Scores<2 * N, T>::mma(s, first_q + (panel * 64 * 128 + offset) / 16,
+                          first_k + (panel * Tile::kKeys * 128 + offset) / 16, x != 0);
+  }
+  products_commit();
+}
+
+/// o += p·v over the first kWidth keys of a block.
+template <class Tile, class T, int kWidth>
+__device__ __forceinline__ void multiply_values(float (&o)[Tile::kDim / 2],
+                                                const std::uint32_t (&weights)[Tile::kKeys / 4], Width<kWidth>,
+                                                std::uint32_t v) {
+  const std::uint64_t first_v = operand(v, Tile::kKeys * 128);
+#pragma unroll
+  for (int x = 0; x < kWidth / 16; ++x) Values<Tile::kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
+  products_commit();
+}
+
+/// Blocks of keys that no row of this warpgroup sees. They are waited for all the same: a barrier's parity tells a
+/// block only from the next one in its stage.
+template <class Tile>
+__device__ __forceinline__ void pass_over(const HopperShared<Tile>& shared, int thread, int place, int count) {
+#pragma unroll 1
+  for (int n = 0; n < count; ++n) {
+    const RingPlace<Tile::kStages> at{place + n};
+    barrier_wait(shared.full_k + 8 * at.stage(), at.parity());
+    barrier_wait(shared.full_v + 8 * at.stage(), at.parity());
+    if (thread % 32 == 0)
+      barrier_arrive(shared.empty_k + 8 * at.stage()), barrier_arrive(shared.empty_v + 8 * at.stage());
+  }
+}
+
+/// From here on sums are relative to the maximum, on which the quad agrees.
+template <bool kFull, ScoreKind kKind>
+__device__ __forceinline__ void settle(RowPair& rows, FullPair& full, float (&shrink)[2], const float (&scale2)[2],
+                                       float inner) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    rows.max[r] = quad_max(rows.max[r]);
+    float step = (rows.base[r] - rows.max[r]) * scale2[r];
+    if constexpr (kKind == ScoreKind::kCapped)
+      step = capped_origin(rows.base[r], scale2[r], inner) - capped_origin(rows.max[r], scale2[r], inner);
+    if constexpr (kFull) step = fmaf(-rows.max[r], scale2[r], rows.base[r]);
+    if (rows.max[r] == -kInfinityF) step = 0;
+    shrink[r] = exp2_approx(step);
+    if constexpr (kFull) shift_full(full, r, rows.sum[r], step, shrink[r]);
+    rows.sum[r] *= shrink[r];
+  }
+}
+
 /// One tile in a consumer warpgroup: its rows through all their blocks of keys. `tile_ring` is the tile's first place
 /// in the rings.
 template <class Tile, class T, bool kFull, ScoreKind kKind>
@@ -81,22 +137,6 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
   const int place_q = same_in_warp(RingPlace<Tile::kQueries>{round}.stage() * kGroups + group);
   const std::uint64_t first_q = operand(shared.q + place_q * 64 * kDim * 2);
   const std::uint32_t empty_q = shared.empty_q + 8 * place_q;
-  const auto scores = [&]<int N>(float(&s)[N], std::uint32_t k) {
-    const std::uint64_t first_k = operand(k);  // addresses within are added: in units of 16 bytes, in the low bits
-#pragma unroll
-    for (int x = 0; x < kDim / 16; ++x) {
-      const int panel = x / 4, offset = x % 4 * 32;
-      Scores<2 * N, T>::mma(s, first_q + (panel * 64 * 128 + offset) / 16,
-                            first_k + (panel * kKeys * 128 + offset) / 16, x != 0);
-    }
-    products_commit();
-  };
-  const auto values = [&]<int kWidth>(Width<kWidth>, std::uint32_t v) {
-    const std::uint64_t first_v = operand(v, kKeys * 128);
-#pragma unroll
-    for (int x = 0; x < kWidth / 16; ++x) Values<kDim, T>::mma(o, weights + 4 * x, first_v + x * 16 * 128 / 16);
-    products_commit();
-  };
   const auto is_masked = [&](int first_key, int keys) {
     return first_key < warp_begin || first_key + keys > warp_end;
   };  // for some row of the warp
@@ -127,24 +167,11 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) o[i] *= factor[i / 2 % 2];
   };
-  // Blocks of keys that no row of this warpgroup sees. They are waited for all the same: a barrier's parity tells a
-  // block only from the next one in its stage.
-  const auto pass_over = [&](int place, int count) {
-#pragma unroll 1
-    for (int n = 0; n < count; ++n) {
-      const RingPlace<kStages> at{place + n};
-      barrier_wait(shared.full_k + 8 * at.stage(), at.parity());
-      barrier_wait(shared.full_v + 8 * at.stage(), at.parity());
-      if (thread % 32 == 0)
-        barrier_arrive(shared.empty_k + 8 * at.stage()), barrier_arrive(shared.empty_v + 8 * at.stage());
-    }
-  };
-
   const int blocks = same_in_warp(work.group_last[group] - work.group_first[group]),
             first_key = work.group_first[group] * kKeys;
   {
     const int before = work.group_first[group] - work.first_block;
-    pass_over(ring, before);
+    pass_over(shared, thread, ring, before);
     ring = same_in_warp(ring + before);
   }
   if (blocks == 0) barrier_arrive(empty_q);
@@ -155,7 +182,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       barrier_wait(shared.full_k + 8 * k.stage(), k.parity());
       hold(s);
       products_begin();
-      scores(s, shared.k + k.stage() * Tile::kStageBytes);
+      multiply_keys<Tile, T>(s, first_q, shared.k + k.stage() * Tile::kStageBytes);
       products_wait<0>();
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
@@ -182,8 +209,8 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       barrier_wait(shared.full_v + 8 * v.stage(), v.parity());
       hold(weights), hold(o), hold(s);
       products_begin();
-      scores(s, shared.k + k.stage() * Tile::kStageBytes);
-      values(Width<kKeys>{}, shared.v + v.stage() * Tile::kStageBytes);
+      multiply_keys<Tile, T>(s, first_q, shared.k + k.stage() * Tile::kStageBytes);
+      multiply_values<Tile, T>(o, weights, Width<kKeys>{}, shared.v + v.stage() * Tile::kStageBytes);
       products_wait<1>();
       hold(s);
       if (thread % 32 == 0) barrier_arrive(shared.empty_k + 8 * k.stage());
@@ -200,7 +227,7 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       barrier_wait(shared.full_v + 8 * v.stage(), v.parity());
       hold(weights), hold(o);
       products_begin();
-      values(width, shared.v + v.stage() * Tile::kStageBytes);
+      multiply_values<Tile, T>(o, weights, width, shared.v + v.stage() * Tile::kStageBytes);
       products_wait<0>();
       hold(o);
       if (thread % 32 == 0) barrier_arrive(shared.empty_v + 8 * v.stage());
@@ -226,20 +253,9 @@ __device__ __forceinline__ void consume(const HopperArguments& a, const HopperSh
       last_values(Width<kKeys>{});
     }
   }
-  pass_over(ring + blocks, work.last_block - work.group_last[group]);
+  pass_over(shared, thread, ring + blocks, work.last_block - work.group_last[group]);
   if constexpr (kFull) tile_ring = load_aside(seen_of_thread(shared.seen)), agree_on_blocks(full, rows.max);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {  // from here on relative to the maximum, on which the quad agrees
-    rows.max[r] = quad_max(rows.max[r]);
-    float step = (rows.base[r] - rows.max[r]) * scale2[r];
-    if constexpr (kKind == ScoreKind::kCapped)
-      step = capped_origin(rows.base[r], scale2[r], inner) - capped_origin(rows.max[r], scale2[r], inner);
-    if constexpr (kFull) step = fmaf(-rows.max[r], scale2[r], rows.base[r]);
-    if (rows.max[r] == -kInfinityF) step = 0;
-    shrink[r] = exp2_approx(step);
-    if constexpr (kFull) shift_full(full, r, rows.sum[r], step, shrink[r]);
-    rows.sum[r] *= shrink[r];
-  }
+  settle<kFull, kKind>(rows, full, shrink, scale2, inner);
   if constexpr (kFull) {
     const float origin[2] = {__fmul_rn(rows.max[0], scale2[0]), __fmul_rn(rows.max[1], scale2[1])};
     if (about == About::kMoved) [[unlikely]]

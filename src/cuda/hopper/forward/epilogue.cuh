@@ -118,6 +118,17 @@ __device__ __forceinline__ void write_record(base::FullRecord* to, const base::F
   for (int x = 0; x < kNumbers; x += 2) pieces[piece++] = {numbers[x], numbers[x + 1]};
 }
 
+/// The second row of the pair in the first one's place, if `second`.
+__device__ __forceinline__ FullPair row_of(const FullPair& full, bool second) {
+  FullPair one = full;
+  if (second) {
+    one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1],
+    one.second[0] = full.second[1];
+    one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
+  }
+  return one;
+}
+
 /// The rows of a warpgroup's tile are done: what is written of them. `o` are sums of weights times values, which
 /// `settle` makes relative to the maximum, as all else is. What is known of a row is worked out by one lane of its
 /// four: code that runs once a tile costs what it takes to fetch it.
@@ -233,13 +244,7 @@ __device__ __forceinline__ void write_rows(const HopperArguments& a, Work& work,
   base::FullRecord record = {};
   if constexpr (kFull) {
     if (sampled) {
-      FullPair one = full;
-      if (mine) {
-        one.t[0] = full.t[1], one.sum2[0] = full.sum2[1], one.sum3[0] = full.sum3[1], one.first[0] = full.first[1],
-        one.second[0] = full.second[1];
-        one.min[0] = full.min[1], one.max_block[0] = full.max_block[1];
-      }
-      record = finish_full(p, one, 0, h, sum, origin, visible);
+      record = finish_full(p, row_of(full, mine), 0, h, sum, origin, visible);
       write_record(f.full + index, record);
     }
   }
