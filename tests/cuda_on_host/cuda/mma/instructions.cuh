@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "cuda_on_host/fibers.h"
@@ -87,13 +88,17 @@ void load_four(std::uint32_t (&x)[4], SharedAddress row) {
 inline void load_matrices(std::uint32_t (&x)[4], SharedAddress row) { load_four<false>(x, row); }
 inline void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row) { load_four<true>(x, row); }
 
+/// The number that 16 bits are, without a call: this is what emulation spends its time on.
 template <class T>
-float element(std::uint32_t pair, unsigned which) {
-  const auto bits = static_cast<std::uint16_t>(pair >> 16 * which);
-  T x;
-  static_assert(sizeof x == sizeof bits);
-  std::memcpy(&x, &bits, sizeof x);
-  return static_cast<float>(x);
+float number(std::uint32_t bits) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return std::bit_cast<float>(bits << 16);
+  } else {
+    const std::uint32_t sign = (bits & 0x8000) << 16, rest = (bits & 0x7fff) << 13;
+    const float x = rest < 0x0f800000 ? std::bit_cast<float>(rest) * 0x1p112f  // the exponents of f16 begin 112 higher
+                                      : std::bit_cast<float>(rest | 0x7f800000);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) | sign);
+  }
 }
 
 template <class T>
@@ -106,19 +111,16 @@ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
     return x;
   };
   const unsigned lane = threadIdx.x % 32;
-  float rows[2][16], columns[2][16];
-  for (unsigned k = 0; k < 16; ++k) {
+  float sums[4] = {};
+  for (unsigned k = 0; k < 16; k += 2) {
     const unsigned quad = k % 8 / 2;
-    for (unsigned half = 0; half < 2; ++half) {
-      rows[half][k] = element<T>(word(lane / 4 * 4 + quad, half + k / 8 * 2), k % 2);
-      columns[half][k] = element<T>(word((lane % 4 * 2 + half) * 4 + quad, 4 + k / 8), k % 2);
-    }
+    const std::uint32_t rows[2] = {word(lane / 4 * 4 + quad, k / 8 * 2), word(lane / 4 * 4 + quad, 1 + k / 8 * 2)},
+                        columns[2] = {word(lane % 4 * 8 + quad, 4 + k / 8), word(lane % 4 * 8 + 4 + quad, 4 + k / 8)};
+    for (unsigned which = 0; which < 32; which += 16)
+      for (unsigned x = 0; x < 4; ++x)  // products of two numbers of 16 bits are exact
+        sums[x] += number<T>(rows[x / 2] >> which & 0xffff) * number<T>(columns[x % 2] >> which & 0xffff);
   }
-  for (unsigned x = 0; x < 4; ++x) {
-    float sum = 0;
-    for (unsigned k = 0; k < 16; ++k) sum = std::fma(rows[x / 2][k], columns[x % 2][k], sum);
-    c[x] += sum;
-  }
+  for (unsigned x = 0; x < 4; ++x) c[x] += sums[x];
 }
 
 template <class T>
