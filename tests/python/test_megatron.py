@@ -82,6 +82,38 @@ def test_more_keys_than_queries_and_a_bias():
         holds(out, largest, q, k, v, visible, bias=bias.numpy())
 
 
+@pytest.mark.parametrize("kind", ["padding", "padding_causal", "padding_causal_bottom_right"])
+def test_padding_said_by_lengths(kind):
+    """As TransformerEngine takes it without a mask; a diagonal at the bottom right is that of each sequence."""
+    q, k, v = draw(6, 9, 9)
+    lengths_q, lengths_kv = np.array([9, 6, 4]), np.array([9, 5, 7])
+    ends = [torch.tensor([0, *np.cumsum(x)], dtype=torch.int32) for x in (lengths_q, lengths_kv)]
+    lengths_q, lengths_kv = lengths_q[:, None, None], lengths_kv[:, None, None]
+    place = ROWS + (0 if kind == "padding_causal" else lengths_kv - lengths_q)
+    for window in (None, (2, 0), (3, 1)):
+        left, right = window or (99, 99)
+        visible = (ROWS < lengths_q) & (KEYS < lengths_kv) & (KEYS >= place - left)
+        visible &= KEYS <= place + (0 if "causal" in kind else right)
+        te = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type=kind, window_size=window, return_max_logit=True)
+        out, largest = te(q, k, v, cu_seqlens_q=ends[0], cu_seqlens_kv=ends[1], max_seqlen_q=9, max_seqlen_kv=9)
+        holds(out, largest, q, k, v, visible[:, None])
+        turned = (x.transpose(0, 1) for x in (q, k, v))
+        again, _ = te(*turned, qkv_format="bshd", cu_seqlens_q=ends[0], cu_seqlens_kv=ends[1])
+        assert torch.equal(again.transpose(0, 1), out)
+
+
+def test_a_bias_before_the_scale_and_one_after_it():
+    q, k, v = draw(7, 9, 9)
+    bias = torch.randn(1, 4, 9, 9)
+    te = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type="no_mask", softmax_scale=0.3, return_max_logit=True)
+    for kind, factor in (("pre_scale_bias", 0.3), ("post_scale_bias", 1.0)):
+        out, largest = te(q, k, v, core_attention_bias_type=kind, core_attention_bias=bias)
+        holds(out, largest, q, k, v, None, bias=bias.numpy() * factor, scale=0.3)
+    core = megatron.DotProductAttention(config(), 1, "no_mask", softmax_scale=0.3)
+    assert torch.equal(core(q, k, v, None, attention_bias=bias), out)
+    assert torch.equal(core.current_max_attn_logits, largest)
+
+
 def test_maxima_gather_until_they_are_taken():
     """Below zero, too: nothing begins at 0."""
     core = megatron.DotProductAttention(config(), 1, "causal", softmax_scale=0.3)
@@ -101,6 +133,20 @@ def test_maxima_gather_until_they_are_taken():
     core.current_max_attn_logits = None  # as clip_qk does
     core(*batches[0], None)
     assert np.abs(core.current_max_attn_logits.numpy() - maxima[0]).max() <= limit
+
+
+def test_where_nothing_is_seen_and_where_there_is_a_nan():
+    for length, batch in ((0, 3), (9, 0)):
+        core = megatron.DotProductAttention(config(), 1, "causal")
+        empty = [torch.zeros(length, batch, 4, 16) for _ in range(3)]
+        assert core(*empty, None).shape == (length, batch, 64)
+        assert core.current_max_attn_logits.tolist() == [-np.inf] * 4
+    q, k, v = draw(8, 9, 9)
+    core = megatron.DotProductAttention(config(), 1, "causal")
+    q.data[0, 0, 1] = torch.nan
+    for x in (q, q.detach().nan_to_num()):  # it stays until it is taken
+        core(x, k, v, None)
+        assert core.current_max_attn_logits.isnan().tolist() == [False, True, False, False]
 
 
 def test_packed_sequences():
@@ -170,6 +216,9 @@ def test_all_layers_in_one_reduction(tmp_path, monkeypatch):
 def test_what_is_not_right_is_named():
     q, k, v = draw(5, 9, 9)
     core = megatron.DotProductAttention(config(), 1, "padding")
+    te, bias = megatron.TEDotProductAttention(4, 16, 2), torch.zeros(1, 4, 9, 9)
+    ends = torch.tensor([0, 4, 11, 12])
+    packed = types.SimpleNamespace(cu_seqlens_q=ends, cu_seqlens_kv=ends)
     for says, call in {
         "attn_mask_type: strange": lambda: megatron.DotProductAttention(config(), 1, "strange"),
         "config.context_parallel_size": lambda: megatron.DotProductAttention(
@@ -179,6 +228,20 @@ def test_what_is_not_right_is_named():
         "softmax_type": lambda: megatron.DotProductAttention(config(softmax_type="odd"), 1, "causal"),
         "attention_mask": lambda: core(q, k, v, torch.zeros(3, 9)),
         "qkv_format": lambda: megatron.TEDotProductAttention(4, 16, qkv_format="hbsd"),
+        "qkv_format: odd": lambda: te(q, k, v, qkv_format="odd"),
+        "attention_mask: None": lambda: te(q, k, v, attn_mask_type="padding"),
+        "cu_seqlens_q: NoneType": lambda: te(q, k, v, qkv_format="thd"),
+        "cu_seqlens_q: ": lambda: te(q, k, v, attn_mask_type="padding", cu_seqlens_q=ends[:3], cu_seqlens_kv=ends),
+        "cu_seqlens_q_padded": lambda: te(q, k, v, qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_q_padded=ends),
+        "core_attention_bias_type: alibi": lambda: te(q, k, v, core_attention_bias_type="alibi"),
+        "core_attention_bias_type: no_bias": lambda: te(
+            q, k, v, core_attention_bias_type="no_bias", core_attention_bias=bias
+        ),
+        "core_attention_bias: ": lambda: te(q, k, v, qkv_format="thd", core_attention_bias=bias),
+        "attention_bias": lambda: core(q, k, v, None, attention_bias=bias, packed_seq_params=packed),
+        "alibi_slopes": lambda: te(q, k, v, alibi_slopes=torch.ones(4)),
+        "score_mod": lambda: te(q, k, v, score_mod=abs),
+        "cp_group": lambda: megatron.TEDotProductAttention(4, 16, cp_group=object()),
     }.items():
-        with pytest.raises((ValueError, NotImplementedError), match=f"^{says}"):
+        with pytest.raises((ValueError, TypeError, NotImplementedError), match=f"^{says}"):
             call()
