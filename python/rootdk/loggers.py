@@ -84,6 +84,11 @@ class _Watching:
             self._open = False
             self.watch.__exit__(None, None, None)
 
+    def pass_over(self) -> None:
+        """What was seen until now is not to be written."""
+        if self.watch is not None:
+            self._written = self.watch.step
+
     def write(self, step: int, *others: Sink) -> dict[str, float]:
         """What is new since the last time, if anything."""
         if self.watch is None or self.watch.step == self._written:
@@ -98,7 +103,8 @@ class _Watching:
 def trainer_callback(to: Any = None, prefix: str = "attention", **options: Any) -> Any:
     """For transformers' Trainer: `Trainer(…, callbacks=[rootdk.loggers.trainer_callback(to=run)])` watches the model
     while it trains and writes whenever the Trainer logs, on the first rank: to `to` (what `sink` takes, or a list of
-    such), and into `state.log_history`. Options are those of rootdk.watch; the watch is `callback.watch`."""
+    such), and into `state.log_history`; what evaluation computes is not written. Options are those of rootdk.watch; the
+    watch is `callback.watch`."""
     base: Any = importlib.import_module("transformers").TrainerCallback
 
     class WatchCallback(base):  # type: ignore[misc]
@@ -112,7 +118,10 @@ def trainer_callback(to: Any = None, prefix: str = "attention", **options: Any) 
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
             self._watching.open(model)
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, model: Any = None, **_: Any) -> None:
+            if model is not None and not model.training:
+                self._watching.pass_over()  # the newest numbers are those of evaluation
+                return
             if not state.is_world_process_zero:
                 return
             values = self._watching.write(state.global_step)

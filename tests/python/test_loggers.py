@@ -141,13 +141,19 @@ def test_the_trainer_of_transformers():
             logs = {"loss": 1.0}
             state.log_history.append({**logs, "step": step})
             handler.on_log(None, state, control, logs)
+            wanted = callback.watch.scalars("a")
+            model.eval()(torch.randn(2, 7, 16))  # evaluation has numbers of its own
+            state.log_history.append({"eval_loss": 1.0})
+            handler.on_log(None, state, control, state.log_history[-1])
+            model.train()
     handler.on_log(None, state, control, {"train_runtime": 1.0})  # nothing new was computed
     handler.on_train_end(None, state, control)
-    assert [step for step, _ in run.logged] == [2, 4] and run.logged[1][1] == callback.watch.scalars("a")
+    assert [step for step, _ in run.logged] == [2, 4] and run.logged[1][1] == wanted
     assert other.logged == run.logged
-    assert [NAME.replace("attention", "a", 1) in entry for entry in state.log_history] == [True, True]
+    assert [NAME.replace("attention", "a", 1) in entry for entry in state.log_history] == [True, False] * 2
+    steps = callback.watch.step
     model(torch.randn(2, 7, 16))
-    assert callback.watch.step == 3  # it is closed
+    assert callback.watch.step == steps == 5  # it is closed
 
 
 def test_of_several_ranks_of_a_trainer_the_first_writes():
