@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 
 import numpy as np
@@ -80,6 +81,10 @@ def test_more_keys_than_queries_and_a_bias():
         te = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type=kind, return_max_logit=True)
         out, largest = te(q, k, v, core_attention_bias=bias)
         holds(out, largest, q, k, v, visible, bias=bias.numpy())
+        plain = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type="causal", bottom_right_diagonal=shift > 0)
+        assert torch.equal(plain(q, k, v, core_attention_bias=bias), out)
+        other = plain(q, k, v, core_attention_bias=bias, bottom_right_diagonal=shift == 0)
+        assert not torch.equal(other, out)
 
 
 @pytest.mark.parametrize("kind", ["padding", "padding_causal", "padding_causal_bottom_right"])
@@ -109,6 +114,9 @@ def test_a_bias_before_the_scale_and_one_after_it():
     for kind, factor in (("pre_scale_bias", 0.3), ("post_scale_bias", 1.0)):
         out, largest = te(q, k, v, core_attention_bias_type=kind, core_attention_bias=bias)
         holds(out, largest, q, k, v, None, bias=bias.numpy() * factor, scale=0.3)
+    of_its_own = megatron.TEDotProductAttention(4, 16, 2, attn_mask_type="no_mask")  # 1/√16
+    before = of_its_own(q, k, v, core_attention_bias_type="pre_scale_bias", core_attention_bias=4 * bias)
+    assert torch.equal(before, of_its_own(q, k, v, core_attention_bias=bias))
     core = megatron.DotProductAttention(config(), 1, "no_mask", softmax_scale=0.3)
     assert torch.equal(core(q, k, v, None, attention_bias=bias), out)
     assert torch.equal(core.current_max_attn_logits, largest)
@@ -174,18 +182,65 @@ def test_windows_by_layer_and_a_softmax_that_is_off_by_one():
     for layer, visible in ((1, (ROWS >= KEYS) & (ROWS - KEYS <= 2)), (2, ROWS >= KEYS)):
         core = megatron.DotProductAttention(said, layer, "causal")
         holds(core(q, k, v, None), core.current_max_attn_logits, q, k, v, visible, sink=0.0)
+    groups = types.SimpleNamespace(tp=types.SimpleNamespace(size=lambda: 2))
+    learnable = dict(softmax_type="learnable")
     learns = megatron.TEDotProductAttention(4, 16, 2, softmax_type="learnable", attn_mask_type="no_mask")
     learns(q, k, v).sum().backward()
     assert [name for name, _ in learns.named_parameters()] == ["softmax_offset"]
     assert learns.softmax_offset.grad.abs().min() > 0
+    for part in (
+        megatron.TEDotProductAttention(8, 16, 4, softmax_type="learnable", tp_size=2),
+        megatron.DotProductAttention(
+            config(num_attention_heads=8, tensor_model_parallel_size=2, **learnable), 1, "causal"
+        ),
+        megatron.DotProductAttention(config(num_attention_heads=8, **learnable), 1, "causal", pg_collection=groups),
+    ):
+        assert part.softmax_offset.shape == (4,)
+    every = config(window_size=(2, 0), window_attn_skip_freq=[1, 0, 0])  # a list says which layers have it
+    for layer, visible in ((1, (ROWS >= KEYS) & (ROWS - KEYS <= 2)), (3, ROWS >= KEYS)):
+        core = megatron.DotProductAttention(every, layer, "causal")
+        holds(core(q, k, v, None), core.current_max_attn_logits, q, k, v, visible)
+
+
+# The arguments that TransformerEngine's has, in their order.
+OF_INIT = "num_attention_heads kv_channels num_gqa_groups attention_dropout qkv_format attn_mask_type window_size "
+OF_INIT += "bottom_right_diagonal sequence_parallel tp_size get_rng_state_tracker tp_group layer_number attention_type "
+OF_INIT += "cp_group cp_global_ranks cp_stream cp_comm_type softmax_scale softmax_type return_max_logit name"
+OF_CALL = "query_layer key_layer value_layer attention_mask qkv_format cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded "
+OF_CALL += "cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv attn_mask_type window_size bottom_right_diagonal "
+OF_CALL += "checkpoint_core_attention core_attention_bias_type core_attention_bias alibi_slopes fast_zero_fill "
+OF_CALL += "inference_params pad_between_seqs fp8_output bf16_backward num_splits"
+
+
+def test_the_arguments_are_transformer_engines():
+    te = megatron.TEDotProductAttention
+    assert list(inspect.signature(te).parameters) == OF_INIT.split()
+    assert list(inspect.signature(te.forward).parameters)[1:-1] == OF_CALL.split()
+
+
+def test_a_call_says_otherwise_than_its_module():
+    q, k, v = draw(9, 9, 9)
+    for said, masks in ((dict(attn_mask_type="no_mask"), None), (dict(window_size=(2, 0)), (ROWS - KEYS <= 2))):
+        te = megatron.TEDotProductAttention(4, 16, 2, window_size=(5, 0), return_max_logit=True)
+        visible = None if masks is None else masks & (ROWS >= KEYS)
+        holds(*te(q, k, v, **dict(window_size=(-1, -1)) | said), q, k, v, visible)
+    core = megatron.DotProductAttention(config(), 1, "causal")
+    holds(core(q, k, v, None, attn_mask_type="no_mask"), core.current_max_attn_logits, q, k, v, None)
+    te = megatron.TEDotProductAttention(4, 16, 2, softmax_type="off-by-one", return_max_logit=True)
+    holds(*te(q, k, v), q, k, v, ROWS >= KEYS, sink=0.0)
 
 
 def test_dropout_is_for_training():
     q, k, v = draw(4, 9, 9)
     core = megatron.DotProductAttention(config(attention_dropout=0.5), 1, "causal")
     assert not torch.equal(core(q, k, v, None), core(q, k, v, None))
+    assert not megatron.DotProductAttention(config(attention_dropout=0.5), 1, "causal", attention_dropout=0.0).dropout
     core.eval()
     assert torch.equal(core(q, k, v, None), core(q, k, v, None))
+    te = megatron.TEDotProductAttention(4, 16, 2, attention_dropout=0.5)
+    assert not torch.equal(te(q, k, v), te(q, k, v))
+    te.eval()
+    assert torch.equal(te(q, k, v), te(q, k, v))
 
 
 def test_all_layers_in_one_reduction(tmp_path, monkeypatch):
@@ -197,7 +252,7 @@ def test_all_layers_in_one_reduction(tmp_path, monkeypatch):
     calls, inner = [], torch.distributed.all_reduce
 
     def reduce(x, op=None, group=None):
-        calls.append(x.numel())
+        calls.append((x.numel(), op, group))
         inner(x, op=op, group=group)
         x += 1  # as if another rank had more
 
@@ -206,10 +261,11 @@ def test_all_layers_in_one_reduction(tmp_path, monkeypatch):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
-        megatron.reduce_max_logits(modules)
+        of_some = torch.distributed.new_group([0])
+        megatron.reduce_max_logits(modules, of_some)
     finally:
         torch.distributed.destroy_process_group()
-    assert calls == [8] and layers[2].current_max_attn_logits is None
+    assert calls == [(8, torch.distributed.ReduceOp.MAX, of_some)] and layers[2].current_max_attn_logits is None
     assert all(torch.equal(layer.current_max_attn_logits, x + 1) for layer, x in zip(layers, before))
 
 
