@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -355,7 +356,13 @@ def test_parts_of_keys_combine():
     found, found_lse = fa3.flash_attn_combine(outs, lses)
     torch.testing.assert_close(found, whole)
     torch.testing.assert_close(found_lse, lse.mT)
+    into = torch.empty_like(whole)
+    assert fa3.flash_attn_combine(outs, lses, into)[0] is into and torch.equal(into, found)
     assert fa3.flash_attn_combine(outs, lses, out_dtype=torch.bfloat16)[0].dtype == torch.bfloat16
+    stored = outs.bfloat16()  # what was stored in 16 bits is added in float32, and rounded once more
+    exact = (stored.double() * (lses - found_lse).double().exp()[..., None]).sum(0)
+    combined, _ = fa3.flash_attn_combine(stored, lses)
+    assert ((combined.double() - exact).abs() <= UNIT[torch.bfloat16] * exact.abs() + 2.0**-20).all()
     assert fa3.flash_attn_combine(torch.ones(2, 1, 1, 1, 4), torch.full((2, 1, 1, 1), -torch.inf))[0].abs().max() == 0
 
 
@@ -439,6 +446,8 @@ def test_a_call_that_is_refused_leaves_the_cache_as_it_was():
         with pytest.raises(ValueError, match=f"^{says}"):
             call()
     assert not cache.any()
+    out = fa2.flash_attn_with_kvcache(x.requires_grad_(), *cache, new, new, cache_seqlens=0)
+    assert cache[:, :, 0].all() and not cache[:, :, 1:].any() and not out.requires_grad  # no gradients, as there
 
 
 def test_padding_and_back():
@@ -453,6 +462,7 @@ def test_padding_and_back():
     assert torch.equal(x.grad, mask[..., None, None].expand_as(x).float())
     unused = torch.tensor([[0, 0, 0, 1, 0, 0]] * 3)
     assert fa2.bert_padding.unpad_input(x, mask * (1 - unused), unused)[2].tolist() == [0, 4, 8, 9]
+    assert fa2.bert_padding.unpad_input(x, mask * (1 - unused), unused)[4].tolist() == [3, 3, 0]
     lengths = torch.tensor([[2, 3, 0, 0, 0, 0], [6, 0, 0, 0, 0, 0], [0] * 6])
     taken, places, starts, longest = fa2.bert_padding.unpad_input_for_concatenated_sequences(x, lengths)
     assert starts.tolist() == [0, 2, 5, 11] and longest == 6 and places.tolist() == [0, 1, 2, 3, 4, *range(6, 12)]
@@ -537,6 +547,10 @@ def test_what_is_not_right_is_named():
         "num_heads_q": lambda: fa3.flash_attn_qkvpacked_func(x),
         "cu_seqlens_q: ends at 12": lambda: fa3.flash_attn_varlen_func(flat[:11], flat, flat, starts, starts, 6, 6),
         "cu_seqlens_q: .*sums": lambda: varlen(cu_seqlens_q=starts.flip(0)),
+        "cu_seqlens_q: .-1, 6, 12., but sums": lambda: varlen(cu_seqlens_q=torch.tensor([-1, 6, 12]), max_seqlen_q=7),
+        "k_descale": lambda: varlen(k_descale=two),
+        "v_descale": lambda: fa3.flash_attn_with_kvcache(x, cache, cache, v_descale=two),
+        "v_cache: .2, 7, 2, 8": lambda: fa2.flash_attn_with_kvcache(x, cache, cache[:, 1:]),
         "cu_seqlens_k: 1 sequences": lambda: varlen(cu_seqlens_k=starts[::2], max_seqlen_k=12),
         "max_seqlen_k: 5": lambda: varlen(max_seqlen_k=5),
         "seqused_k: 7": lambda: varlen(seqused_k=torch.tensor([7, 1])),
@@ -655,6 +669,11 @@ def test_it_does_not_stand_before_the_real_one(names_of_others, tmp_path):
     with pytest.raises(ImportError, match="flash_attn: FlashAttention itself is here"):
         rootdk.flash_attn.install()
     assert "flash_attn" not in sys.modules
+    loaded = types.ModuleType("flash_attn")
+    names_of_others.setitem(sys.modules, "flash_attn", loaded)
+    with pytest.raises(ImportError, match="flash_attn: FlashAttention itself is here"):
+        rootdk.flash_attn.install()
+    assert sys.modules["flash_attn"] is loaded
 
 
 def test_the_one_line_that_people_write(names_of_others):

@@ -81,9 +81,13 @@ def test_tensorboard(seen, tmp_path):
     assert events[0].value == events[1].value == pytest.approx(seen.scalars()[NAME], rel=1e-6)
 
 
-def test_a_folder_has_one_writer_whose_file_is_read_while_it_is_written(seen, tmp_path):
+def test_a_folder_has_one_writer_whose_file_is_read_while_it_is_written(seen, tmp_path, monkeypatch):
     """Nobody can close what they never saw."""
     pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    flushed, flush = [], SummaryWriter.flush
+    monkeypatch.setattr(SummaryWriter, "flush", lambda self: (flushed.append(1), flush(self)))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "runs"
@@ -92,7 +96,7 @@ def test_a_folder_has_one_writer_whose_file_is_read_while_it_is_written(seen, tm
     for step in range(3):
         loggers.log(seen, str(folder), step=step)
     write(seen.scalars(), 3)
-    assert len(list(folder.iterdir())) == 1
+    assert len(list(folder.iterdir())) == 1 and len(flushed) == 4
     read = EventAccumulator(str(folder))
     read.Reload()
     assert [event.step for event in read.Scalars(NAME)] == [0, 1, 2, 3]
@@ -111,6 +115,7 @@ def test_prometheus(seen, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", types.ModuleType("prometheus_client"))
     monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
     assert [gauge.samples for gauge in loggers.prometheus_collector([]).collect()][0] == {}
+    seen._seen.newest()[0]["entropy"][0] = float("nan")  # which nothing is given out of
     other = types.SimpleNamespace(_seen=types.SimpleNamespace(newest=list))
     gauges = {gauge.name: gauge for gauge in loggers.prometheus_collector([other, seen]).collect()}
     raw = seen.stats("layer.self_attn").raw_max[0]

@@ -28,7 +28,7 @@ def exact(q, k, v, visible, **more):
     """(output as Megatron lays it out, largest logit of each head)."""
     arrays = [x.detach().numpy().transpose(1, 2, 0, 3) for x in (q, k, v)]
     out, scores, _ = plain(*arrays, visible=visible, **more)
-    return out.transpose(2, 0, 1, 3).reshape(len(q), 3, -1), scores.max((0, 2, 3))
+    return out.transpose(2, 0, 1, 3).reshape(len(q), q.shape[1], -1), scores.max((0, 2, 3))
 
 
 def logit_error(q, k, scale):
@@ -44,6 +44,7 @@ def holds(out, largest, q, k, v, visible, **more):
     assert np.abs(largest.numpy() - maxima).max() <= logit_error(q, k, more.get("scale") or 0.25)
 
 
+ROWS_OF_11 = np.arange(11)[:, None]
 ROWS, KEYS = np.arange(9)[:, None], np.arange(9)
 PADDED = torch.zeros(3, 1, 1, 9, dtype=torch.bool)
 PADDED[1, ..., 6:] = True
@@ -171,6 +172,15 @@ def test_packed_sequences():
     torch.testing.assert_close(core.current_max_attn_logits, each.current_max_attn_logits)
     te = megatron.TEDotProductAttention(4, 16, 2, qkv_format="thd", attn_mask_type="padding_causal")
     assert torch.equal(te(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends), out)
+    fewer = torch.tensor([0, 2, 11], dtype=torch.int32)  # queries of two sequences, over other tokens than theirs
+    te = megatron.TEDotProductAttention(4, 16, 2, qkv_format="thd", attn_mask_type="padding", return_max_logit=True)
+    crossed, largest = te(q, k, v, cu_seqlens_q=fewer, cu_seqlens_kv=ends)
+    visible = (ROWS_OF_11 >= 2) == (np.arange(11) >= 4)
+    turned = [x[:, None] for x in (q, k, v)]
+    wanted, maxima = exact(*turned, visible)
+    assert np.abs(crossed.numpy() - wanted[:, 0]).max() <= tolerance(*(x.numpy() for x in (q, k, v)))
+    assert np.abs(largest.numpy() - maxima).max() <= logit_error(q, k, 0.25)
+    te = megatron.TEDotProductAttention(4, 16, 2, qkv_format="thd", attn_mask_type="padding_causal")
     other = torch.tensor([0, 5, 11], dtype=torch.int32)
     with pytest.raises(NotImplementedError, match="^attn_mask_type"):
         te(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=other)

@@ -111,6 +111,26 @@ def test_what_pytorch_does_not_send_to_flash(active):
     assert not active
     F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True)
     assert len(active) == 1
+    flash = torch.ops.aten  # called by hand, dropout is not left out in silence
+    for says, call in {
+        "dropout_p: 0.5": lambda: flash._scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.5),
+        "dropout_p": lambda: flash._scaled_dot_product_flash_attention(x, x, x, 0.5),
+        "return_debug_mask": lambda: flash._scaled_dot_product_flash_attention(x, x, x, 0.0, False, True),
+    }.items():
+        with pytest.raises(RuntimeError, match=f"^{says}"):
+            call()
+
+
+def test_the_operator_of_context_parallel_is_the_same_attention(active):
+    """With its own backward, to which the scale and the diagonal are said again."""
+    g = torch.Generator().manual_seed(0)
+    x = [torch.randn(2, 3, 9, 16, generator=g, requires_grad=True) for _ in range(3)]
+    for said in (dict(is_causal=True), dict(scale=0.3), dict(is_causal=True, scale=0.3)):
+        ring = torch.ops.aten._scaled_dot_product_flash_attention(*x, **said)
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*x, **said)
+        assert torch.equal(ring[0], flash[0]) and torch.equal(ring[1], flash[1])
+        found, wanted = (torch.autograd.grad(out[0].square().sum(), x) for out in (ring, flash))
+        assert all(map(torch.equal, found, wanted))
 
 
 def test_a_layer_of_torch_trains(active):

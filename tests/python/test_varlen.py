@@ -84,6 +84,7 @@ def test_random_sequences(seed):
         products = products.amax(-1) if s.shape[-1] else torch.zeros(s.shape[:2])
         spread = (p * (torch.where(seen, s, 0) - (p * torch.where(seen, s, 0)).sum(-1, keepdim=True)).abs()).sum(-1)
         learned.append((lse, largest, entropy, sigma, products, spread))
+    assert found[0].requires_grad and not any(x.requires_grad for x in found[1:])
     wanted, learned = torch.cat(wanted), [torch.cat(x, 1) for x in zip(*learned)]
     limit = tolerance(*(x.detach().numpy() if x.numel() else np.zeros((1, dim), np.float32) for x in (q, k, v)), scale)
     assert out.shape == wanted.shape and (out - wanted).abs().max() <= limit
@@ -130,6 +131,8 @@ def test_a_pool_of_pages():
     assert torch.equal(found, wanted)
     with pytest.raises(ValueError, match="^seqused_k: None"):
         varlen_attn(q, *pool, ends, None, 2, 8, block_table=table)
+    with pytest.raises(ValueError, match="^seqused_k: 7, but from 0 to 6 fits"):
+        varlen_attn(q, *pool, ends, None, 2, 6, **more)
 
 
 def test_into_memory_of_the_callers():
@@ -159,6 +162,7 @@ def test_what_is_not_right_is_named():
     x, ends = torch.randn(6, 2, 8), torch.tensor([0, 6])
     for says, call in {
         "enable_gqa": lambda: varlen_attn(x, x[:, :1], x[:, :1], ends, ends, 6, 6),
+        "max_k: 5": lambda: varlen_attn(x, x, x, ends, ends, 6, 5),
         "max_q: 5": lambda: varlen_attn(x, x, x, ends, ends, 5, 6),
         "cu_seq_k: NoneType": lambda: varlen_attn(x, x, x, ends, None, 6, 6),
         "window_size": lambda: varlen_attn(x, x, x, ends, ends, 6, 6, window_size=[1]),
