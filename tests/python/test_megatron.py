@@ -52,7 +52,7 @@ SHOWN = ~(PADDED | PADDED.mT).numpy()
 ANY = torch.rand(3, 1, 9, 9, generator=torch.Generator().manual_seed(1)) < 0.3
 KINDS = {
     "no_mask": (None, None),
-    "causal": (torch.zeros(3, 1, 9, 9, dtype=torch.bool), ROWS >= KEYS),  # whose mask is not looked at, as there
+    "causal": (ANY, ROWS >= KEYS),  # whose mask is not looked at, as there
     "causal_bottom_right": (None, ROWS >= KEYS),
     "padding": (PADDED, SHOWN),
     "padding_causal": (PADDED, SHOWN & (ROWS >= KEYS)),

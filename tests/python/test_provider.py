@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -99,7 +101,24 @@ def test_it_is_there_when_asked_for_and_gone_when_given_back(active):
 
 
 def test_import_lists_it_and_changes_nothing():
-    assert "ROOTDK" in registry.list_flash_attention_impls() and registry.current_flash_attention_impl() is None
+    """In a process of its own, where nothing was given back before."""
+    code = "import rootdk.torch, torch.nn.attention as a; print('ROOTDK' in a.list_flash_attention_impls(), "
+    code += "a.current_flash_attention_impl())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True None\n"
+
+
+def test_a_causal_call_is_top_left_and_its_backward_is_ours(active, monkeypatch):
+    """PyTorch's own backward would find the same from the same logsumexp."""
+    backward, inner = [], rootdk.torch._provider._backward
+    monkeypatch.setattr(rootdk.torch._provider, "_backward", lambda *a, **m: backward.append(1) or inner(*a, **m))
+    registry.activate_flash_attention_impl("ROOTDK")  # which takes the function from the module
+    q, k = torch.randn(1, 2, 3, 8, requires_grad=True), torch.randn(1, 2, 9, 8)
+    F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
+    assert backward == [1] and active == [q.shape]
+    hidden = torch.ones(3, 9, dtype=torch.bool).triu(1)
+    wanted = (q @ k.mT * 8**-0.5).masked_fill(hidden, float("-inf")).softmax(-1) @ k
+    torch.testing.assert_close(F.scaled_dot_product_attention(q, k, k, is_causal=True), wanted)
 
 
 def test_what_pytorch_does_not_send_to_flash(active):
