@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional, Union
 
+import torch
 from torch import Tensor
 
 from ._flash import arguments, attend, pages
@@ -71,6 +72,46 @@ def varlen_attn(
     if "sigma" in found:
         found["sigma"] = found["sigma"].sqrt()
     return result.out, *(found[name] for name in wanted)
+
+
+def varlen_attn_out(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Optional[Tensor],
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Optional[Any] = None,
+    scale: Optional[float] = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Optional[Tensor] = None,
+    block_table: Optional[Tensor] = None,
+    num_splits: Optional[int] = None,
+) -> Union[Tensor, tuple[Tensor, ...]]:
+    """varlen_attn whose output is written to `out`; no gradients, as there, since `out` may be written over before
+    backward. Returns `out`, and after it what return_aux asks for."""
+    with torch.no_grad():
+        given: Any = query, key, value, cu_seq_q, cu_seq_k, max_q, max_k
+        found = varlen_attn(
+            *given,
+            return_aux=return_aux,
+            scale=scale,
+            window_size=window_size,
+            enable_gqa=enable_gqa,
+            seqused_k=seqused_k,
+            block_table=block_table,
+            num_splits=num_splits,
+        )
+        result, *asked = found if isinstance(found, tuple) else (found,)
+        if not isinstance(out, Tensor) or out.shape != result.shape or out.dtype != result.dtype:
+            came = f"{out.dtype} {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(f"out: {came}, but {result.dtype} {list(result.shape)} is wanted")
+        out.copy_(result)
+    return (out, *asked) if asked else out
 
 
 def _from_pages(

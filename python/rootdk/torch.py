@@ -35,7 +35,7 @@ from ._structure import Structure, further
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["AuxRequest", "attention", "scaled_dot_product_attention", "varlen_attn"]
+__all__ = ["AuxRequest", "attention", "scaled_dot_product_attention", "varlen_attn", "varlen_attn_out"]
 
 
 # rootdk.attention -----------------------------------------------------------------------------------------------------
@@ -506,4 +506,4 @@ def _why_not(
 
 # What is built on the above; the provider is listed with torch as it is imported.
 from . import _provider as _provider  # noqa: E402
-from ._varlen import AuxRequest, varlen_attn  # noqa: E402
+from ._varlen import AuxRequest, varlen_attn, varlen_attn_out  # noqa: E402

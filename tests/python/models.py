@@ -264,6 +264,23 @@ def _model(name: str, implementation: str, seed: int) -> transformers.PreTrained
         return loudly(model_class(name)._from_config(small).eval())
 
 
+def rounding(config: transformers.PretrainedConfig, length: int) -> float:
+    """How far logits of two ways to compute attention may be apart, in parts of the largest of them.
+
+    On the way from a token to its logits there are sums: of projections, scores, values, of the feed-forward part and
+    of the norms' squares (of which the root takes a half). A sum of n terms with random signs is rounded n times, by a
+    unit of partial sums no larger than itself: √n units where roundings have random signs, too. What follows one
+    another adds up in squares, and both ways have it, since what they differ by first changes all roundings after it.
+    The largest of some thousands of logits' errors is within 4 standard deviations, and the largest logit is no smaller
+    than others.
+    """
+    width, wide = config.hidden_size, config.intermediate_size
+    head = getattr(config, "head_dim", None) or width // config.num_attention_heads
+    attention = width + head + length + head * config.num_attention_heads
+    layer = attention + width + wide + 2 * width // 2
+    return float(4 * 2.0**-24 * (2 * (config.num_hidden_layers * layer + width // 2 + width)) ** 0.5)
+
+
 @functools.cache
 def _needs_pictures(name: str) -> bool:
     """Whether a model of text and pictures wants pictures; raises where it runs neither with nor without, or cannot be

@@ -65,18 +65,25 @@ def test_masks_of_numbers_are_those_numbers(start):
 
 
 def test_what_is_none_of_these_stays_a_mask():
-    """Any boolean mask comes back as itself, or not at all: a key that is hidden or shown changes it."""
+    """Any boolean mask comes back as itself, or not at all: a key that is hidden or shown changes it. No numbers say
+    that a row sees two pieces of keys; of a mask of one row each piece is a start and a length."""
     rng = np.random.default_rng(0)
-    kept = 0
+    kept, in_pieces = 0, 0
     for seed in range(150):
         mask = drawn(seed)
         place = tuple(int(rng.integers(n)) for n in mask.shape)
         mask[place] = ~mask[place]
         found = recognised(mask)
-        if found is not None:
+        begins = torch.nn.functional.pad(mask.int(), (1, 0)).diff() == 1
+        if begins.sum(-1).max() > 1:
+            in_pieces += 1
+            assert found is None, seed
+        elif mask.shape[2] == 1:
             kept += 1
+            assert found is not None, seed
+        if found is not None:
             assert torch.equal(shown(found, mask), mask), seed
-    assert 5 < kept < 75
+    assert kept and in_pieces
     assert recognised(torch.rand(2, 1, 9, 9) < 0.5) is None
     assert recognised(torch.ones(2, 3, 9, 9, dtype=torch.bool)) is None  # one for each head
     assert recognised(torch.zeros(2, 1, 9, 9)) is None  # not of booleans
@@ -142,7 +149,8 @@ def test_no_mask_is_made_of_padding_windows_and_packing(name, masks, monkeypatch
             wanted = eager.model(ids, **given).logits * there
             masks.clear(), looks.clear()
             found = ours.model(ids, **given).logits * there
-        assert (found - wanted).abs().max() < 256 * 2.0**-23 * max(1, wanted.abs().max().item()), given
+        limit = models.rounding(ours.model.config, ids.shape[1]) * wanted.abs().max()
+        assert (found - wanted).abs().max() <= limit, given
         layers = ours.model.config.num_hidden_layers
         assert len(masks) == layers and all(mask is None for mask in masks), given
         assert len(looks) <= len(set(getattr(ours.model.config, "layer_types", None) or [0]))
@@ -170,7 +178,8 @@ def test_generation_from_padded_prompts(name, cache, masks):
 
 
 def test_sequences_said_beside_the_tensors():
-    """cu_seq_lens, as collators without padding give them, and no mask."""
+    """cu_seq_lens, as collators without padding give them, and no mask. What a key too many or too few changes is of
+    the size of the values; torch's own limits for float32 are far below that."""
     q, k, v = (torch.randn(1, 4, 12, 8) for _ in range(3))
     attend = transformers.AttentionInterface()["rootdk"]
     starts = torch.tensor([0, 5, 12], dtype=torch.int32)
@@ -197,6 +206,7 @@ def test_statistics_are_those_of_the_mask():
                 patch.setattr("rootdk._watch.transformers.recognised", lambda mask: None)
             tiny.model(ids, attention_mask=mask)
         found.append(w.to_pandas())
+    limit = models.rounding(tiny.model.config, ids.shape[1])  # the second layer's inputs are the first one's output
     for name in ("raw_max", "entropy", "rows_counted", "rows_masked"):
         if name in found[0]:
-            np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
+            np.testing.assert_allclose(found[0][name], found[1][name], rtol=limit)

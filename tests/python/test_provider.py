@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -99,7 +101,24 @@ def test_it_is_there_when_asked_for_and_gone_when_given_back(active):
 
 
 def test_import_lists_it_and_changes_nothing():
-    assert "ROOTDK" in registry.list_flash_attention_impls() and registry.current_flash_attention_impl() is None
+    """In a process of its own, where nothing was given back before."""
+    code = "import rootdk.torch, torch.nn.attention as a; print('ROOTDK' in a.list_flash_attention_impls(), "
+    code += "a.current_flash_attention_impl())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True None\n"
+
+
+def test_a_causal_call_is_top_left_and_its_backward_is_ours(active, monkeypatch):
+    """PyTorch's own backward would find the same from the same logsumexp."""
+    backward, inner = [], rootdk.torch._provider._backward
+    monkeypatch.setattr(rootdk.torch._provider, "_backward", lambda *a, **m: backward.append(1) or inner(*a, **m))
+    registry.activate_flash_attention_impl("ROOTDK")  # which takes the function from the module
+    q, k = torch.randn(1, 2, 3, 8, requires_grad=True), torch.randn(1, 2, 9, 8)
+    F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
+    assert backward == [1] and active == [q.shape]
+    hidden = torch.ones(3, 9, dtype=torch.bool).triu(1)
+    wanted = (q @ k.mT * 8**-0.5).masked_fill(hidden, float("-inf")).softmax(-1) @ k
+    torch.testing.assert_close(F.scaled_dot_product_attention(q, k, k, is_causal=True), wanted)
 
 
 def test_what_pytorch_does_not_send_to_flash(active):
@@ -111,6 +130,26 @@ def test_what_pytorch_does_not_send_to_flash(active):
     assert not active
     F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True)
     assert len(active) == 1
+    flash = torch.ops.aten  # called by hand, dropout is not left out in silence
+    for says, call in {
+        "dropout_p: 0.5": lambda: flash._scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.5),
+        "dropout_p": lambda: flash._scaled_dot_product_flash_attention(x, x, x, 0.5),
+        "return_debug_mask": lambda: flash._scaled_dot_product_flash_attention(x, x, x, 0.0, False, True),
+    }.items():
+        with pytest.raises(RuntimeError, match=f"^{says}"):
+            call()
+
+
+def test_the_operator_of_context_parallel_is_the_same_attention(active):
+    """With its own backward, to which the scale and the diagonal are said again."""
+    g = torch.Generator().manual_seed(0)
+    x = [torch.randn(2, 3, 9, 16, generator=g, requires_grad=True) for _ in range(3)]
+    for said in (dict(is_causal=True), dict(scale=0.3), dict(is_causal=True, scale=0.3)):
+        ring = torch.ops.aten._scaled_dot_product_flash_attention(*x, **said)
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*x, **said)
+        assert torch.equal(ring[0], flash[0]) and torch.equal(ring[1], flash[1])
+        found, wanted = (torch.autograd.grad(out[0].square().sum(), x) for out in (ring, flash))
+        assert all(map(torch.equal, found, wanted))
 
 
 def test_a_layer_of_torch_trains(active):

@@ -27,6 +27,17 @@ class Said:
     def local(self) -> bool:
         return self.causal or self.window != (-1, -1)
 
+    @property
+    def shows_dropped(self) -> bool:
+        return self.probabilities and self.dropout > 0
+
+    def fits(self, heads: int, batch: int) -> None:
+        """That there is a sink for each head, and a slope."""
+        if self.slopes is not None and self.slopes.shape not in ((heads,), (batch, heads)):
+            raise ValueError(f"alibi_slopes: {list(self.slopes.shape)}, but ({heads},) or ({batch}, {heads}) is wanted")
+        if self.sink is not None and self.sink.shape != (heads,):
+            raise ValueError(f"s_aux: {list(self.sink.shape)}, but ({heads},) is wanted")
+
 
 def said(
     softmax_scale: Any,

@@ -25,12 +25,12 @@ def dense(
 ) -> Result:
     """`structure` is what else rootdk.attention takes: diagonals, starts and lengths, masks. Statistics of rows go with
     slopes of all items only."""
+    said.fits(q.shape[2], q.shape[0])
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     rows: dict[str, Tensor] = {}
-    if said.slopes is None or said.slopes.ndim == 1:
-        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[2]), structure, stats, rows)
+    if said.slopes is None or said.slopes.ndim == 1 or not q.shape[0]:
+        out, lse, p = _call(heads_first, said, _shared(said.slopes), structure, stats, rows)
     else:
-        _for_each(said.slopes, q.shape[0], q.shape[2])
         each = []
         for i, slopes in enumerate(said.slopes.tolist()):
             mine = {name: x[i : i + 1] if isinstance(x, list) else x for name, x in structure.items()}
@@ -43,12 +43,13 @@ def packed(
     q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], said: Said, stats: Optional[StatsOptions] = None
 ) -> Result:
     """Tokens of no span see nothing, and are seen by none. Statistics of rows go with slopes of all sequences only."""
+    said.fits(q.shape[1], len(spans))
     if said.slopes is None or said.slopes.ndim == 1:
         documents = _documents(spans, q.shape[0], k.shape[0])
         heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
         rows: dict[str, Tensor] = {}
-        out, lse, p = _call(heads_first, said, _listed(said.slopes, q.shape[1]), {"documents": documents}, stats, rows)
-        pieces = [p[0, :, s.q : s.q_end, s.k : s.k_end] for s in spans] if p.numel() else []
+        out, lse, p = _call(heads_first, said, _shared(said.slopes), {"documents": documents}, stats, rows)
+        pieces = [p[0, :, s.q : s.q_end, s.k : s.k_end] for s in spans] if said.shows_dropped else []
         if said.sink is not None and sum(s.q_end - s.q for s in spans) < q.shape[0]:  # which nobody's rows saw
             nobody = torch.ones(q.shape[0], dtype=torch.bool)
             for s in spans:
@@ -56,7 +57,6 @@ def packed(
             lse = lse.masked_fill(nobody.to(lse.device), -torch.inf)
         of_rows = {name: row[0] for name, row in rows.items()}
         return Result(out[0].transpose(0, 1), lse[0], _stacked(pieces, p), of_rows)
-    _for_each(said.slopes, len(spans), q.shape[1])
     out = q.new_zeros((q.shape[0], q.shape[1], v.shape[2]))
     lse = q.new_full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
     pieces = []
@@ -64,7 +64,7 @@ def packed(
         mine = q[s.q : s.q_end], k[s.k : s.k_end], v[s.k : s.k_end]
         o, row, p = _call([x.transpose(0, 1)[None] for x in mine], said, slopes, {})
         out[s.q : s.q_end], lse[:, s.q : s.q_end] = o[0].transpose(0, 1), row[0]
-        pieces += [p[0]] if p.numel() else []
+        pieces += [p[0]] if said.shows_dropped else []
     return Result(out, lse, _stacked(pieces, q.new_empty(0)))
 
 
@@ -86,9 +86,12 @@ def _call(
     seed = torch.randint(0, 2**62, (), device=q.device) if said.dropout > 0 else None
     out, lse, *learned = attention(q, k, v, dropout=said.dropout, seed=seed, stats=stats, return_lse=True, **common)
     if learned and rows is not None:
-        rows.update(learned[0].rows)
+        broken = lse.detach().isnan()  # whose statistics are of the scores that are numbers, if any
+        rows.update({name: row.masked_fill(broken, torch.nan) for name, row in learned[0].rows.items()})
     p = q.new_empty(0)
-    if said.probabilities and said.dropout > 0:
+    if said.shows_dropped and not k.shape[2]:
+        p = q.new_empty((*lse.shape, 0))
+    elif said.shows_dropped:
         with torch.no_grad():  # values of one key each: the output is the probabilities themselves
             ones = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
             kept = attention(q, k, ones, dropout=said.dropout, seed=seed, **common)
@@ -97,17 +100,9 @@ def _call(
     return out, lse, p
 
 
-def _listed(slopes: Optional[Tensor], heads: int) -> Optional[list[float]]:
-    if slopes is None:
-        return None
-    if slopes.shape != (heads,):
-        raise ValueError(f"alibi_slopes: {list(slopes.shape)}, but ({heads},) or (batch_size, {heads}) is wanted")
-    return [float(x) for x in slopes.tolist()]
-
-
-def _for_each(slopes: Tensor, batch: int, heads: int) -> None:
-    if slopes.shape != (batch, heads):
-        raise ValueError(f"alibi_slopes: {list(slopes.shape)}, but ({heads},) or ({batch}, {heads}) is wanted")
+def _shared(slopes: Optional[Tensor]) -> Optional[list[float]]:
+    """Slopes that all items have; those of no items are none."""
+    return None if slopes is None or slopes.ndim == 2 else [float(x) for x in slopes.tolist()]
 
 
 def _documents(spans: Sequence[Span], total_q: int, total_k: int) -> tuple[list[int], list[int]]:

@@ -57,6 +57,18 @@ class Cache:
         starts = None if cache_leftpad is None else lengths("cache_leftpad", cache_leftpad, batch, there)
         return Cache(k, v, there, starts, rows, pages, batch)
 
+    def fits(self, q: Tensor) -> None:
+        """That queries can look at it: said before it is written to."""
+        (heads, dim), (heads_k, dim_k) = q.shape[-2:], self.k.shape[-2:]
+        if q.dtype != self.k.dtype or q.device != self.k.device:
+            raise ValueError(f"q: {q.dtype} on {q.device}, but k_cache has {self.k.dtype} on {self.k.device}")
+        if self.v.dtype != self.k.dtype or self.v.device != self.k.device:
+            raise ValueError(f"v_cache: {self.v.dtype} on {self.v.device}, but k_cache has {self.k.dtype}")
+        if dim != dim_k:
+            raise ValueError(f"q: headdim is {dim}, but k_cache has {dim_k}")
+        if heads_k == 0 or heads % heads_k:
+            raise ValueError(f"k_cache: nheads_k is {heads_k}, which does not divide q's {heads} heads")
+
     def append(self, k: Tensor, v: Tensor, counts: Sequence[int]) -> None:
         """[total, heads, dim], so many tokens for each sequence, in place."""
         most = self.k.shape[1] if self.pages is None else self.pages.capacity()
@@ -148,6 +160,10 @@ def with_cache(
     qv: Any = None,
 ) -> Result:
     """`known` says whether the cache's lengths were given, without which nothing can be appended."""
+    cache.fits(q)
+    said.fits(q.shape[-2], cache.batch)
+    if qv is not None and qv.shape[-1] != cache.v.shape[-1]:
+        raise ValueError(f"qv: its last axis is {qv.shape[-1]}, but v_cache has {cache.v.shape[-1]}")
     if (k is None) != (v is None):
         raise ValueError(f"{'k' if k is None else 'v'}: None, but its other half is there")
     if k is not None and not known:
