@@ -111,20 +111,26 @@ function pieces_of(text) {
   return out;
 }
 
-/// Text as it is shown, with indices set low; read or copied, "d_k" is still "d_k".
+/// Text as it is shown, with indices set low; read or copied, "d_k" is still "d_k". A name and what it equals stay on one line.
 function typeset(node, text) {
   const small = (tag, textContent, className = "") => Object.assign(document.createElement(tag), {textContent, className});
-  for (const piece of pieces_of(visible(text))) {
+  const pieces = pieces_of(visible(text));
+  pieces.forEach((piece, i) => {
+    const equals = piece.name && i + 1 < pieces.length && /^ [=<>≈] -?[\d.,]*\d/.exec(pieces[i + 1].text || "");
     if (piece.name) {
       const symbol = small("span", "", "symbol");
       symbol.append(piece.before, small("i", piece.name), small("span", "_", "unseen"), small("sub", piece.index));
-      node.append(symbol);
+      if (!equals) return node.append(symbol);
+      const together = small("span", "", "whole");
+      together.append(symbol, equals[0]);
+      node.append(together);
+      pieces[i + 1].text = pieces[i + 1].text.slice(equals[0].length);
     } else if (piece.whole) {
       node.append(small("span", piece.whole, "whole"));
     } else {
-      node.append(piece.text || piece.number);
+      node.append(piece.text ?? piece.number);
     }
-  }
+  });
 }
 
 /// A value of the JSON on the page.

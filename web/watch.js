@@ -295,7 +295,8 @@ function head_table() {
     const known = steps.map((_, i) => at_of(name, i, chosen.head)).filter((v) => isNumber(v.value));
     known.sort((a, b) => a.value - b.value);
     const code = Object.assign(el("code"), {textContent: name});  // as it is: the gradient of k is no d_k
-    return [code, at_of(name, chosen.step, chosen.head), known[0] || "–", known[known.length - 1] || "–", statistics[name].says];
+    const says = el("span", {}, statistics[name].says, " ", code);
+    return [word_of(name), at_of(name, chosen.step, chosen.head), known[0] || "–", known[known.length - 1] || "–", says];
   });
   const title = `${head_name(chosen.head)}, at step ${steps[chosen.step]}`;
   const columns = [{title: "statistic", left: true}, "now", "smallest", "largest", {title: "", left: true, free: true}];

@@ -15,11 +15,6 @@ using base::refuse;
 
 namespace {
 
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 template <class Number>
 std::vector<Number> parse_all(std::string_view option, std::string_view text, std::string_view wanted) {
   std::vector<Number> out;
@@ -39,6 +34,11 @@ std::string join(const std::vector<Value>& values, const ToText& to_text) {
 }
 
 }  // namespace
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
 
 std::size_t choice(std::string_view option, std::string_view text, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), text);

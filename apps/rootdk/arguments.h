@@ -11,6 +11,9 @@
 
 namespace rootdk::app {
 
+/// Without the spaces and tabs around it.
+std::string_view trim(std::string_view text);
+
 /// At commas outside parentheses; spaces around the parts are dropped.
 std::vector<std::string> split_list(std::string_view option, std::string_view text);
 

@@ -4,18 +4,13 @@
 #include <cmath>
 #include <optional>
 
+#include "arguments.h"
 #include "base/read_number.h"
 #include "base/refuse.h"
 
 namespace rootdk::app {
 
 namespace {
-
-std::string_view trim(std::string_view text) {
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  return text;
-}
 
 /// Takes the prefix off and says which power of ten it stands for.
 int take_prefix(std::string_view& text) {

@@ -257,7 +257,7 @@ std::optional<theory::HeadTheory> set_on_embeddings(const Open& open, Head& head
 }
 
 // How rows of a head differ in spread. Means make all rows wider by the same: that part does not vary from row to row.
-std::vector<RowSpread> rows_of(const theory::HeadTheory& t, std::int64_t dim) {
+std::vector<RowSpread> row_spreads(const theory::HeadTheory& t, std::int64_t dim) {
   const double without_means =
       t.phase_average.value_or(t.alignment * static_cast<double>(dim) * std::pow(t.sigma_q * t.sigma_k, 2));
   return spread_of_rows(t.effective_rank *
@@ -278,7 +278,7 @@ void audit_head(const Options& options, Open& open, std::int64_t h) {
     draft.theory =
         set_measured(a, rows_on(open.weights, Which::kQueries, h, *open.tokens),
                      rows_on(open.weights, Which::kKeys, head.kv_head, *open.tokens), options, open.meeting, head);
-  draft.rows = rows_of(draft.theory, a.dim_qk);
+  draft.rows = row_spreads(draft.theory, a.dim_qk);
   draft.sigma = capped(head.surest_sigma(), a.soft_cap);
 }
 

@@ -66,10 +66,11 @@ struct Averages {
 };
 
 // Where the Gaussian is at least as wide as the lattice: the kernels are tabulated in y, the Gaussian moves over them.
+// From one x to the next it moves by whole steps of y, so that it is tabulated, too, once for all x.
 class WideGaussian {
  public:
-  WideGaussian(double sigma, double keys, double step)
-      : sigma_(sigma), step_(step), reach_(sigma * gaussian_tail(keys)) {
+  WideGaussian(double sigma, double keys, double step, const OuterLattice& lattice)
+      : sigma_(sigma), step_(step), reach_(sigma * gaussian_tail(keys)), lattice_(lattice) {
     const double bottom = -std::log(keys) - kDepth;
     const auto count = static_cast<std::size_t>((kTop - bottom) / step) + 1;
     nodes_.reserve(count);
@@ -78,23 +79,29 @@ class WideGaussian {
       const double v = std::exp(y), k1 = v * std::exp(-v);
       nodes_.push_back({y, k1, v * k1, entropy_kernel(y)});
     }
+    // Beyond so many steps no two x share a point.
+    const double stride = std::round(lattice.step / step);
+    if (stride >= static_cast<double>(count)) return;
+    stride_ = static_cast<std::size_t>(stride);
+    const double lowest = nodes_.front().y - lattice.at(lattice.count - 1);
+    shared_.resize(count + stride_ * static_cast<std::size_t>(lattice.count - 1));
+    for (std::size_t i = 0; i < shared_.size(); ++i) shared_[i] = mass(lowest + static_cast<double>(i) * step);
   }
 
   // 1 − φ by parts, too: E[1 − e^{−v}] = ∫ v e^{−v} P(s > y − x) dy, again localised and ≥ 0.
-  Averages at(double x) const {
+  Averages at(int i) const {
     Averages sum;
-    for (const Node& node : nodes_) {
-      const double s = node.y - x;
-      if (s > reach_) break;
-      if (s < -reach_) {
-        sum.one_minus_phi += node.k1;
-        continue;
-      }
-      const double z = s / sigma_, weight = std::exp(-0.5 * z * z);
-      sum.one_minus_phi += node.k1 * upper_tail(z);
-      sum.a1 += weight * node.k1;
-      sum.a2 += weight * node.k2;
-      sum.m += weight * node.m;
+    const auto add = [&](const Node& node, const Mass& mass) {
+      sum.one_minus_phi += node.k1 * mass.above;
+      sum.a1 += mass.density * node.k1;
+      sum.a2 += mass.density * node.k2;
+      sum.m += mass.density * node.m;
+    };
+    if (stride_ > 0) {
+      const Mass* row = &shared_[stride_ * static_cast<std::size_t>(lattice_.count - 1 - i)];
+      for (std::size_t k = 0; k < nodes_.size(); ++k) add(nodes_[k], row[k]);
+    } else {
+      for (const Node& node : nodes_) add(node, mass(node.y - lattice_.at(i)));
     }
     const double density = step_ / sigma_ * kInvSqrt2Pi;
     return {sum.one_minus_phi * step_, sum.a1 * density, sum.a2 * density, sum.m * density};
@@ -104,14 +111,27 @@ class WideGaussian {
   struct Node {
     double y, k1, k2, m;
   };
+  struct Mass {
+    double density = 0, above = 0;  ///< e^{−z²/2}; the share of scores beyond
+  };
+  Mass mass(double s) const {
+    if (s > reach_) return {};
+    if (s < -reach_) return {0, 1};
+    const double z = s / sigma_;
+    return {std::exp(-0.5 * z * z), upper_tail(z)};
+  }
+
   double sigma_, step_, reach_;
+  OuterLattice lattice_;
   std::vector<Node> nodes_;
+  std::size_t stride_ = 0;    ///< from one x to the next; 0 where nothing is shared
+  std::vector<Mass> shared_;  ///< from the last x and the lowest node on
 };
 
 // Where it is narrower: the lattice is laid over the Gaussian, in units of σ, and the kernels are evaluated there.
 class NarrowGaussian {
  public:
-  NarrowGaussian(double sigma, double keys, double step) {
+  NarrowGaussian(double sigma, double keys, double step, const OuterLattice& lattice) : lattice_(lattice) {
     const double step_z = 2.5 * step;  // error e^{−2π²/step_z²} = 5e-35
     const auto half = static_cast<int>(gaussian_tail(keys) / step_z) + 1;
     for (int i = -half; i <= half; ++i) {
@@ -120,7 +140,8 @@ class NarrowGaussian {
     }
   }
 
-  Averages at(double x) const {
+  Averages at(int i) const {
+    const double x = lattice_.at(i);
     Averages sum;
     for (const auto& [s, weight] : nodes_) {
       const double v = std::exp(x + s), k1 = v * std::exp(-v);
@@ -136,14 +157,15 @@ class NarrowGaussian {
   struct Node {
     double s, weight;
   };
+  OuterLattice lattice_;
   std::vector<Node> nodes_;
 };
 
 template <class Gaussian>
 GaussianSoftmax integrate_over(const Gaussian& gaussian, double sigma, double n, const OuterLattice& lattice) {
   double p2 = 0, trace = 0, norm2 = 0, entropy = 0;
-  for (double i = 0, x = lattice.first; x <= lattice.last; x = lattice.first + ++i * lattice.step) {
-    const Averages a = gaussian.at(x);
+  for (int i = 0; i < lattice.count; ++i) {
+    const Averages a = gaussian.at(i);
     const double log_phi = a.log_phi();
     if ((n - 3) * log_phi < -80) break;  // φ falls with x: nothing comes after
     const double phi_n2 = std::exp((n - 2) * log_phi), phi_n3 = n > 2 ? std::exp((n - 3) * log_phi) : 0;
@@ -170,14 +192,16 @@ double gaussian_tail(double keys) { return std::sqrt(2 * (std::log(keys) + 32));
 // Gumbel variable of scale σ/σ_c, and what is smooth on that scale needs no finer step: so the work does not grow with
 // σ.
 OuterLattice outer_lattice(double sigma, double keys, double step, int power) {
-  const double reach = sigma * gaussian_tail(keys), stretch = std::max(1.0, sigma / critical_sigma(keys));
-  return {step * stretch, -std::log(keys) - reach - kDepth / power, reach + kTop};
+  const double reach = sigma * gaussian_tail(keys);
+  const double stretched = step * std::max(1.0, std::floor(sigma / critical_sigma(keys)));
+  const double first = -std::log(keys) - reach - kDepth / power, last = reach + kTop;
+  return {stretched, first, static_cast<int>((last - first) / stretched) + 1};
 }
 
 GaussianSoftmax integrate(double sigma, double keys, double step) {
   const OuterLattice lattice = outer_lattice(sigma, keys, step, 2);
-  if (sigma >= 2 * step) return integrate_over(WideGaussian(sigma, keys, step), sigma, keys, lattice);
-  return integrate_over(NarrowGaussian(sigma, keys, step), sigma, keys, lattice);
+  if (sigma >= 2 * step) return integrate_over(WideGaussian(sigma, keys, step, lattice), sigma, keys, lattice);
+  return integrate_over(NarrowGaussian(sigma, keys, step, lattice), sigma, keys, lattice);
 }
 
 }  // namespace rootdk::theory

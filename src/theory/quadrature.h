@@ -22,7 +22,11 @@ double integrate_p_max(double sigma, double keys, double step = kStep);
 
 /// The trapezoidal rule in x: a step, and where integrands that start as e^{power·x} have fallen to nothing.
 struct OuterLattice {
-  double step, first, last;
+  double step;  ///< a whole multiple of the step that was asked for
+  double first;
+  int count;
+
+  double at(int i) const { return first + i * step; }
 };
 OuterLattice outer_lattice(double sigma, double keys, double step, int power);
 

@@ -22,6 +22,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 COMMAND = pathlib.Path(os.environ.get("ROOTDK_COMMAND", ROOT / "build/release/bin/rootdk"))
 
 
+# A file goes to one worker as a whole. The longest first, so that all workers end at about the same time.
+LONGEST = ("test_train", "test_tour", "test_standing", "test_story", "test_engine")
+
+
+def pytest_collection_modifyitems(items):
+    def place(item):
+        name = item.module.__name__
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass

@@ -85,14 +85,14 @@ CONTRAST = """(() => {
   // WCAG AA: 4.5 to 1, 3 to 1 for large text. Behind a text is the nearest ancestor with a colour of its own, and in a heat map the cell.
   const channel = (c) => ((c /= 255) <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
   const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgba = (css) => { paint.clearRect(0, 0, 1, 1); paint.fillStyle = '#000'; paint.fillStyle = css; paint.fillRect(0, 0, 1, 1); return [...paint.getImageData(0, 0, 1, 1).data]; };
+  const once = (make, kept = new Map()) => (key) => { if (!kept.has(key)) kept.set(key, make(key)); return kept.get(key); };
+  const rgba = once((css) => { paint.clearRect(0, 0, 1, 1); paint.fillStyle = '#000'; paint.fillStyle = css; paint.fillRect(0, 0, 1, 1); return [...paint.getImageData(0, 0, 1, 1).data]; });
   const light = ([r, g, b]) => .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b);
   const over = (a, b) => { const p = a[3] / 255; return [0, 1, 2].map((i) => a[i] * p + b[i] * (1 - p)); };
-  const behind = (e) => {
-    const layers = [];
-    for (let at = e; at; at = at.parentElement) { const c = rgba(getComputedStyle(at).backgroundColor); if (c[3]) layers.push(c); if (c[3] === 255) break; }
-    return layers.reverse().reduce((under, c) => over(c, under), [255, 255, 255]);
-  };
+  const behind = once((e) => {
+    const c = rgba(getComputedStyle(e).backgroundColor);
+    return c[3] === 255 ? c.slice(0, 3) : over(c, e.parentElement ? behind(e.parentElement) : [255, 255, 255]);
+  });
   const out = new Set(), walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let n = walk.nextNode(); n; n = walk.nextNode()) {
     const e = n.parentElement, style = getComputedStyle(e);
