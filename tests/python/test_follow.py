@@ -524,7 +524,6 @@ NOT_ATTENTION = {
     "linear attention": linear_attention,
     "products without softmax": lambda q, k, v: torch.tanh(q @ k.mT * C) @ v,
     "a chain of products": lambda q, k, v: q @ k.mT @ v @ v.mT @ k,
-    "exp without a sum": lambda q, k, v: (q @ k.mT).exp() @ v,
     "a classifier": lambda q, k, v: (
         (q.flatten(2) @ torch.nn.Parameter(torch.randn(T * D, 10, dtype=q.dtype))).softmax(-1).sum()
     ),

@@ -67,6 +67,21 @@ def by_einsum(q, k, v):
     return e / torch.einsum("bhqk->bhq", e).unsqueeze(-1) @ v
 
 
+def by_masks_of_einsum(q, k, v):
+    e = torch.einsum("bhqk,qk->bhqk", scores(q, k).exp(), torch.ones(T, S, dtype=q.dtype))
+    return torch.einsum("bhqk,bhkd->bhqd", e, v) / torch.einsum("bhqk->bhq", e)[..., None]
+
+
+def keys_first(last=False, normalize=False):
+    def attention(q, k, v):
+        e = (k @ q.mT * C).exp()
+        if last:
+            return e.mT @ v / e.sum(-2).unsqueeze(-1)
+        return (F.normalize(e, p=1, dim=-2) if normalize else e / e.sum(-2, keepdim=True)).mT @ v
+
+    return attention
+
+
 SPELLED = {
     "axis": lambda q, k, v: torch.softmax(scores(q, k), axis=-1) @ v,
     "axis of a method": lambda q, k, v: scores(q, k).softmax(axis=-1) @ v,
@@ -86,6 +101,11 @@ SPELLED = {
     "a column of ones": column_of_ones,
     "a product with ones": lambda q, k, v: (e := scores(q, k).exp()) / (e @ torch.ones(S, 1, dtype=q.dtype)) @ v,
     "by a sum of einsum's": by_einsum,
+    "by einsum alone": by_masks_of_einsum,
+    "keys first": keys_first(),
+    "keys first, normalised last": keys_first(last=True),
+    "keys first, F.normalize": keys_first(normalize=True),
+    "less the logarithm of their sum": lambda q, k, v: (s := scores(q, k)).sub(s.exp().sum(-1, True).log()).exp() @ v,
     "F.normalize": lambda q, k, v: F.normalize(scores(q, k).exp(), p=1, dim=-1) @ v,
     "F.normalize, by position": lambda q, k, v: F.normalize(scores(q, k).exp(), 1.0, 3) @ v,
 }
@@ -171,20 +191,62 @@ def test_a_softmax_that_cannot_be_told_is_named(way):
     assert [what for what, _ in looker.unseen] == [f"softmax over [{B}, {H}, {T}, {S}]"]
 
 
-def test_other_exponentials_are_no_softmax():
+def test_powers_of_scores_are_no_softmax():
     q, k, v = qkv()
+    looker, _ = followed(lambda q, k, v: scores(q, k) ** 2 @ v, q, k, v)
+    assert not looker.written and not looker.unseen
+
+
+def gathered(q, k, v):
+    e = scores(q, k).exp().gather(-1, torch.arange(S).expand(B, H, T, S))
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+UNDIVIDED = {
+    "by nothing": lambda q, k, v: scores(q, k).exp() @ v,
+    "in place": lambda q, k, v: scores(q.detach(), k).exp_() @ v,
+    "by nothing, masked": lambda q, k, v: scores(q, k).exp().tril(S - T) @ v,
+    "by nothing, transposed": lambda q, k, v: scores(k, q).exp().mT @ v,
+    "by nothing, element by element": lambda q, k, v: (scores(q, k).exp()[..., None] * v[:, :, None]).sum(-2),
+    "by nothing, powers": lambda q, k, v: 2.0 ** scores(q, k) @ v,
+    "by nothing, expm1": lambda q, k, v: torch.expm1(scores(q, k)) @ v,
+    "by a number": lambda q, k, v: scores(q, k).exp() / 2 @ v,
+    "by numbers": lambda q, k, v: scores(q, k).exp() @ v / torch.arange(1, T + 1)[:, None],
+    "by another norm": lambda q, k, v: F.normalize(scores(q, k).exp(), dim=-1) @ v,
+    "out of sight": gathered,
+    "joined": lambda q, k, v: (e := torch.cat([scores(q, k).exp()] * 2, -1)) / e.sum(-1, True) @ torch.cat([v, v], 2),
+    "by the sum of a mask": lambda q, k, v: (
+        (e := scores(q, k).exp()) @ v / torch.einsum("bhqk,qk->bhq", e, CAUSAL.to(q.dtype))[..., None]
+    ),
+    "by the sum of a mask, all of einsum": lambda q, k, v: (
+        torch.einsum("bhqk,qk,bhkd->bhqd", e := scores(q, k).exp(), CAUSAL.to(q.dtype), v)
+        / torch.einsum("bhqk,qk->bhq", e, CAUSAL.to(q.dtype))[..., None]
+    ),
+    "features of a kernel": lambda q, k, v: (
+        (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None])
+    ),
+    "features of another": lambda q, k, v: (
+        (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", UNDIVIDED)
+def test_exponentials_that_are_not_divided_by_their_sum_are_named(way):
+    q, k, v = qkv()
+    looker, _ = followed(UNDIVIDED[way], q, k, v)
+    assert not looker.written and looker.unseen
+    assert {why for _, why in looker.unseen} == {"its exponentials were not followed to a division by their sum"}
+
+
+def test_exponentials_of_what_a_layer_made_are_not_named():
+    """They are its features, or a router's."""
+    q, k, v = qkv()
+    table = torch.nn.Parameter(torch.randn(B, H, D, 6, dtype=q.dtype))
     for other in (
-        lambda q, k, v: scores(q, k).exp() @ v,
-        lambda q, k, v: F.normalize(scores(q, k).exp(), dim=-1) @ v,
-        lambda q, k, v: torch.expm1(scores(q, k)) @ v,
-        lambda q, k, v: 2.0 ** scores(q, k) @ v,
-        lambda q, k, v: scores(q, k) ** 2 @ v,
-        lambda q, k, v: scores(q, k).exp() / 2 @ v,
-        lambda q, k, v: scores(q, k).exp() @ v / torch.arange(1, T + 1)[:, None],
-        lambda q, k, v: (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None]),
-        lambda q, k, v: (
-            (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)
-        ),
+        lambda q, k, v: F.linear(q, table[0, 0].mT).exp() @ torch.ones(B, H, 6, D, dtype=q.dtype),
+        lambda q, k, v: (q @ table).exp() @ ((k @ table).exp().mT @ v),
+        lambda q, k, v: (table.mT @ q.mT).exp().mT @ torch.ones(B, H, 6, D, dtype=q.dtype),
     ):
         looker, _ = followed(other, q, k, v)
         assert not looker.written and not looker.unseen
@@ -252,6 +314,12 @@ def twice_masked(e):
     return e * PADDED * CAUSAL
 
 
+def by_einsum_masked(q, k, v):
+    """Its axes in another order, too."""
+    e = torch.einsum("qk,bhqk->bqkh", CAUSAL.to(q.dtype), scores(q, k).exp())
+    return torch.einsum("bqkh,bhkd->bhqd", e / e.sum(2, keepdim=True), v)
+
+
 ZEROS = {
     "times": (masked_exponentials(lambda e: e * CAUSAL), CAUSAL),
     "times, as numbers": (masked_exponentials(lambda e: CAUSAL.double() * e), CAUSAL),
@@ -262,6 +330,13 @@ ZEROS = {
     "padding": (masked_exponentials(lambda e: e * PADDED), PADDED),
     "padding and causal": (masked_exponentials(twice_masked), PADDED & CAUSAL),
     "in place": (in_place, CAUSAL),
+    "einsum": (masked_exponentials(lambda e: torch.einsum("bhqk,qk->bhqk", e, CAUSAL.to(e.dtype))), CAUSAL),
+    "einsum, normalised last": (
+        masked_exponentials(lambda e: torch.einsum("...qk,qk->...qk", e, CAUSAL.to(e.dtype)), last=True),
+        CAUSAL,
+    ),
+    "einsum, turned": (by_einsum_masked, CAUSAL),
+    "weights, einsum": (masked_weights(lambda p: torch.einsum("bhqk,qk->bhqk", p, CAUSAL.to(p.dtype))), CAUSAL),
     "weights": (masked_weights(lambda p: p * CAUSAL), CAUSAL),
     "weights, with a guard": (masked_weights(lambda p: p * CAUSAL, 1e-13), CAUSAL),
     "weights, masked_fill": (masked_weights(lambda p: p.masked_fill(~CAUSAL, 0)), CAUSAL),
@@ -343,10 +418,22 @@ def test_a_watch_counts_the_keys_that_zeros_leave(dtype):
         np.testing.assert_allclose(stats.keys[0], keys, rtol=1e-5)
 
 
-def test_weights_that_are_not_divided_again_are_softmax_s_own():
+MASKED_LAST = {
+    "weights": lambda q, k, v: (scores(q, k).softmax(-1) * CAUSAL) @ v,
+    "weights, einsum": lambda q, k, v: torch.einsum("bhqk,qk->bhqk", scores(q, k).softmax(-1), CAUSAL.to(q.dtype)) @ v,
+    "exponentials": lambda q, k, v: (e := scores(q, k).exp()) * CAUSAL / e.sum(-1, keepdim=True) @ v,
+    "exponentials, normalised last": lambda q, k, v: ((e := scores(q, k).exp()) * CAUSAL) @ v / e.sum(-1, keepdim=True),
+    "exponentials, all of einsum": lambda q, k, v: (
+        torch.einsum("bhqk,qk,bhkd->bhqd", e := scores(q, k).exp(), CAUSAL.to(q.dtype), v) / e.sum(-1, keepdim=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", MASKED_LAST)
+def test_weights_that_are_not_divided_again_are_softmax_s_own(way):
     """A mask of zeros after softmax takes weights away; what softmax saw, it leaves."""
     q, k, v = qkv()
-    looker, _ = followed(lambda q, k, v: (scores(q, k).softmax(-1) * CAUSAL) @ v, q, k, v)
+    looker, _ = followed(MASKED_LAST[way], q, k, v)
     is_shown(looker, q, k)
 
 
@@ -360,7 +447,9 @@ CHANGED = {
     "wider": lambda q, k, v: masked_exponentials(lambda e: e * CAUSAL.expand(B, H, T, S))(q[:, :1], k[:, :1], v),
     "weights that decay": masked_weights(lambda p: p * DECAY),
     "heads that talk": masked_weights(lambda p: torch.einsum("bhqk,hg->bgqk", p, torch.ones(H, H, dtype=p.dtype))),
-    "not all in the sum": lambda q, k, v: (e := scores(q, k).exp()) * CAUSAL / e.sum(-1, keepdim=True) @ v,
+    "more hidden in the sum": lambda q, k, v: (
+        ((e := scores(q, k).exp()) * PADDED) @ v / (e * (PADDED & CAUSAL)).sum(-1, keepdim=True)
+    ),
     "more in the sum": lambda q, k, v: (e := scores(q, k).exp()) / (e * CAUSAL).sum(-1, keepdim=True) @ v,
     "a guard that counts": masked_weights(lambda p: p * CAUSAL, 0.5),
 }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
 
-from . import sinks
+from . import einsum, sinks
 from .mixing import Mixing
 from .products import REWRITTEN, Held, Lost, Note, Scaled, number_of
-from .shapes import Found
+from .shapes import Found, moved_note
 from .zeros import after_exponentials, after_weights, is_sum_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
@@ -19,6 +19,7 @@ Factor = Callable[[float], Optional[float]]  # what a multiplication or division
 OTHERS = "its exponentials are divided by what may not be their sum"
 _DIVIDED = ("exp", "product", "weights")
 _DIVISORS = ("total", "mass", "product")
+_BY_KEY = ("scores", "exp", "weights")
 
 
 class Arithmetic(Mixing):
@@ -65,12 +66,15 @@ class Arithmetic(Mixing):
 
     def _divided(self, one: Note, other: Optional[Note], b: Tensor, out: Tensor) -> Found:
         """Exponentials, their product with values, or weights, by b, of which something may be known."""
+        if one.stage == "exp" and other is not None and one.held.row == other.held.key != one.held.key:
+            one = turned(one) or one
         held, total = one.held, None if other is None or other.stage == "product" else other.held
         if total is None and is_sum_of(held, b):
             total = held
         elif held is not total and "product" in (one.stage, other and other.stage):
-            if total is None or total.unclear or not held.same_scores(total):
-                return None  # features that a kernel makes, say; a sum that was followed is owed by itself
+            if total is None or total.unclear or not is_softmax_of(held, total):
+                _one_owed(held, total)
+                return None  # features that a kernel makes, say; exponentials are owed by themselves
         one = one.but(held=_with_sum(held, total))
         if one.stage == "product":
             return self._report(one)
@@ -104,6 +108,29 @@ class Arithmetic(Mixing):
                 self.memory.set(out, note.times(None))
         else:
             self.memory.set(out, note)  # a mask of ones and zeros
+
+    def _times_by_einsum(self, equation: str, tensors: Sequence[Tensor], out: Any) -> bool:
+        """Scores, exponentials or weights times other tensors, element by element: the result has their axes."""
+        read = einsum.letters(equation, tuple(x.ndim for x in tensors))
+        notes = [self.memory.get(x) for x in tensors]
+        known = [i for i, note in enumerate(notes) if isinstance(note, Note) and note.stage in _BY_KEY]
+        if read is None or len(known) != 1 or not isinstance(out, Tensor):
+            return False
+        note, x, names = notes[known[0]], tensors[known[0]], read[0][known[0]]
+        if sorted(names) != sorted(read[1]):
+            return False
+        order = [names.index(name) for name in read[1]]
+        moved = note if order == [*range(x.ndim)] else moved_note(note, x, order)
+        if moved is None:
+            return False
+        if note.stage == "exp":
+            back = out.permute([read[1].index(name) for name in names])
+            moved = moved.but(held=after_exponentials(note, back))
+        elif note.stage == "scores":  # times a mask of ones and zeros, or a number for each row
+            masks = any(names[note.key] in other for i, other in enumerate(read[0]) if i != known[0])
+            moved = moved.plain() if masks else moved.plain().times(None)
+        self.memory.set(out, moved)
+        return True
 
     def _remember_number(self, a: Tensor, b: Any, note: Any, out: Tensor, number: Factor) -> None:
         """Of q or k, perhaps, before they are multiplied."""
@@ -256,12 +283,31 @@ def saw(note: Note, x: Tensor) -> Held:
     return note.held.next(scores=x, row=note.row, key=note.key)
 
 
+def turned(note: Note) -> Optional[Note]:
+    """Exponentials of which it turns out that their rows are what was taken for keys."""
+    held = note.held.turned()
+    return None if held is None or note.row is None else note.but(held=held, row=note.key, key=note.row)
+
+
+def is_softmax_of(held: Held, total: Held) -> bool:
+    """Whether exponentials divided by that total are softmax's weights, some of which may have been masked since."""
+    return held.same_scores(total) or held.hides_more_than(total)
+
+
 def _with_sum(held: Held, total: Optional[Held]) -> Held:
     """Exponentials, with what is known of the sum that they are divided by."""
-    if total is not None and held.same_scores(total):
-        return total if held.unclear is None else held.next(owed=held.owed or total.owed)
+    _one_owed(held, total)
+    if total is not None and is_softmax_of(held, total):
+        return total if held.unclear is None else held.next(unclear=held.unclear, owed=held.owed or total.owed)
     why = OTHERS if total is None or not (held.changed("scores") or total.changed("scores")) else REWRITTEN
     return held.next(unclear=held.unclear or why, owed=held.owed or (None if total is None else total.owed))
+
+
+def _one_owed(held: Held, total: Optional[Held]) -> None:
+    """One softmax, written with its exponentials twice."""
+    if total is not None and held.owed is not None and total.owed not in (None, held.owed):
+        held.owed.told = True
+        held.owed = total.owed
 
 
 def _of_several(note: Note) -> Note:

@@ -73,12 +73,16 @@ class Scaled:
     folded: Optional[tuple[int, int]] = None  # (axis, batch)
 
 
+WEIGHTS_LEFT = "its weights were not followed to a product with values"
+EXPONENTIALS_LEFT = "its exponentials were not followed to a division by their sum"
+
+
 class Owed:
     """A softmax that looks like attention. It is told when its weights meet values, and named if they never do."""
 
     __slots__ = ("shape", "why", "told")
 
-    def __init__(self, shape: Sequence[int], why: str = "its weights were not followed to a product with values"):
+    def __init__(self, shape: Sequence[int], why: str = WEIGHTS_LEFT):
         self.shape, self.why = tuple(shape), why
         self.told = False
 
@@ -172,6 +176,13 @@ class Held:
         out.before = (self,)
         return out
 
+    def turned(self) -> Optional[Held]:
+        """The same product with keys for queries and queries for keys; None where either is gone."""
+        if self.q is None or self.k is None or self.row is None:
+            return None
+        q, k = self.k.transpose(-1, -2), self.q.transpose(-1, -2)
+        return self.next(q=q, k=k, row=self.key, key=self.row)
+
     def changed(self, *names: str) -> bool:
         """Whether one of these tensors was changed in place since it is kept."""
         return any(
@@ -180,10 +191,16 @@ class Held:
 
     def same_scores(self, other: Held) -> bool:
         """Whether the other's softmax is over what this one's is."""
-        if self is other:
-            return True
+        return self is other or self.hidden is other.hidden and self._scores_of(other)
+
+    def hides_more_than(self, other: Held) -> bool:
+        """Whether the other's softmax is over what this one's is, and over keys that are hidden here."""
+        a, b = self.hidden, other.hidden
+        return a is not None and (b is None or not bool((b & ~a).any())) and self._scores_of(other)
+
+    def _scores_of(self, other: Held) -> bool:
         a, b = self.scores, other.scores
-        if self.product is not other.product or a is None or b is None or self.hidden is not other.hidden:
+        if self.product is not other.product or self.key != other.key or a is None or b is None:
             return False
         if self.changed("scores") or other.changed("scores"):
             return False

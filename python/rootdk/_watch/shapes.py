@@ -102,7 +102,7 @@ class Shapes:
         if not isinstance(out, Tensor) or note is None or out is x:
             return
         if isinstance(note, Note):
-            moved = _moved(note, x, order)
+            moved = moved_note(note, x, order)
             if moved is not None:
                 self.memory.set(out, moved)
         elif isinstance(note, Lost):
@@ -197,7 +197,7 @@ def _reshaped(note: Note, x: Tensor, out: Tensor) -> Optional[Note]:
     return None
 
 
-def _moved(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
+def moved_note(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
     """If lead axes change places, those of q and k do, too."""
     if note.stage in _TOKENS:
         return note

@@ -35,6 +35,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.rpower: "__rpow__",
     Trail.sum: "sum",
     Trail.normalized: "normalize",
+    Trail.logarithm: "log log_",
     Trail.logsumexp: "logsumexp special.logsumexp",
     Trail.logaddexp: "logaddexp",
     Trail.times: "mul mul_ multiply multiply_ __mul__ __rmul__ __imul__",
