@@ -642,14 +642,67 @@ def test_a_bias_is_no_mask(eager):
     assert float(w.stats(w.layers[0]).score_sigma[0, 0]) > 30
 
 
-def test_numbers_that_do_not_hide_for_certain_change_no_output():
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_mask_that_biases_come_near_to_is_said_to_be_taken_for_scores(eager, tmp_path):
+    """ALiBi down to −6,000 beside −1e4: a gap, but not half of the range."""
+    distance = torch.arange(300)[None, :] - torch.arange(300)[:, None]
+    bias = (-20.0 * distance.abs())[None, None].float()
+    x = torch.randn(1, 2, 300, 8)
+    for mask, said in ((bias, False), (bias + causal(-1e4, 300), True), (bias + causal(-math.inf, 300), False)):
+        with rootdk.watch(Masked(mask, eager)) as w:
+            w.model(x)
+        assert "instead of" not in w.table()
+        for text in (w.table(), w.report(tmp_path / "report.html").read_text()):
+            assert ("taken for scores" in text) == said
+        assert not said or float(w.stats(w.layers[0]).score_sigma.max()) > 2000
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_mask_that_scores_outweigh_everywhere_hides_nothing(eager):
+    """−100 beside a key whose scores are 100."""
+    x = torch.zeros(1, 1, 4, 8)
+    x[..., 0] = 1
+    x[..., 3, 0] = 100 * math.sqrt(8)
+    mask = torch.zeros(1, 1, 4, 4)
+    mask[..., :3, 3] = -100
+    with rootdk.watch(Masked(mask, eager)) as w:
+        w.model(x)
+    assert not w.unseen
+    stats = w.stats(w.layers[0])
+    assert float(stats.keys[0, 0]) == pytest.approx(4) and float(stats.score_max[0, 0]) > 1e4
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("size", [100.0, 1000.0])
+def test_numbers_that_do_not_hide_for_certain_change_no_output(size, eager):
     """Scores as large as the mask: −1e4 does not hide here, and the output is the model's own."""
     x = torch.randn(1, 2, 20, 8)
-    model = Masked(causal(-1e4), False, size=100.0)
+    model = Masked(causal(-1e4), eager, size=size)
     plain = model(x)
     with rootdk.watch(model, rows=20) as w:
         assert torch.equal(model(x), plain)
+    assert not w.unseen
     assert np.isfinite([v for values in rows_of(w, *NAMES).values() for v in values]).all()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_run_as_unwatched_and_are_named(layout):
+    """Those of the older layout have no shape that anybody could ask for."""
+
+    class Ragged(torch.nn.Module):
+        def forward(self, x):
+            if layout == torch.jagged:
+                x = torch.nested.nested_tensor([x[0], x[1, :4]], layout=layout).unflatten(-1, (2, 4)).transpose(1, 2)
+            else:
+                x = torch.nested.nested_tensor([y.unflatten(-1, (2, 4)).transpose(0, 1) for y in (x[0], x[1, :4])])
+            return torch.nested.to_padded_tensor(F.scaled_dot_product_attention(x, x, x).contiguous(), 0.0)
+
+    model, x = Ragged(), torch.randn(2, 6, 8)
+    expected = model(x)
+    with pytest.warns(RuntimeWarning, match="Not seen"), rootdk.watch(model) as w:
+        assert torch.equal(model(x), expected)
+    assert not w.layers and w.unseen == {"(root)": "scaled_dot_product_attention: of nested tensors"}
 
 
 # Causes ---------------------------------------------------------------------------------------------------------------

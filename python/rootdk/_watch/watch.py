@@ -38,6 +38,7 @@ from .say import (
     TensorBoard,
     hidden_words,
     low_loss_words,
+    may_hide_words,
     prometheus,
     scalars,
     table,
@@ -111,6 +112,7 @@ class Watch:
         self._unseen: dict[tuple[str, str], str] = {}  # (module, what_of it) → in words
         self._named: set[tuple[str, str]] = set()  # of these, what a warning has named
         self._hidden: dict[float, int] = {}
+        self._may_hide: Optional[float] = None  # the largest number
         self._watched_s = self._model_s = 0.0
         self._looked = 0
 
@@ -352,6 +354,10 @@ class Watch:
         with self._lock:
             self._hidden[below] = self._hidden.get(below, 0) + count
 
+    def may_hide(self, below: float) -> None:
+        with self._lock:
+            self._may_hide = below if self._may_hide is None else max(below, self._may_hide)
+
     def spent(self, seconds: float) -> None:
         self._watched_s += seconds
 
@@ -478,6 +484,7 @@ class Watch:
         notes = (
             self.cost(),
             hidden_words(self._hidden),
+            may_hide_words(self._may_hide) if self._may_hide is not None else "",
             NO_LOSS if blind else "",
             low_loss_words(losses.very_first, losses.classes) if mute and losses.classes else "",
         )
