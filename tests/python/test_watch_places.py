@@ -1020,6 +1020,29 @@ def test_an_interrupt_that_is_caught_leaves_no_place_behind(deep, thread):
     assert not w.unseen
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_an_interrupted_module_was_given_tells_no_heads(error):
+    """Heads and batch are one axis, and the interrupted part was called with a batch of its own."""
+
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise error
+
+    class Catches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Raises()
+
+        def forward(self, x, folded):
+            with pytest.raises(error):
+                self.part(torch.randn(8, 6, 32))
+            return F.scaled_dot_product_attention(folded, folded, folded)
+
+    with rootdk.watch(Catches()) as w:
+        w.model(torch.randn(2, 6, 32), torch.randn(8, 6, 8))
+    assert w.stats("(root)").heads == 4 and not w.unseen
+
+
 def test_after_an_interrupt_a_call_outside_is_outside():
     model, x = Interrupted(layers=2), torch.randn(1, 2, 5, 8)
     model.armed = True

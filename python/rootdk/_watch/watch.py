@@ -260,10 +260,13 @@ class Watch:
 
     def _wanted(self) -> bool:
         """Whether this thread is where it is to be looked at."""
-        if self._modules is not None:
-            self._modules.drop_interrupted()
+        self._drop_interrupted()
         place = self._place
         return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
+
+    def _drop_interrupted(self) -> None:
+        if self._modules is not None:
+            self._modules.drop_interrupted()
 
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
@@ -287,10 +290,12 @@ class Watch:
 
     def inputs(self) -> Sequence[Tensor]:
         """What the innermost module was called with."""
+        self._drop_interrupted()
         return self._place.inputs[-1] if self._place.inputs else ()
 
     def module(self) -> Optional[torch.nn.Module]:
         """The innermost of those that are running."""
+        self._drop_interrupted()
         return self._place.modules[-1] if self._place.modules else None
 
     def outside(self, what: str) -> None:
