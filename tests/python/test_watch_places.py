@@ -303,6 +303,29 @@ def test_a_compiled_model_runs_as_if_unwatched_and_is_named(backend, whole):
     compiled(x)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_model_that_is_compiled_in_place_is_named_by_its_modules(backend):
+    """Its own hooks are not called, but it is not outside of itself."""
+    torch._dynamo.reset()
+    model, x = Model(way="divided").eval(), torch.randn(1, 9, 32)
+    expected = model(x)
+    model.compile(backend=backend)
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+    assert [*w.unseen] == ["layers.0", "layers.1"] and not w.layers
+
+
+def test_a_model_that_is_compiled_while_it_is_watched_is_named():
+    torch._dynamo.reset()
+    model, x = Model(way="divided").eval(), torch.randn(1, 9, 32)
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        model(x)
+        model.compile(backend="eager")
+        model(x)
+    assert w.layers == ["layers.0", "layers.1"] and [*w.unseen] == ["(outside)"]
+
+
 @pytest.mark.parametrize("way", ["sdpa", "divided"])
 @pytest.mark.parametrize("compiles", ["in place", "wrapped", "its attention"])
 def test_a_part_that_is_compiled_is_named_and_the_others_are_seen(compiles, way):

@@ -299,7 +299,11 @@ class Watch:
         return self._place.modules[-1] if self._place.modules else None
 
     def outside(self, what: str) -> None:
-        if self.model is not None and self._place.opened and not self._place.stack:
+        if self._modules is not None and self._place.opened and not self._place.stack:
+            if self._modules.called_compiled():
+                self._look_for_closed()
+                if any(module != OUTSIDE for module, _ in self._unseen):
+                    return
             self._name(
                 OUTSIDE,
                 f"{what} was called outside of the model's modules, or by torch.compile; "
