@@ -178,6 +178,24 @@ NAMED = {
     ),
     "a sum that nothing is divided by": lambda q, k, v: (e := scores(q, k).exp()) * e.sum(-1, keepdim=True).pow(-1) @ v,
     "another logarithm": other_logarithm,
+    "a sum that is raised": lambda q, k, v: (e := scores(q, k).exp()) / e.sum(-1, keepdim=True).clamp(min=9) @ v,
+    "a sum that is raised in place": lambda q, k, v: (
+        (e := scores(q, k).exp()) / e.sum(-1, keepdim=True).detach().clamp_(min=9) @ v
+    ),
+    "a sum that is raised, normalised last": lambda q, k, v: (
+        (e := scores(q, k).exp()) @ v / torch.maximum(e.sum(-1, keepdim=True), torch.full((T, 1), 9.0).to(q.dtype))
+    ),
+    "a logarithm that is raised": lambda q, k, v: (
+        ((s := scores(q, k)) - torch.logsumexp(s, -1, keepdim=True).clamp(min=2)).exp() @ v
+    ),
+    "a share that is cut": lambda q, k, v: (
+        (e := scores(q, k).exp()) * e.sum(-1, keepdim=True).reciprocal().clamp(max=0.1) @ v
+    ),
+    "a power of weights": lambda q, k, v: (scores(q, k).log_softmax(-1) * 2).exp() @ v,
+    "exponentials that are dropped": lambda q, k, v: (
+        torch.manual_seed(1),
+        divided(F.dropout(scores(q, k).exp(), 0.5)) @ v,
+    )[1],
     "heads that talk before": talks_before,
 }
 
@@ -373,6 +391,31 @@ def test_zeros_after_the_exponentials_hide_keys(way):
         d_p = 2 * out.detach().numpy() @ v.detach().numpy().swapaxes(-1, -2)
         d_s = p * (d_p - (p * d_p).sum(-1, keepdims=True))
         np.testing.assert_allclose(looker.gradients[0].numpy(), d_s, atol=1e-11)
+
+
+GUARDED = {
+    "clamp": lambda t: t.clamp(min=1e-9),
+    "clamp_": lambda t: t.clamp_(min=1e-9),
+    "where": lambda t: torch.where(t == 0, 1.0, t),
+    "masked_fill": lambda t: t.masked_fill(t == 0, 1.0),
+    "maximum": lambda t: torch.maximum(t, torch.full_like(t, 1e-9)),
+    "nan_to_num": lambda t: t.nan_to_num() + 1e-12,
+}
+
+
+@pytest.mark.parametrize("way", GUARDED)
+def test_what_keeps_a_sum_from_zero_leaves_it_a_sum(way):
+    q, k, v = (x.detach() for x in qkv())
+    for mask in (CAUSAL, HALF):
+        looker, _ = followed(
+            lambda q, k, v: (e := scores(q, k).exp() * mask) / GUARDED[way](e.sum(-1, True)) @ v, q, k, v
+        )
+        assert len(looker.written) == 1 and not looker.unseen
+
+
+def test_dropout_that_drops_nothing_leaves_exponentials():
+    looker, _ = followed(lambda q, k, v: divided(F.dropout(scores(q, k).exp(), 0.5, False)) @ v, *(t := qkv()))
+    is_shown(looker, *t[:2])
 
 
 HALF = torch.ones(B, 1, T, S, dtype=torch.bool)

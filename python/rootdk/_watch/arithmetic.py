@@ -12,13 +12,14 @@ from . import einsum, sinks
 from .mixing import Mixing
 from .products import REWRITTEN, Held, Lost, Note, Scaled, number_of
 from .shapes import Found, moved_note
-from .zeros import after_exponentials, after_weights, is_sum_of
+from .zeros import after_exponentials, after_weights, is_sum_of, sum_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
 
 OTHERS = "its exponentials are divided by what may not be their sum"
 _DIVIDED = ("exp", "product", "weights")
 _DIVISORS = ("total", "mass", "product")
+_SUMS = ("total", "inverse", "lse")
 _BY_KEY = ("scores", "exp", "weights")
 
 
@@ -90,6 +91,10 @@ class Arithmetic(Mixing):
             return
         if out.shape != a.shape:
             return
+        if note.stage == "log" and number_of(b) != 1.0:
+            note = note.but(
+                held=note.held.next(unclear=note.held.unclear or "the logarithm of its weights was multiplied")
+            )
         if note.stage != "scores":
             self._pass_on(note, a, out)
             return
@@ -236,6 +241,15 @@ class Arithmetic(Mixing):
                 return None
         return None
 
+    def dropped(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Dropout. Of exponentials it changes the sum."""
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        if isinstance(note, Note) and note.stage == "exp":
+            self._changed(note, x, out)
+            return None
+        return self.cast(args, kwargs, out)
+
     def cast(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
@@ -258,6 +272,12 @@ class Arithmetic(Mixing):
         note = self.memory.get(known[0])
         if isinstance(note, Note) and note.stage == "exp":
             self._changed(note, known[0], out)
+            return None
+        if isinstance(note, Note) and note.stage in _SUMS and isinstance(out, Tensor):
+            before = known[0] if out is not known[0] else sum_of(note.held) if note.stage == "total" else None
+            self.memory.pop(out)
+            if before is not None and _same_sum(before, out):
+                self.memory.set(out, note)
             return None
         for other in (self.memory.get(x) for x in known[1:]):
             if isinstance(note, Note) and note.stage == "scores" and not note.like(other) and isinstance(out, Tensor):
@@ -287,6 +307,16 @@ def turned(note: Note) -> Optional[Note]:
     """Exponentials of which it turns out that their rows are what was taken for keys."""
     held = note.held.turned()
     return None if held is None or note.row is None else note.but(held=held, row=note.key, key=note.row)
+
+
+@torch.no_grad()
+def _same_sum(before: Tensor, after: Tensor) -> bool:
+    """Whether what came of a sum by row differs from it only where that was 0, or no number."""
+    if before.numel() != after.numel() or not after.is_floating_point():
+        return False
+    before = before.reshape(after.shape)
+    none = (before == 0) | ~torch.isfinite(before)
+    return bool((none | ((after - before).abs() <= 8 * torch.finfo(after.dtype).eps * before.abs())).all())
 
 
 def is_softmax_of(held: Held, total: Held) -> bool:

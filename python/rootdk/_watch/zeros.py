@@ -42,11 +42,20 @@ def is_sum_of(held: Held, b: Tensor) -> bool:
     """Whether b is the sum of exp(scores), row by row, whatever it was made with."""
     if held.scores is None or held.unclear is not None or not b.is_floating_point():
         return False
-    if b.numel() * held.scores.shape[held.key] != held.scores.numel():
+    if held.added is not None or b.numel() * held.scores.shape[held.key] != held.scores.numel():
         return False
-    total = _exponentials(held).sum(held.key, keepdim=True)
+    total = sum_of(held)
+    assert total is not None
     near = max(8 * torch.finfo(b.dtype).eps, _GUARD)
     return torch.allclose(b.detach().reshape(total.shape).to(total.dtype), total, near, 0.0)
+
+
+@torch.no_grad()
+def sum_of(held: Held) -> Optional[Tensor]:
+    """The sum of exp(scores), if nothing was added to it."""
+    if held.scores is None or held.added is not None:
+        return None
+    return _exponentials(held).sum(held.key, keepdim=True)
 
 
 def _exponentials(held: Held) -> Tensor:
