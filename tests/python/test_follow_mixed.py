@@ -286,6 +286,19 @@ def test_a_guard_against_zero_is_no_sink(guard):
     assert looker.written[0].sink is None
 
 
+@pytest.mark.parametrize("guard, seen", [(1e-5, True), (1e-6, True), (0.5, False)])
+def test_a_guard_of_shifted_exponentials_is_no_sink_either(guard, seen):
+    """Its score is another in each row, from which another maximum was taken."""
+    q, k, v = qkv()
+    looker = Notes()
+    with Follow(looker) as follow:
+        s = scores(q, k)
+        e = (s - s.amax(-1, keepdim=True)).exp()
+        e / (e.sum(-1, keepdim=True) + guard) @ v
+        follow.forget()
+    assert [found.sink for found in looker.written] == [None] * seen and len(looker.unseen) == 1 - seen
+
+
 def test_a_softmax_in_blocks_is_named_and_not_taken_for_a_sink():
     """As FlashAttention would be written in PyTorch."""
     q, k, v = (x.detach() for x in qkv())
