@@ -257,6 +257,37 @@ def test_exponentials_that_are_not_divided_by_their_sum_are_named(way):
     assert {why for _, why in looker.unseen} == {"its exponentials were not followed to a division by their sum"}
 
 
+ONE_BY_ONE = {
+    "weights side by side": lambda q, k, v: torch.stack([(a @ b.T).softmax(-1) for a, b in zip(q, k)]) @ v,
+    "weights in halves": lambda q, k, v: torch.stack(
+        [torch.cat([(p := (a @ b.T).softmax(-1))[:, :2], p[:, 2:]], 1) @ c for a, b, c in zip(q, k, v)]
+    ),
+    "by einsum": lambda q, k, v: torch.stack([torch.einsum("td,sd->ts", a, b).softmax(-1) for a, b in zip(q, k)]) @ v,
+    "by nothing": lambda q, k, v: torch.stack([(a @ b.T).exp() @ c for a, b, c in zip(q, k, v)]),
+}
+
+
+@pytest.mark.parametrize("way", ONE_BY_ONE)
+def test_weights_of_two_axes_that_are_not_followed_are_named(way):
+    """Of one head of one item, in a loop."""
+    layer = torch.randn(D, D, dtype=torch.float64)
+
+    def attention(q, k, v):
+        q, k, v = (F.linear(x, layer).flatten(0, 1) for x in (q, k, v))
+        return ONE_BY_ONE[way](q, k, v)
+
+    looker, _ = followed(attention, *qkv())
+    assert not looker.written
+    assert [what for what, _ in looker.unseen] == [f"softmax over [{T}, {S}]"] * (B * H)
+
+
+def test_classes_by_a_table_are_not_named():
+    q, *_ = qkv()
+    table = torch.randn(6, D, dtype=q.dtype)
+    looker, _ = followed(lambda q: (F.linear(q[0, 0], torch.eye(D, dtype=q.dtype)) @ table.T).softmax(-1).sum(), q)
+    assert not looker.written and not looker.unseen
+
+
 def test_exponentials_of_what_a_layer_made_are_not_named():
     """They are its features, or a router's."""
     q, k, v = qkv()

@@ -382,7 +382,7 @@ def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional
 
         q = torch.cat([wide(x.q), wide(y.q) * (sign * other.factor / one.factor)], -1)
         k = torch.cat([wide(x.k), wide(y.k)], -2)
-    held = Held(q, k, x.lead, x.batch, x.prescale, x.made)
+    held = Held(q, k, x.lead, x.batch, x.prescale, x.made, x.of_layers)
     held.before = (x, y)
     held.unclear = x.unclear or y.unclear or (REWRITTEN if x.changed("q", "k") or y.changed("q", "k") else None)
     return one.but(held=held)

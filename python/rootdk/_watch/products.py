@@ -120,6 +120,7 @@ class Held:
         "lead",
         "batch",
         "made",
+        "of_layers",
         "prescale",
         "scores",
         "row",
@@ -143,12 +144,14 @@ class Held:
         batch: Optional[int] = None,
         prescale: float = 1.0,
         made: Optional[Made] = None,
+        of_layers: bool = False,
     ):
         self.product = object()  # the same for all that came of it
         self.q: Optional[Tensor] = q
         self.k: Optional[Tensor] = k
         self.since: dict[str, Any] = {"q": state_of(q), "k": state_of(k)}  # of tensors that are kept
         self.lead, self.batch, self.prescale, self.made = tuple(lead), batch, prescale, made
+        self.of_layers = of_layers  # whether q and k are both what layers gave
         self.scores: Optional[Tensor] = None  # as softmax saw them, axes at `row` and `key`
         self.row: Optional[int] = None
         self.key = -1

@@ -95,7 +95,7 @@ class Trail(Arithmetic):
             q, k, row, key = product
             lead = [out.shape[i] for i in range(out.ndim) if i not in (row, key)]
             made = made_by_einsum(self.learned, equation, tensors, lead, row, key)
-            held = Held(q, k, lead, prescale=self.scaled(*tensors), made=made)
+            held = Held(q, k, lead, None, self.scaled(*tensors), made, self._of_layers(tensors))
             self._forget_operands(tensors)
             self.memory.set(out, Note(held, "scores", row, key))
         return None
@@ -114,9 +114,12 @@ class Trail(Arithmetic):
             if isinstance(note, Scaled) and note.folded is not None and note.folded[0] == 0 and x.ndim == 3:
                 batch = note.folded[1]
         made = made_by_product(self.learned, (a, b), out.shape[:-2])
-        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b), made)
+        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b), made, self._of_layers((a, b)))
         self._forget_operands((a, b))
         self.memory.set(out, Note(held, "scores", out.ndim - 2, out.ndim - 1))
+
+    def _of_layers(self, sides: Sequence[Tensor]) -> bool:
+        return all(self.learned.marks(x).axes for x in sides)
 
     def _may_be_product(self, a: Tensor, b: Tensor, out: Any) -> bool:
         return (

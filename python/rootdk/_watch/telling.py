@@ -31,13 +31,14 @@ class Telling(Shapes):
         return None if isinstance(found, str) else found
 
     def _owe(self, note: Note, shape: Sequence[int], why: str = WEIGHTS_LEFT) -> None:
-        """From here on these scores must be told, or named."""
+        """From here on these scores must be told, or named. Of two axes only where queries and keys are both made by
+        layers: a table may be one side of a classifier's."""
         held = note.held
         if held.owed is not None:
             held.owed.why = why
             return
         rows = len(shape) > 3 or note.row is None or shape[note.row] > 1
-        if len(shape) > 2 and rows and shape[note.key] > 1 and not is_learned(held.k):
+        if (len(shape) > 2 or held.of_layers) and rows and shape[note.key] > 1 and not is_learned(held.k):
             held.owed = Owed(shape, why)
             self.owes(held.owed)
 
