@@ -328,6 +328,7 @@ def _with_sum(held: Held, total: Optional[Held]) -> Held:
     """Exponentials, with what is known of the sum that they are divided by."""
     _one_owed(held, total)
     if total is not None and is_softmax_of(held, total):
+        total = total if held.scores is total.scores else total.next(twice=True)
         return total if held.unclear is None else held.next(unclear=held.unclear, owed=held.owed or total.owed)
     why = OTHERS if total is None or not (held.changed("scores") or total.changed("scores")) else REWRITTEN
     return held.next(unclear=held.unclear or why, owed=held.owed or (None if total is None else total.owed))

@@ -131,6 +131,7 @@ class Held:
         "shift",
         "added",
         "hidden",
+        "twice",
         "unclear",
         "owed",
         "before",
@@ -161,6 +162,7 @@ class Held:
         self.shift: Optional[Tensor] = None  # what was taken from each row
         self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores): a sink, too
         self.hidden: Optional[Tensor] = None  # where exp(scores) or weights were made 0 before their sum was taken
+        self.twice = False  # whether there are two tensors of these scores, with a part of their gradient each
         self.unclear: Optional[str] = None  # why these scores cannot be told, though softmax has seen them
         self.owed: Optional[Owed] = None  # since softmax
         self.before: tuple[Held, ...] = ()  # what this came from
@@ -352,6 +354,7 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
     with torch.no_grad():
         wide_q, wide_k = split.arrange(q.detach(), held.lead), split.arrange(k.detach(), held.lead)
     hooked = saw if held.bare is None else held.bare
+    hooked = hooked.detach() if held.twice else hooked
     scores = per_head(hooked)
     if held.bare is None and held.shift is not None:
         scores = scores + per_row(held.shift)
