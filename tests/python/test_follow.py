@@ -391,6 +391,27 @@ def test_a_scale_after_a_layer_and_a_tensor_is_told(way, fused):
     assert not looker.unseen
 
 
+REPEATED = {
+    "expand": lambda k: k[:, :, None].expand(B, 1, H, T, D).reshape(B, H, T, D),
+    "repeat_interleave": lambda k: k.repeat_interleave(H, 1),
+    "repeat": lambda k: k.repeat(1, H, 1, 1),
+    "an index": lambda k: k[:, torch.zeros(H, dtype=torch.long)],
+    "rolled": lambda k: k.expand(B, H, T, D).roll(1, 2),
+}
+
+
+@pytest.mark.parametrize("way", REPEATED)
+def test_a_scale_of_keys_that_are_repeated_for_groups_is_told(way):
+    """Half of the scale each, as where both sides are multiplied with its root."""
+    x = torch.randn(B, T, H * D, dtype=torch.float64)
+    looker = Notes()
+    with Follow(looker) as follow:
+        q, k = made(x) * C**0.5, REPEATED[way](made(x)[:, :1] * C**0.5)
+        (q @ k.mT).softmax(-1) @ made(x)
+        follow.forget()
+    assert looker.written[0].prescale == pytest.approx(C) and not looker.unseen
+
+
 @pytest.mark.parametrize("at", ["first", "last"])
 def test_a_sink_that_a_linear_layer_makes_is_followed(at):
     q, k, v = qkv()
@@ -524,7 +545,6 @@ NOT_ATTENTION = {
     "linear attention": linear_attention,
     "products without softmax": lambda q, k, v: torch.tanh(q @ k.mT * C) @ v,
     "a chain of products": lambda q, k, v: q @ k.mT @ v @ v.mT @ k,
-    "exp without a sum": lambda q, k, v: (q @ k.mT).exp() @ v,
     "a classifier": lambda q, k, v: (
         (q.flatten(2) @ torch.nn.Parameter(torch.randn(T * D, 10, dtype=q.dtype))).softmax(-1).sum()
     ),

@@ -189,6 +189,28 @@ def by_logarithm(q, k, v):
     return torch.exp(s - torch.logaddexp(torch.logsumexp(s, -1, keepdim=True), torch.zeros((), dtype=s.dtype))) @ v
 
 
+def product_with_ones(q, k, v):
+    e = scores(q, k).exp()
+    return e / (1 + e @ torch.ones(S, 1, dtype=q.dtype)) @ v
+
+
+def column_of_ones(q, k, v):
+    s = scores(q, k)
+    m = s.detach().amax(-1, keepdim=True)
+    out = torch.exp(s - m) @ torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    return out[..., :-1] / (out[..., -1].unsqueeze(-1) + torch.exp(-m))
+
+
+def column_split_off(q, k, v):
+    weighed, total = (scores(q, k).exp() @ torch.cat([v, torch.ones_like(v[..., :1])], -1)).split([D, 1], -1)
+    return weighed / total.add(1)
+
+
+def by_einsum(q, k, v):
+    e = scores(q, k).exp()
+    return e / (1 + torch.einsum("bhqk->bhq", e)).unsqueeze(-1) @ v
+
+
 def normalised(how):
     def attention(q, k, v):
         e = scores(q, k).exp()
@@ -206,6 +228,10 @@ SINKS = {
     "by head": (by_head, [0.5, -1.0, 2.0]),
     "normalised last": (last, 0.0),
     "logaddexp": (by_logarithm, 0.0),
+    "a product with ones": (product_with_ones, 0.0),
+    "a column of ones": (column_of_ones, 0.0),
+    "a column of ones, split off": (column_split_off, 0.0),
+    "einsum": (by_einsum, 0.0),
 }
 
 
@@ -258,6 +284,19 @@ def test_a_guard_against_zero_is_no_sink(guard):
         e = scores(q, k).exp()
         e / (e.sum(-1, keepdim=True) + guard) @ v
     assert looker.written[0].sink is None
+
+
+@pytest.mark.parametrize("guard, seen", [(1e-5, True), (1e-6, True), (0.5, False)])
+def test_a_guard_of_shifted_exponentials_is_no_sink_either(guard, seen):
+    """Its score is another in each row, from which another maximum was taken."""
+    q, k, v = qkv()
+    looker = Notes()
+    with Follow(looker) as follow:
+        s = scores(q, k)
+        e = (s - s.amax(-1, keepdim=True)).exp()
+        e / (e.sum(-1, keepdim=True) + guard) @ v
+        follow.forget()
+    assert [found.sink for found in looker.written] == [None] * seen and len(looker.unseen) == 1 - seen
 
 
 def test_a_softmax_in_blocks_is_named_and_not_taken_for_a_sink():

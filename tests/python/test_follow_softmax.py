@@ -67,6 +67,21 @@ def by_einsum(q, k, v):
     return e / torch.einsum("bhqk->bhq", e).unsqueeze(-1) @ v
 
 
+def by_masks_of_einsum(q, k, v):
+    e = torch.einsum("bhqk,qk->bhqk", scores(q, k).exp(), torch.ones(T, S, dtype=q.dtype))
+    return torch.einsum("bhqk,bhkd->bhqd", e, v) / torch.einsum("bhqk->bhq", e)[..., None]
+
+
+def keys_first(last=False, normalize=False):
+    def attention(q, k, v):
+        e = (k @ q.mT * C).exp()
+        if last:
+            return e.mT @ v / e.sum(-2).unsqueeze(-1)
+        return (F.normalize(e, p=1, dim=-2) if normalize else e / e.sum(-2, keepdim=True)).mT @ v
+
+    return attention
+
+
 SPELLED = {
     "axis": lambda q, k, v: torch.softmax(scores(q, k), axis=-1) @ v,
     "axis of a method": lambda q, k, v: scores(q, k).softmax(axis=-1) @ v,
@@ -86,6 +101,11 @@ SPELLED = {
     "a column of ones": column_of_ones,
     "a product with ones": lambda q, k, v: (e := scores(q, k).exp()) / (e @ torch.ones(S, 1, dtype=q.dtype)) @ v,
     "by a sum of einsum's": by_einsum,
+    "by einsum alone": by_masks_of_einsum,
+    "keys first": keys_first(),
+    "keys first, normalised last": keys_first(last=True),
+    "keys first, F.normalize": keys_first(normalize=True),
+    "less the logarithm of their sum": lambda q, k, v: (s := scores(q, k)).sub(s.exp().sum(-1, True).log()).exp() @ v,
     "F.normalize": lambda q, k, v: F.normalize(scores(q, k).exp(), p=1, dim=-1) @ v,
     "F.normalize, by position": lambda q, k, v: F.normalize(scores(q, k).exp(), 1.0, 3) @ v,
 }
@@ -96,8 +116,19 @@ def test_a_softmax_is_seen_however_it_is_spelled(way):
     q, k, v = qkv()
     looker, out = followed(SPELLED[way], q, k, v)
     is_shown(looker, q, k)
-    out.sum().backward()
-    assert len(looker.gradients) == 1
+    weight = torch.randn_like(out)
+    (out * weight).sum().backward()
+    p = scores(q, k).softmax(-1).detach().numpy()
+    if way == "exponentials of equal scores":  # of which either has a part of the gradient
+        assert not looker.gradients
+    else:
+        is_gradient(looker, p, weight.numpy() @ v.detach().mT.numpy())
+
+
+def is_gradient(looker, p, d_p):
+    """dL/ds = p ∘ (dL/dp − Σ p dL/dp)"""
+    (found,) = looker.gradients
+    np.testing.assert_allclose(found.numpy(), p * (d_p - (p * d_p).sum(-1, keepdims=True)), atol=1e-11)
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
@@ -158,6 +189,24 @@ NAMED = {
     ),
     "a sum that nothing is divided by": lambda q, k, v: (e := scores(q, k).exp()) * e.sum(-1, keepdim=True).pow(-1) @ v,
     "another logarithm": other_logarithm,
+    "a sum that is raised": lambda q, k, v: (e := scores(q, k).exp()) / e.sum(-1, keepdim=True).clamp(min=9) @ v,
+    "a sum that is raised in place": lambda q, k, v: (
+        (e := scores(q, k).exp()) / e.sum(-1, keepdim=True).detach().clamp_(min=9) @ v
+    ),
+    "a sum that is raised, normalised last": lambda q, k, v: (
+        (e := scores(q, k).exp()) @ v / torch.maximum(e.sum(-1, keepdim=True), torch.full((T, 1), 9.0).to(q.dtype))
+    ),
+    "a logarithm that is raised": lambda q, k, v: (
+        ((s := scores(q, k)) - torch.logsumexp(s, -1, keepdim=True).clamp(min=2)).exp() @ v
+    ),
+    "a share that is cut": lambda q, k, v: (
+        (e := scores(q, k).exp()) * e.sum(-1, keepdim=True).reciprocal().clamp(max=0.1) @ v
+    ),
+    "a power of weights": lambda q, k, v: (scores(q, k).log_softmax(-1) * 2).exp() @ v,
+    "exponentials that are dropped": lambda q, k, v: (
+        torch.manual_seed(1),
+        divided(F.dropout(scores(q, k).exp(), 0.5)) @ v,
+    )[1],
     "heads that talk before": talks_before,
 }
 
@@ -171,20 +220,93 @@ def test_a_softmax_that_cannot_be_told_is_named(way):
     assert [what for what, _ in looker.unseen] == [f"softmax over [{B}, {H}, {T}, {S}]"]
 
 
-def test_other_exponentials_are_no_softmax():
+def test_powers_of_scores_are_no_softmax():
     q, k, v = qkv()
+    looker, _ = followed(lambda q, k, v: scores(q, k) ** 2 @ v, q, k, v)
+    assert not looker.written and not looker.unseen
+
+
+def gathered(q, k, v):
+    e = scores(q, k).exp().gather(-1, torch.arange(S).expand(B, H, T, S))
+    return e / e.sum(-1, keepdim=True) @ v
+
+
+UNDIVIDED = {
+    "by nothing": lambda q, k, v: scores(q, k).exp() @ v,
+    "in place": lambda q, k, v: scores(q.detach(), k).exp_() @ v,
+    "by nothing, masked": lambda q, k, v: scores(q, k).exp().tril(S - T) @ v,
+    "by nothing, transposed": lambda q, k, v: scores(k, q).exp().mT @ v,
+    "by nothing, element by element": lambda q, k, v: (scores(q, k).exp()[..., None] * v[:, :, None]).sum(-2),
+    "by nothing, powers": lambda q, k, v: 2.0 ** scores(q, k) @ v,
+    "by nothing, expm1": lambda q, k, v: torch.expm1(scores(q, k)) @ v,
+    "by a number": lambda q, k, v: scores(q, k).exp() / 2 @ v,
+    "by numbers": lambda q, k, v: scores(q, k).exp() @ v / torch.arange(1, T + 1)[:, None],
+    "by another norm": lambda q, k, v: F.normalize(scores(q, k).exp(), dim=-1) @ v,
+    "out of sight": gathered,
+    "joined": lambda q, k, v: (e := torch.cat([scores(q, k).exp()] * 2, -1)) / e.sum(-1, True) @ torch.cat([v, v], 2),
+    "by the sum of a mask": lambda q, k, v: (
+        (e := scores(q, k).exp()) @ v / torch.einsum("bhqk,qk->bhq", e, CAUSAL.to(q.dtype))[..., None]
+    ),
+    "by the sum of a mask, all of einsum": lambda q, k, v: (
+        torch.einsum("bhqk,qk,bhkd->bhqd", e := scores(q, k).exp(), CAUSAL.to(q.dtype), v)
+        / torch.einsum("bhqk,qk->bhq", e, CAUSAL.to(q.dtype))[..., None]
+    ),
+    "features of a kernel": lambda q, k, v: (
+        (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None])
+    ),
+    "features of another": lambda q, k, v: (
+        (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", UNDIVIDED)
+def test_exponentials_that_are_not_divided_by_their_sum_are_named(way):
+    q, k, v = qkv()
+    looker, _ = followed(UNDIVIDED[way], q, k, v)
+    assert not looker.written and looker.unseen
+    assert {why for _, why in looker.unseen} == {"its exponentials were not followed to a division by their sum"}
+
+
+ONE_BY_ONE = {
+    "weights side by side": lambda q, k, v: torch.stack([(a @ b.T).softmax(-1) for a, b in zip(q, k)]) @ v,
+    "weights in halves": lambda q, k, v: torch.stack(
+        [torch.cat([(p := (a @ b.T).softmax(-1))[:, :2], p[:, 2:]], 1) @ c for a, b, c in zip(q, k, v)]
+    ),
+    "by einsum": lambda q, k, v: torch.stack([torch.einsum("td,sd->ts", a, b).softmax(-1) for a, b in zip(q, k)]) @ v,
+    "by nothing": lambda q, k, v: torch.stack([(a @ b.T).exp() @ c for a, b, c in zip(q, k, v)]),
+}
+
+
+@pytest.mark.parametrize("way", ONE_BY_ONE)
+def test_weights_of_two_axes_that_are_not_followed_are_named(way):
+    """Of one head of one item, in a loop."""
+    layer = torch.randn(D, D, dtype=torch.float64)
+
+    def attention(q, k, v):
+        q, k, v = (F.linear(x, layer).flatten(0, 1) for x in (q, k, v))
+        return ONE_BY_ONE[way](q, k, v)
+
+    looker, _ = followed(attention, *qkv())
+    assert not looker.written
+    assert [what for what, _ in looker.unseen] == [f"softmax over [{T}, {S}]"] * (B * H)
+
+
+def test_classes_by_a_table_are_not_named():
+    q, *_ = qkv()
+    table = torch.randn(6, D, dtype=q.dtype)
+    looker, _ = followed(lambda q: (F.linear(q[0, 0], torch.eye(D, dtype=q.dtype)) @ table.T).softmax(-1).sum(), q)
+    assert not looker.written and not looker.unseen
+
+
+def test_exponentials_of_what_a_layer_made_are_not_named():
+    """They are its features, or a router's."""
+    q, k, v = qkv()
+    table = torch.nn.Parameter(torch.randn(B, H, D, 6, dtype=q.dtype))
     for other in (
-        lambda q, k, v: scores(q, k).exp() @ v,
-        lambda q, k, v: F.normalize(scores(q, k).exp(), dim=-1) @ v,
-        lambda q, k, v: torch.expm1(scores(q, k)) @ v,
-        lambda q, k, v: 2.0 ** scores(q, k) @ v,
-        lambda q, k, v: scores(q, k) ** 2 @ v,
-        lambda q, k, v: scores(q, k).exp() / 2 @ v,
-        lambda q, k, v: scores(q, k).exp() @ v / torch.arange(1, T + 1)[:, None],
-        lambda q, k, v: (a := scores(q, k).exp()) @ (b := scores(v, k).exp().mT) @ v / (a @ b.sum(-1)[..., None]),
-        lambda q, k, v: (
-            (a := scores(q, k).exp()) @ (b := v.exp()) / (a * b[..., 0].unsqueeze(-2)).sum(-1, keepdim=True)
-        ),
+        lambda q, k, v: F.linear(q, table[0, 0].mT).exp() @ torch.ones(B, H, 6, D, dtype=q.dtype),
+        lambda q, k, v: (q @ table).exp() @ ((k @ table).exp().mT @ v),
+        lambda q, k, v: (table.mT @ q.mT).exp().mT @ torch.ones(B, H, 6, D, dtype=q.dtype),
     ):
         looker, _ = followed(other, q, k, v)
         assert not looker.written and not looker.unseen
@@ -252,6 +374,12 @@ def twice_masked(e):
     return e * PADDED * CAUSAL
 
 
+def by_einsum_masked(q, k, v):
+    """Its axes in another order, too."""
+    e = torch.einsum("qk,bhqk->bqkh", CAUSAL.to(q.dtype), scores(q, k).exp())
+    return torch.einsum("bqkh,bhkd->bhqd", e / e.sum(2, keepdim=True), v)
+
+
 ZEROS = {
     "times": (masked_exponentials(lambda e: e * CAUSAL), CAUSAL),
     "times, as numbers": (masked_exponentials(lambda e: CAUSAL.double() * e), CAUSAL),
@@ -262,6 +390,13 @@ ZEROS = {
     "padding": (masked_exponentials(lambda e: e * PADDED), PADDED),
     "padding and causal": (masked_exponentials(twice_masked), PADDED & CAUSAL),
     "in place": (in_place, CAUSAL),
+    "einsum": (masked_exponentials(lambda e: torch.einsum("bhqk,qk->bhqk", e, CAUSAL.to(e.dtype))), CAUSAL),
+    "einsum, normalised last": (
+        masked_exponentials(lambda e: torch.einsum("...qk,qk->...qk", e, CAUSAL.to(e.dtype)), last=True),
+        CAUSAL,
+    ),
+    "einsum, turned": (by_einsum_masked, CAUSAL),
+    "weights, einsum": (masked_weights(lambda p: torch.einsum("bhqk,qk->bhqk", p, CAUSAL.to(p.dtype))), CAUSAL),
     "weights": (masked_weights(lambda p: p * CAUSAL), CAUSAL),
     "weights, with a guard": (masked_weights(lambda p: p * CAUSAL, 1e-13), CAUSAL),
     "weights, masked_fill": (masked_weights(lambda p: p.masked_fill(~CAUSAL, 0)), CAUSAL),
@@ -298,6 +433,31 @@ def test_zeros_after_the_exponentials_hide_keys(way):
         d_p = 2 * out.detach().numpy() @ v.detach().numpy().swapaxes(-1, -2)
         d_s = p * (d_p - (p * d_p).sum(-1, keepdims=True))
         np.testing.assert_allclose(looker.gradients[0].numpy(), d_s, atol=1e-11)
+
+
+GUARDED = {
+    "clamp": lambda t: t.clamp(min=1e-9),
+    "clamp_": lambda t: t.clamp_(min=1e-9),
+    "where": lambda t: torch.where(t == 0, 1.0, t),
+    "masked_fill": lambda t: t.masked_fill(t == 0, 1.0),
+    "maximum": lambda t: torch.maximum(t, torch.full_like(t, 1e-9)),
+    "nan_to_num": lambda t: t.nan_to_num() + 1e-12,
+}
+
+
+@pytest.mark.parametrize("way", GUARDED)
+def test_what_keeps_a_sum_from_zero_leaves_it_a_sum(way):
+    q, k, v = (x.detach() for x in qkv())
+    for mask in (CAUSAL, HALF):
+        looker, _ = followed(
+            lambda q, k, v: (e := scores(q, k).exp() * mask) / GUARDED[way](e.sum(-1, True)) @ v, q, k, v
+        )
+        assert len(looker.written) == 1 and not looker.unseen
+
+
+def test_dropout_that_drops_nothing_leaves_exponentials():
+    looker, _ = followed(lambda q, k, v: divided(F.dropout(scores(q, k).exp(), 0.5, False)) @ v, *(t := qkv()))
+    is_shown(looker, *t[:2])
 
 
 HALF = torch.ones(B, 1, T, S, dtype=torch.bool)
@@ -343,10 +503,22 @@ def test_a_watch_counts_the_keys_that_zeros_leave(dtype):
         np.testing.assert_allclose(stats.keys[0], keys, rtol=1e-5)
 
 
-def test_weights_that_are_not_divided_again_are_softmax_s_own():
+MASKED_LAST = {
+    "weights": lambda q, k, v: (scores(q, k).softmax(-1) * CAUSAL) @ v,
+    "weights, einsum": lambda q, k, v: torch.einsum("bhqk,qk->bhqk", scores(q, k).softmax(-1), CAUSAL.to(q.dtype)) @ v,
+    "exponentials": lambda q, k, v: (e := scores(q, k).exp()) * CAUSAL / e.sum(-1, keepdim=True) @ v,
+    "exponentials, normalised last": lambda q, k, v: ((e := scores(q, k).exp()) * CAUSAL) @ v / e.sum(-1, keepdim=True),
+    "exponentials, all of einsum": lambda q, k, v: (
+        torch.einsum("bhqk,qk,bhkd->bhqd", e := scores(q, k).exp(), CAUSAL.to(q.dtype), v) / e.sum(-1, keepdim=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", MASKED_LAST)
+def test_weights_that_are_not_divided_again_are_softmax_s_own(way):
     """A mask of zeros after softmax takes weights away; what softmax saw, it leaves."""
     q, k, v = qkv()
-    looker, _ = followed(lambda q, k, v: (scores(q, k).softmax(-1) * CAUSAL) @ v, q, k, v)
+    looker, _ = followed(MASKED_LAST[way], q, k, v)
     is_shown(looker, q, k)
 
 
@@ -360,7 +532,9 @@ CHANGED = {
     "wider": lambda q, k, v: masked_exponentials(lambda e: e * CAUSAL.expand(B, H, T, S))(q[:, :1], k[:, :1], v),
     "weights that decay": masked_weights(lambda p: p * DECAY),
     "heads that talk": masked_weights(lambda p: torch.einsum("bhqk,hg->bgqk", p, torch.ones(H, H, dtype=p.dtype))),
-    "not all in the sum": lambda q, k, v: (e := scores(q, k).exp()) * CAUSAL / e.sum(-1, keepdim=True) @ v,
+    "more hidden in the sum": lambda q, k, v: (
+        ((e := scores(q, k).exp()) * PADDED) @ v / (e * (PADDED & CAUSAL)).sum(-1, keepdim=True)
+    ),
     "more in the sum": lambda q, k, v: (e := scores(q, k).exp()) / (e * CAUSAL).sum(-1, keepdim=True) @ v,
     "a guard that counts": masked_weights(lambda p: p * CAUSAL, 0.5),
 }

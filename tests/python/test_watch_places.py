@@ -303,6 +303,29 @@ def test_a_compiled_model_runs_as_if_unwatched_and_is_named(backend, whole):
     compiled(x)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_model_that_is_compiled_in_place_is_named_by_its_modules(backend):
+    """Its own hooks are not called, but it is not outside of itself."""
+    torch._dynamo.reset()
+    model, x = Model(way="divided").eval(), torch.randn(1, 9, 32)
+    expected = model(x)
+    model.compile(backend=backend)
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        for _ in range(2):
+            torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+    assert [*w.unseen] == ["layers.0", "layers.1"] and not w.layers
+
+
+def test_a_model_that_is_compiled_while_it_is_watched_is_named():
+    torch._dynamo.reset()
+    model, x = Model(way="divided").eval(), torch.randn(1, 9, 32)
+    with pytest.warns(RuntimeWarning, match="torch.compile"), rootdk.watch(model) as w:
+        model(x)
+        model.compile(backend="eager")
+        model(x)
+    assert w.layers == ["layers.0", "layers.1"] and [*w.unseen] == ["(outside)"]
+
+
 @pytest.mark.parametrize("way", ["sdpa", "divided"])
 @pytest.mark.parametrize("compiles", ["in place", "wrapped", "its attention"])
 def test_a_part_that_is_compiled_is_named_and_the_others_are_seen(compiles, way):
@@ -642,14 +665,67 @@ def test_a_bias_is_no_mask(eager):
     assert float(w.stats(w.layers[0]).score_sigma[0, 0]) > 30
 
 
-def test_numbers_that_do_not_hide_for_certain_change_no_output():
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_mask_that_biases_come_near_to_is_said_to_be_taken_for_scores(eager, tmp_path):
+    """ALiBi down to −6,000 beside −1e4: a gap, but not half of the range."""
+    distance = torch.arange(300)[None, :] - torch.arange(300)[:, None]
+    bias = (-20.0 * distance.abs())[None, None].float()
+    x = torch.randn(1, 2, 300, 8)
+    for mask, said in ((bias, False), (bias + causal(-1e4, 300), True), (bias + causal(-math.inf, 300), False)):
+        with rootdk.watch(Masked(mask, eager)) as w:
+            w.model(x)
+        assert "instead of" not in w.table()
+        for text in (w.table(), w.report(tmp_path / "report.html").read_text()):
+            assert ("taken for scores" in text) == said
+        assert not said or float(w.stats(w.layers[0]).score_sigma.max()) > 2000
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_mask_that_scores_outweigh_everywhere_hides_nothing(eager):
+    """−100 beside a key whose scores are 100."""
+    x = torch.zeros(1, 1, 4, 8)
+    x[..., 0] = 1
+    x[..., 3, 0] = 100 * math.sqrt(8)
+    mask = torch.zeros(1, 1, 4, 4)
+    mask[..., :3, 3] = -100
+    with rootdk.watch(Masked(mask, eager)) as w:
+        w.model(x)
+    assert not w.unseen
+    stats = w.stats(w.layers[0])
+    assert float(stats.keys[0, 0]) == pytest.approx(4) and float(stats.score_max[0, 0]) > 1e4
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("size", [100.0, 1000.0])
+def test_numbers_that_do_not_hide_for_certain_change_no_output(size, eager):
     """Scores as large as the mask: −1e4 does not hide here, and the output is the model's own."""
     x = torch.randn(1, 2, 20, 8)
-    model = Masked(causal(-1e4), False, size=100.0)
+    model = Masked(causal(-1e4), eager, size=size)
     plain = model(x)
     with rootdk.watch(model, rows=20) as w:
         assert torch.equal(model(x), plain)
+    assert not w.unseen
     assert np.isfinite([v for values in rows_of(w, *NAMES).values() for v in values]).all()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_run_as_unwatched_and_are_named(layout):
+    """Those of the older layout have no shape that anybody could ask for."""
+
+    class Ragged(torch.nn.Module):
+        def forward(self, x):
+            if layout == torch.jagged:
+                x = torch.nested.nested_tensor([x[0], x[1, :4]], layout=layout).unflatten(-1, (2, 4)).transpose(1, 2)
+            else:
+                x = torch.nested.nested_tensor([y.unflatten(-1, (2, 4)).transpose(0, 1) for y in (x[0], x[1, :4])])
+            return torch.nested.to_padded_tensor(F.scaled_dot_product_attention(x, x, x).contiguous(), 0.0)
+
+    model, x = Ragged(), torch.randn(2, 6, 8)
+    expected = model(x)
+    with pytest.warns(RuntimeWarning, match="Not seen"), rootdk.watch(model) as w:
+        assert torch.equal(model(x), expected)
+    assert not w.layers and w.unseen == {"(root)": "scaled_dot_product_attention: of nested tensors"}
 
 
 # Causes ---------------------------------------------------------------------------------------------------------------
@@ -965,6 +1041,29 @@ def test_an_interrupt_that_is_caught_leaves_no_place_behind(deep, thread):
     assert seen == {(0, names[0]), (0, names[1]), (1, names[0]), (2, names[0]), (2, names[1])} and w.step == 2
     assert torch._C._len_torch_function_stack() == 0 and depth == [0 if thread else 1]
     assert not w.unseen
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_an_interrupted_module_was_given_tells_no_heads(error):
+    """Heads and batch are one axis, and the interrupted part was called with a batch of its own."""
+
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise error
+
+    class Catches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Raises()
+
+        def forward(self, x, folded):
+            with pytest.raises(error):
+                self.part(torch.randn(8, 6, 32))
+            return F.scaled_dot_product_attention(folded, folded, folded)
+
+    with rootdk.watch(Catches()) as w:
+        w.model(torch.randn(2, 6, 32), torch.randn(8, 6, 8))
+    assert w.stats("(root)").heads == 4 and not w.unseen
 
 
 def test_after_an_interrupt_a_call_outside_is_outside():

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
 
-from . import sinks
+from . import einsum, sinks
 from .mixing import Mixing
 from .products import REWRITTEN, Held, Lost, Note, Scaled, number_of
-from .shapes import Found
-from .zeros import after_exponentials, after_weights, is_sum_of
+from .shapes import Found, moved_note
+from .zeros import after_exponentials, after_weights, is_sum_of, sum_of
 
 Factor = Callable[[float], Optional[float]]  # what a multiplication or division by that number multiplies with
 
 OTHERS = "its exponentials are divided by what may not be their sum"
 _DIVIDED = ("exp", "product", "weights")
 _DIVISORS = ("total", "mass", "product")
+_SUMS = ("total", "inverse", "lse")
+_BY_KEY = ("scores", "exp", "weights")
 
 
 class Arithmetic(Mixing):
@@ -65,12 +67,15 @@ class Arithmetic(Mixing):
 
     def _divided(self, one: Note, other: Optional[Note], b: Tensor, out: Tensor) -> Found:
         """Exponentials, their product with values, or weights, by b, of which something may be known."""
+        if one.stage == "exp" and other is not None and one.held.row == other.held.key != one.held.key:
+            one = turned(one) or one
         held, total = one.held, None if other is None or other.stage == "product" else other.held
         if total is None and is_sum_of(held, b):
             total = held
         elif held is not total and "product" in (one.stage, other and other.stage):
-            if total is None or total.unclear or not held.same_scores(total):
-                return None  # features that a kernel makes, say; a sum that was followed is owed by itself
+            if total is None or total.unclear or not is_softmax_of(held, total):
+                _one_owed(held, total)
+                return None  # features that a kernel makes, say; exponentials are owed by themselves
         one = one.but(held=_with_sum(held, total))
         if one.stage == "product":
             return self._report(one)
@@ -86,6 +91,10 @@ class Arithmetic(Mixing):
             return
         if out.shape != a.shape:
             return
+        if note.stage == "log" and number_of(b) != 1.0:
+            note = note.but(
+                held=note.held.next(unclear=note.held.unclear or "the logarithm of its weights was multiplied")
+            )
         if note.stage != "scores":
             self._pass_on(note, a, out)
             return
@@ -104,6 +113,29 @@ class Arithmetic(Mixing):
                 self.memory.set(out, note.times(None))
         else:
             self.memory.set(out, note)  # a mask of ones and zeros
+
+    def _times_by_einsum(self, equation: str, tensors: Sequence[Tensor], out: Any) -> bool:
+        """Scores, exponentials or weights times other tensors, element by element: the result has their axes."""
+        read = einsum.letters(equation, tuple(x.ndim for x in tensors))
+        notes = [self.memory.get(x) for x in tensors]
+        known = [i for i, note in enumerate(notes) if isinstance(note, Note) and note.stage in _BY_KEY]
+        if read is None or len(known) != 1 or not isinstance(out, Tensor):
+            return False
+        note, x, names = notes[known[0]], tensors[known[0]], read[0][known[0]]
+        if sorted(names) != sorted(read[1]):
+            return False
+        order = [names.index(name) for name in read[1]]
+        moved = note if order == [*range(x.ndim)] else moved_note(note, x, order)
+        if moved is None:
+            return False
+        if note.stage == "exp":
+            back = out.permute([read[1].index(name) for name in names])
+            moved = moved.but(held=after_exponentials(note, back))
+        elif note.stage == "scores":  # times a mask of ones and zeros, or a number for each row
+            masks = any(names[note.key] in other for i, other in enumerate(read[0]) if i != known[0])
+            moved = moved.plain() if masks else moved.plain().times(None)
+        self.memory.set(out, moved)
+        return True
 
     def _remember_number(self, a: Tensor, b: Any, note: Any, out: Tensor, number: Factor) -> None:
         """Of q or k, perhaps, before they are multiplied."""
@@ -209,6 +241,15 @@ class Arithmetic(Mixing):
                 return None
         return None
 
+    def dropped(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Dropout. Of exponentials it changes the sum."""
+        x = args[0] if args else kwargs.get("input")
+        note = self.memory.get(x)
+        if isinstance(note, Note) and note.stage == "exp":
+            self._changed(note, x, out)
+            return None
+        return self.cast(args, kwargs, out)
+
     def cast(self, args: Any, kwargs: Any, out: Any) -> Found:
         x = args[0] if args else kwargs.get("input")
         note = self.memory.get(x)
@@ -231,6 +272,12 @@ class Arithmetic(Mixing):
         note = self.memory.get(known[0])
         if isinstance(note, Note) and note.stage == "exp":
             self._changed(note, known[0], out)
+            return None
+        if isinstance(note, Note) and note.stage in _SUMS and isinstance(out, Tensor):
+            before = known[0] if out is not known[0] else sum_of(note.held) if note.stage == "total" else None
+            self.memory.pop(out)
+            if before is not None and _same_sum(before, out):
+                self.memory.set(out, note)
             return None
         for other in (self.memory.get(x) for x in known[1:]):
             if isinstance(note, Note) and note.stage == "scores" and not note.like(other) and isinstance(out, Tensor):
@@ -256,12 +303,42 @@ def saw(note: Note, x: Tensor) -> Held:
     return note.held.next(scores=x, row=note.row, key=note.key)
 
 
+def turned(note: Note) -> Optional[Note]:
+    """Exponentials of which it turns out that their rows are what was taken for keys."""
+    held = note.held.turned()
+    return None if held is None or note.row is None else note.but(held=held, row=note.key, key=note.row)
+
+
+@torch.no_grad()
+def _same_sum(before: Tensor, after: Tensor) -> bool:
+    """Whether what came of a sum by row differs from it only where that was 0, or no number."""
+    if before.numel() != after.numel() or not after.is_floating_point():
+        return False
+    before = before.reshape(after.shape)
+    none = (before == 0) | ~torch.isfinite(before)
+    return bool((none | ((after - before).abs() <= 8 * torch.finfo(after.dtype).eps * before.abs())).all())
+
+
+def is_softmax_of(held: Held, total: Held) -> bool:
+    """Whether exponentials divided by that total are softmax's weights, some of which may have been masked since."""
+    return held.same_scores(total) or held.hides_more_than(total)
+
+
 def _with_sum(held: Held, total: Optional[Held]) -> Held:
     """Exponentials, with what is known of the sum that they are divided by."""
-    if total is not None and held.same_scores(total):
-        return total if held.unclear is None else held.next(owed=held.owed or total.owed)
+    _one_owed(held, total)
+    if total is not None and is_softmax_of(held, total):
+        total = total if held.scores is total.scores else total.next(twice=True)
+        return total if held.unclear is None else held.next(unclear=held.unclear, owed=held.owed or total.owed)
     why = OTHERS if total is None or not (held.changed("scores") or total.changed("scores")) else REWRITTEN
     return held.next(unclear=held.unclear or why, owed=held.owed or (None if total is None else total.owed))
+
+
+def _one_owed(held: Held, total: Optional[Held]) -> None:
+    """One softmax, written with its exponentials twice."""
+    if total is not None and held.owed is not None and total.owed not in (None, held.owed):
+        held.owed.told = True
+        held.owed = total.owed
 
 
 def _of_several(note: Note) -> Note:
@@ -306,7 +383,7 @@ def _both(one: Note, other: Note, a: Tensor, b: Tensor, sign: float) -> Optional
 
         q = torch.cat([wide(x.q), wide(y.q) * (sign * other.factor / one.factor)], -1)
         k = torch.cat([wide(x.k), wide(y.k)], -2)
-    held = Held(q, k, x.lead, x.batch, x.prescale, x.made)
+    held = Held(q, k, x.lead, x.batch, x.prescale, x.made, x.of_layers)
     held.before = (x, y)
     held.unclear = x.unclear or y.unclear or (REWRITTEN if x.changed("q", "k") or y.changed("q", "k") else None)
     return one.but(held=held)

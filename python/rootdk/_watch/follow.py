@@ -132,8 +132,9 @@ class Follow(TorchFunctionMode):
 
     def _sdpa(self, args: Any, kwargs: Any) -> Any:
         sides = [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(("query", "key", "value"))]
-        if not all(isinstance(x, Tensor) and (x.is_nested or plain_data(x)) for x in sides):
-            kinds = {type(x).__name__ for x in sides} - {"Tensor"}
+        if not all(plain_data(x) for x in sides):
+            nested = any(isinstance(x, Tensor) and x.is_nested for x in sides)
+            kinds = {"nested tensors"} if nested else {type(x).__name__ for x in sides} - {"Tensor"}
             self.looker.missed(
                 "scaled_dot_product_attention", f"of {', '.join(sorted(kinds)) or 'tensors without data'}"
             )

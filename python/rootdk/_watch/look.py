@@ -75,6 +75,7 @@ class _KnownMask:
     version: int
     below: Optional[float]
     count: int
+    near: Optional[float]  #: numbers up to this one may hide, if none is known to
 
 
 _known_masks: dict[int, _KnownMask] = {}  # all layers of a model get the same one; on a GPU each look at it waits
@@ -89,11 +90,10 @@ def hidden_by_numbers(
     if mask is None or not mask.is_floating_point() or mask.is_nested or not _can_be_sampled(query, key):
         return None
     known = _looked_at(mask)
+    if not call.again:
+        _tell_hidden(call, known.below, known.count, known.near)
     if known.below is None:
         return None
-    if not call.again:
-        for spot in call.spots:
-            spot.watch.hides(known.below, known.count)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     return Hidden(known.below, not query.is_cuda and hides_surely(mask, known.below, query, key, factor))
 
@@ -103,11 +103,11 @@ def _looked_at(mask: Tensor) -> _KnownMask:
     known = _known_masks.get(id(mask))
     if known is not None and known.mask() is mask and known.version == version >= 0:
         return known
-    below = hidden_below(mask)
+    below, near = hidden_below(mask)
     count = 0 if below is None else int(((mask.detach() <= below) & ~torch.isneginf(mask.detach())).sum())
     if len(_known_masks) >= _MOST_KNOWN:
         _known_masks.clear()
-    known = _known_masks[id(mask)] = _KnownMask(weakref.ref(mask), version, below, count)
+    known = _known_masks[id(mask)] = _KnownMask(weakref.ref(mask), version, below, count, near)
     return known
 
 
@@ -297,12 +297,13 @@ def _stats_of_written(call: Call, found: Written) -> Stats:
         raw = before = (found.q.detach().float() @ found.k.detach().float()) * found.factor
         before = raw if found.cap is None else found.cap * torch.tanh(raw / found.cap)
     visible = ~torch.isneginf(score)
-    hidden, count = hidden_scores(score, before)
+    hidden, count, near = hidden_scores(score, before)
+    below = None
     if hidden is not None:
         visible &= ~hidden
         added = score if before is None else score - before
-        for spot in call.spots:
-            spot.watch.hides(float(added[hidden].max()), count)
+        below = float(added[hidden].max())
+    _tell_hidden(call, below, count, near)
     sink = None if found.sink is None else found.sink.detach()
     return _with_causes(
         call,
@@ -311,6 +312,14 @@ def _stats_of_written(call: Call, found: Written) -> Stats:
         found.k.transpose(-1, -2),
         math.nan if found.factor is None else found.factor,
     )
+
+
+def _tell_hidden(call: Call, below: Optional[float], count: int, near: Optional[float]) -> None:
+    for spot in call.spots:
+        if below is not None:
+            spot.watch.hides(below, count)
+        elif near is not None:
+            spot.watch.may_hide(near)
 
 
 def _failed(call: Call, what: str, error: Exception) -> None:

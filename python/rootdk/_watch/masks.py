@@ -9,7 +9,7 @@ all that the bias spans, in which there is nothing.
 from __future__ import annotations
 
 import math
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -17,15 +17,24 @@ from torch import Tensor
 _GAP = 64.0  # e^−64: nothing, beside scores that differ by less than this
 _HIDES = -50.0  # a bias may raise one key far above the others; what hides is far below 0
 _NO_SCORE = -5000.0
+_FAR = -1000.0  # a bias that goes further down than this is worth a word
+_MOST_BINS = 1 << 16
 _NOTHING = 30.0  # e^−30 of each of a million keys is still below a unit in f32's last place
 
 
-def hidden_below(bias: Tensor, highest: float = _HIDES) -> Optional[float]:
-    """The largest of the numbers that hide in a mask of any shape; None where all are added (or are −inf). Numbers are
-    split at the middle of their range, as long as a gap of at least half of it lies there: masks that were added to
-    each other hide by sums."""
+class Found(NamedTuple):
+    """What a mask hides by numbers: those up to `below`. None where all are added (or are −inf); then those up to
+    `near`, if there are any, may hide all the same."""
+
+    below: Optional[float] = None
+    near: Optional[float] = None
+
+
+def hidden_below(bias: Tensor, highest: float = _HIDES) -> Found:
+    """In a mask of any shape. Numbers are split at the middle of their range, as long as a gap of at least half of it
+    lies there: masks that were added to each other hide by sums."""
     if not bias.is_floating_point() or not bias.numel():
-        return None
+        return Found()
     found: Optional[float] = None
     values = bias.detach().to(torch.promote_types(bias.dtype, torch.float32))
     values = values.masked_fill(~torch.isfinite(values), math.nan)
@@ -33,15 +42,28 @@ def hidden_below(bias: Tensor, highest: float = _HIDES) -> Optional[float]:
         high = float(values.nan_to_num(-math.inf).max())
         low = float(values.nan_to_num(math.inf).min())
         if not high - low >= _GAP:
-            return found
+            return Found(found)
         middle = low + (high - low) / 2
         upper = values > middle
         top = float(torch.where(upper, -math.inf, values).nan_to_num(-math.inf).max())
         bottom = float(torch.where(upper, values, math.inf).min())
         if bottom - top < max(_GAP, (high - low) / 2) or top > highest:
-            return found
+            return Found(found, _below_a_gap(values, low, high) if found is None else None)
         found = top
         values = torch.where(upper, values, math.nan)
+
+
+def _below_a_gap(values: Tensor, low: float, high: float) -> Optional[float]:
+    """Where biases reach so far down that the gap between them and what hides is not half of the range any more."""
+    bins = int(2 * min(high - low, _GAP * _MOST_BINS) / _GAP)
+    if low > _FAR or bins >= _MOST_BINS:
+        return None
+    empty = (torch.histc(values[~values.isnan()], bins, low, high) == 0).tolist()
+    at = next((i for i in range(bins - 1) if empty[i] and empty[i + 1]), None)
+    if at is None:
+        return None
+    top = float(values.masked_fill(~(values < low + (at + 1) * (high - low) / bins), -math.inf).max())
+    return top if top <= _FAR else None
 
 
 def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: float) -> bool:
@@ -57,16 +79,22 @@ def hides_surely(bias: Tensor, below: float, query: Tensor, key: Tensor, scale: 
     return least - below - 2 * abs(scale) * largest[0] * largest[1] > _NOTHING
 
 
-def hidden_scores(scores: Tensor, before: Optional[Tensor]) -> tuple[Optional[Tensor], int]:
+def hidden_scores(scores: Tensor, before: Optional[Tensor]) -> tuple[Optional[Tensor], int, Optional[float]]:
     """Of scores that were written out, with what they were before masks and biases: which are hidden by a number, None
-    if none is, and how many. A key counts as hidden only if it is that far below its row's maximum as well, or its
-    whole row is. Where nobody knows what they were before, only what no score is counts."""
+    if none is, how many, and if none, below which they may be. Where nobody knows what they were before, only what no
+    score is counts."""
     added = scores.detach() if before is None else scores.detach() - before.detach()
-    below = hidden_below(added, _HIDES if before is not None else _NO_SCORE)
-    if below is None:
-        return None, 0
-    hidden = added <= below
-    visible = scores.detach().masked_fill(hidden, -math.inf)
-    top = visible.max(-1, keepdim=True).values
-    hidden &= (scores.detach() < top - _NOTHING) | (top == -math.inf)
-    return hidden, int(hidden.sum())
+    found = hidden_below(added, _HIDES if before is not None else _NO_SCORE)
+    if found.below is None:
+        return None, 0, None if before is None else found.near
+    hidden = outweighed(scores.detach(), added <= found.below)
+    count = int(hidden.sum())
+    return hidden if count else None, count, None
+
+
+def outweighed(scores: Tensor, hidden: Tensor, gone: Optional[Tensor] = None) -> Tensor:
+    """Of keys that a number would hide, those that lie far below the largest of their row that it leaves, or whose
+    whole row it hides. `gone`: where a key is hidden by something else."""
+    others = hidden if gone is None else hidden | gone
+    top = scores.masked_fill(others, -math.inf).max(-1, keepdim=True).values
+    return hidden & ((scores < top - _NOTHING) | (top == -math.inf))

@@ -166,6 +166,16 @@ class Modules:
         name = self._names.get(id(graph), self.place.stack[-1])
         return None if is_compiled(graph) and any(_within(name, inner) for inner in self.attention) else name
 
+    def called_compiled(self) -> bool:
+        """Whether a module of the model that was compiled in place is running, whose hooks are not called."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            module = frame.f_locals.get("self") if frame.f_code.co_name == "_wrapped_call_impl" else None
+            if isinstance(module, torch.nn.Module) and id(module) in self._names and is_compiled(module):
+                return True
+            frame = frame.f_back
+        return False
+
     def closed(self, seen: Collection[str], unseen: Collection[str]) -> Iterator[tuple[str, str]]:
         """Names of what may be attention where no hook is called, with the reason: of modules that look like it, else
         of the part that was compiled or scripted, unless it is known to hold none or something in it was seen or

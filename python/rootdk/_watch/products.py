@@ -73,12 +73,16 @@ class Scaled:
     folded: Optional[tuple[int, int]] = None  # (axis, batch)
 
 
+WEIGHTS_LEFT = "its weights were not followed to a product with values"
+EXPONENTIALS_LEFT = "its exponentials were not followed to a division by their sum"
+
+
 class Owed:
     """A softmax that looks like attention. It is told when its weights meet values, and named if they never do."""
 
     __slots__ = ("shape", "why", "told")
 
-    def __init__(self, shape: Sequence[int], why: str = "its weights were not followed to a product with values"):
+    def __init__(self, shape: Sequence[int], why: str = WEIGHTS_LEFT):
         self.shape, self.why = tuple(shape), why
         self.told = False
 
@@ -116,6 +120,7 @@ class Held:
         "lead",
         "batch",
         "made",
+        "of_layers",
         "prescale",
         "scores",
         "row",
@@ -126,6 +131,7 @@ class Held:
         "shift",
         "added",
         "hidden",
+        "twice",
         "unclear",
         "owed",
         "before",
@@ -139,12 +145,14 @@ class Held:
         batch: Optional[int] = None,
         prescale: float = 1.0,
         made: Optional[Made] = None,
+        of_layers: bool = False,
     ):
         self.product = object()  # the same for all that came of it
         self.q: Optional[Tensor] = q
         self.k: Optional[Tensor] = k
         self.since: dict[str, Any] = {"q": state_of(q), "k": state_of(k)}  # of tensors that are kept
         self.lead, self.batch, self.prescale, self.made = tuple(lead), batch, prescale, made
+        self.of_layers = of_layers  # whether q and k are both what layers gave
         self.scores: Optional[Tensor] = None  # as softmax saw them, axes at `row` and `key`
         self.row: Optional[int] = None
         self.key = -1
@@ -154,6 +162,7 @@ class Held:
         self.shift: Optional[Tensor] = None  # what was taken from each row
         self.added: Optional[Tensor] = None  # the logarithm of what was added to the sum of exp(scores): a sink, too
         self.hidden: Optional[Tensor] = None  # where exp(scores) or weights were made 0 before their sum was taken
+        self.twice = False  # whether there are two tensors of these scores, with a part of their gradient each
         self.unclear: Optional[str] = None  # why these scores cannot be told, though softmax has seen them
         self.owed: Optional[Owed] = None  # since softmax
         self.before: tuple[Held, ...] = ()  # what this came from
@@ -172,6 +181,13 @@ class Held:
         out.before = (self,)
         return out
 
+    def turned(self) -> Optional[Held]:
+        """The same product with keys for queries and queries for keys; None where either is gone."""
+        if self.q is None or self.k is None or self.row is None:
+            return None
+        q, k = self.k.transpose(-1, -2), self.q.transpose(-1, -2)
+        return self.next(q=q, k=k, row=self.key, key=self.row)
+
     def changed(self, *names: str) -> bool:
         """Whether one of these tensors was changed in place since it is kept."""
         return any(
@@ -180,10 +196,16 @@ class Held:
 
     def same_scores(self, other: Held) -> bool:
         """Whether the other's softmax is over what this one's is."""
-        if self is other:
-            return True
+        return self is other or self.hidden is other.hidden and self._scores_of(other)
+
+    def hides_more_than(self, other: Held) -> bool:
+        """Whether the other's softmax is over what this one's is, and over keys that are hidden here."""
+        a, b = self.hidden, other.hidden
+        return a is not None and (b is None or not bool((b & ~a).any())) and self._scores_of(other)
+
+    def _scores_of(self, other: Held) -> bool:
         a, b = self.scores, other.scores
-        if self.product is not other.product or a is None or b is None or self.hidden is not other.hidden:
+        if self.product is not other.product or self.key != other.key or a is None or b is None:
             return False
         if self.changed("scores") or other.changed("scores"):
             return False
@@ -332,6 +354,7 @@ def written(note: Note, hints: Hints, heads: Optional[int]) -> Union[Written, st
     with torch.no_grad():
         wide_q, wide_k = split.arrange(q.detach(), held.lead), split.arrange(k.detach(), held.lead)
     hooked = saw if held.bare is None else held.bare
+    hooked = hooked.detach() if held.twice else hooked
     scores = per_head(hooked)
     if held.bare is None and held.shift is not None:
         scores = scores + per_row(held.shift)

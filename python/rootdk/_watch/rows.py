@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import _core
 from .._stats import Stats
+from .masks import outweighed
 
 _AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 26}  # scores
 
@@ -114,6 +115,10 @@ def sampled(
         return stats_of_scores(*call.scores(chosen), largest=largest)
 
 
+def _not(visible: Optional[Tensor]) -> Optional[Tensor]:
+    return None if visible is None else ~visible
+
+
 def _largest_by_group(x: Tensor, stride: int, count: int) -> Tensor:
     """[batch, heads, rows] → [batch, heads, groups]; the last group has what is left over."""
     last = (count - 1) * stride
@@ -149,7 +154,12 @@ class _Call:
             mask = mask[:, :, chosen] if mask.shape[2] > 1 else mask
             mask = mask[..., :keys] if mask.shape[3] > 1 else mask
             if mask.dtype != torch.bool:
-                score, mask = raw + mask.float(), mask > (-math.inf if self.below is None else self.below)
+                score = raw + mask.float()
+                kept = mask > -math.inf
+                if self.below is not None:
+                    hidden = outweighed(score, (mask <= self.below).expand(score.shape), _not(visible))
+                    kept = kept & ~hidden
+                mask = kept
             visible = mask if visible is None else visible & mask
         return raw, score, None if visible is None else visible.expand(raw.shape)
 

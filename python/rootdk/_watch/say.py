@@ -95,6 +95,14 @@ def hidden_words(hidden: Mapping[float, int]) -> str:
     )
 
 
+def may_hide_words(below: float) -> str:
+    """Of a mask that cannot be told from biases."""
+    return (
+        f"Numbers from {below:.3g} down are added to scores and may be a mask's, but biases beside them reach too far "
+        "down to tell: they were taken for scores, which makes score_sigma large. A mask of -inf leaves no doubt."
+    )
+
+
 def scalars(records: list[Record], prefix: str) -> Iterator[tuple[str, float, int]]:
     """(name, value, step): per layer the largest, mean and smallest over heads of each statistic that is known."""
     for record in records:

@@ -102,7 +102,7 @@ class Shapes:
         if not isinstance(out, Tensor) or note is None or out is x:
             return
         if isinstance(note, Note):
-            moved = _moved(note, x, order)
+            moved = moved_note(note, x, order)
             if moved is not None:
                 self.memory.set(out, moved)
         elif isinstance(note, Lost):
@@ -120,8 +120,8 @@ class Shapes:
         if isinstance(note, Scaled):
             if note.folded is not None and note.folded[0] > 0 and out.ndim == x.ndim - 1 and out.shape == x.shape[1:]:
                 self.memory.set(out, Scaled(note.number, note.part, (note.folded[0] - 1, note.folded[1])))
-            elif out.ndim == x.ndim and note.folded is None:
-                self.memory.set(out, note)
+            else:
+                self.memory.set(out, note if note.folded is None else Scaled(note.number, note.part))
         elif isinstance(note, Lost):
             self.memory.set(out, replace(note, key=note.key if out.ndim == x.ndim else None))
         elif note.stage in _TOKENS:
@@ -141,10 +141,13 @@ class Shapes:
         return None
 
     def loose(self, args: Any, kwargs: Any, out: Any) -> Found:
-        """Weights whose keys are somewhere else now: they can only be named."""
+        """Weights whose keys are somewhere else now: they can only be named. Queries and keys are multiples of the same
+        number wherever they lie."""
         note = self.memory.get(args[0] if args else kwargs.get("input"))
         if isinstance(note, Lost) and isinstance(out, Tensor):
             self.memory.set(out, replace(note, key=None))
+        elif isinstance(note, Scaled) and isinstance(out, Tensor):
+            self.memory.set(out, Scaled(note.number, note.part))
         return None
 
     def parts(self, args: Any, kwargs: Any, out: Any) -> Found:
@@ -197,7 +200,7 @@ def _reshaped(note: Note, x: Tensor, out: Tensor) -> Optional[Note]:
     return None
 
 
-def _moved(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
+def moved_note(note: Note, x: Tensor, order: Sequence[int]) -> Optional[Note]:
     """If lead axes change places, those of q and k do, too."""
     if note.stage in _TOKENS:
         return note

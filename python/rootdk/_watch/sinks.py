@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .products import Held, Note, number_of
+from .zeros import GUARD
 
 UNCLEAR = "more than a number for each head was added to the sum of its exponentials"
 _NOTHING = 2.0**-24  # of a sum: less than f32 can show
@@ -26,13 +27,15 @@ def add_number(held: Held, total: Tensor, b: Any, note: Any, factor: float) -> N
         if held.hidden is not None:  # a row that is hidden as a whole has no sum
             counts = counts & (total.detach() != 0)
         if bool(counts.any()):
-            add_score(held, total, (factor * more).log())
+            little = (factor * more <= GUARD * total.detach()) | (total.detach() == 0)
+            add_score(held, total, (factor * more).log(), value is not None and bool(little.all()))
 
 
 @torch.no_grad()
-def add_score(held: Held, total: Tensor, sink: Tensor) -> None:
+def add_score(held: Held, total: Tensor, sink: Tensor, guards: bool = False) -> None:
     """A sink of that score beside scores from which the row's maximum was taken. It is the same for all rows of a head,
-    but for rounding. Otherwise it is no sink: where a softmax is computed in blocks, other keys' sum is added."""
+    but for rounding. Otherwise it is no sink: where a softmax is computed in blocks, other keys' sum is added.
+    `guards`: it takes so little of any row that it may be there to keep the sum from 0."""
     saw = held.scores
     if saw is None:
         return
@@ -51,6 +54,6 @@ def add_score(held: Held, total: Tensor, sink: Tensor) -> None:
     off = torch.finfo(total.dtype).eps * (4 + sink.abs())
     first = score if held.row is None else score.narrow(held.row, 0, 1)
     if held.added is not None or not bool(((score - first).abs() <= off).all()):
-        held.unclear = UNCLEAR
+        held.unclear = held.unclear if guards else UNCLEAR
         return
     held.added = sink

@@ -9,13 +9,14 @@ from typing import Any, Callable, Optional, Sequence
 from torch import Tensor
 
 from . import einsum, sinks
-from .arithmetic import Arithmetic, saw, two_of
+from .arithmetic import Arithmetic, saw, turned, two_of
 from .dims import dims_of, unsaid
 from .heads import made_by_einsum, made_by_product
 from .learned import is_learned
 from .products import Held, Lost, Note, Scaled, number_of, plain_data
 from .shapes import Found, axis_of
 from .telling import like_scores
+from .zeros import is_sum_of
 
 OVER_SCORES = "it was written over its own scores"
 
@@ -81,18 +82,20 @@ class Trail(Arithmetic):
         equation, tensors = read
         if len(tensors) == 1:
             self._permuted_by(equation, tensors[0], out)
-            return None
+            return self._summed_by(equation, tensors[0], out)
         axes = [{*einsum.summed_axes(equation, tensors, i)} for i in range(len(tensors))]
         found = self._times_values(tensors, axes, out, lambda x: einsum.has_own_axis(equation, tensors, x))
-        if found is not None or self._mixed_by_einsum(equation, tensors, out) or len(tensors) != 2:
+        if found is not None or self._mixed_by_einsum(equation, tensors, out):
             return found
+        if self._times_by_einsum(equation, tensors, out) or len(tensors) != 2:
+            return None
         a, b = tensors
         product = einsum.product_of(equation, a, b) if self._may_be_product(a, b, out) else None
         if product is not None:
             q, k, row, key = product
             lead = [out.shape[i] for i in range(out.ndim) if i not in (row, key)]
             made = made_by_einsum(self.learned, equation, tensors, lead, row, key)
-            held = Held(q, k, lead, prescale=self.scaled(*tensors), made=made)
+            held = Held(q, k, lead, None, self.scaled(*tensors), made, self._of_layers(tensors))
             self._forget_operands(tensors)
             self.memory.set(out, Note(held, "scores", row, key))
         return None
@@ -111,9 +114,12 @@ class Trail(Arithmetic):
             if isinstance(note, Scaled) and note.folded is not None and note.folded[0] == 0 and x.ndim == 3:
                 batch = note.folded[1]
         made = made_by_product(self.learned, (a, b), out.shape[:-2])
-        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b), made)
+        held = Held(a, b, out.shape[:-2], batch, self.scaled(a, b), made, self._of_layers((a, b)))
         self._forget_operands((a, b))
         self.memory.set(out, Note(held, "scores", out.ndim - 2, out.ndim - 1))
+
+    def _of_layers(self, sides: Sequence[Tensor]) -> bool:
+        return all(self.learned.marks(x).axes for x in sides)
 
     def _may_be_product(self, a: Tensor, b: Tensor, out: Any) -> bool:
         return (
@@ -143,7 +149,11 @@ class Trail(Arithmetic):
                 if note.stage == "weights":
                     return self._report(note)
                 if note.stage == "exp" and isinstance(out, Tensor):
-                    self.memory.set(out, note.but(stage="product"))
+                    self._weighed(note, out)
+            elif isinstance(note, Note) and note.stage == "exp" and note.row in summed:
+                over = turned(note)
+                if over is not None and isinstance(out, Tensor):
+                    self._weighed(over, out)
             elif isinstance(note, Note) and note.stage == "weights" and note.row in summed:
                 if note.held.owed is not None:
                     note.held.owed.why = "it goes over queries, and its weights are summed over keys, or vice versa"
@@ -158,6 +168,23 @@ class Trail(Arithmetic):
                     note.owed.told = True
                 if own is None or own(x):
                     return f"softmax over {list(note.shape)}", note.why
+        return None
+
+    def _weighed(self, note: Note, out: Tensor) -> None:
+        """Exponentials times values; times ones, that is their sum."""
+        self.memory.set(out, note.but(stage="product"))
+        self._is_total(note, out)
+
+    def _is_total(self, note: Note, out: Any) -> None:
+        if isinstance(out, Tensor) and is_sum_of(note.held, out):
+            self.memory.set(out, note.but(stage="total"))
+
+    def part(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Of a product with values that have a column of ones."""
+        super().part(args, kwargs, out)
+        note = self.memory.get(out)
+        if isinstance(note, Note) and note.stage == "product":
+            self._is_total(note, out)
         return None
 
     # Softmax ----------------------------------------------------------------------------------------------------------
@@ -201,7 +228,7 @@ class Trail(Arithmetic):
                 held = saw(over, x)
                 seen = over.but(stage=stage, held=held if unclear is None else held.next(unclear=unclear))
                 self.memory.set(out, seen)
-                if stage == "weights" and not is_learned(over.held.k):
+                if stage == "weights":
                     self._owe(seen, x.shape)
             else:  # over heads, say
                 self._lose(out, Lost(tuple(x.shape), None, "it goes over neither keys nor queries", stage))
@@ -223,6 +250,8 @@ class Trail(Arithmetic):
                 self._owe(note, out.shape)
             elif note.stage == "scores":
                 self._exponentials(note, x, out, OVER_SCORES if out is x else None)
+            elif note.stage == "exp" and out is x:  # before_exp_ knows
+                self._owe_division(note)
         elif isinstance(note, Lost) and isinstance(out, Tensor):
             if note.stage == "log":
                 self._lose(out, replace(note, stage="weights"))
@@ -251,7 +280,9 @@ class Trail(Arithmetic):
 
     def _exponentials(self, note: Note, x: Tensor, out: Tensor, unclear: Optional[str]) -> None:
         held = saw(note, x)
-        self.memory.set(out, note.but(stage="exp", held=held if unclear is None else held.next(unclear=unclear)))
+        seen = note.but(stage="exp", held=held if unclear is None else held.next(unclear=unclear))
+        self.memory.set(out, seen)
+        self._owe_division(seen)
 
     def before_exp_(self, x: Any) -> None:
         """Scores are about to turn into their exponentials in place: those that softmax saw must be kept apart."""
@@ -260,27 +291,39 @@ class Trail(Arithmetic):
             self.memory.set(x, note.but(stage="exp", held=saw(note, x.detach().clone())))
 
     def sum(self, args: Any, kwargs: Any, out: Any) -> Found:
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
-        if (
-            isinstance(note, Note)
-            and note.stage in ("exp", "weights")
-            and isinstance(out, Tensor)
-            and _is_key(dims_of(args, kwargs), note, x)
-        ):
+        note = self._over_keys(args[0] if args else kwargs.get("input"), dims_of(args, kwargs))
+        if note is not None and isinstance(out, Tensor):
             self.memory.set(out, note.but(stage="total" if note.stage == "exp" else "mass"))
-            if note.stage == "exp" and note.held.unclear is None:
-                self._owe_division(note)
         return None
 
     def normalized(self, args: Any, kwargs: Any, out: Any) -> Found:
         """By F.normalize(p=1)."""
-        x = args[0] if args else kwargs.get("input")
-        note = self.memory.get(x)
+        note = self._over_keys(args[0] if args else kwargs.get("input"), dims_of(args, kwargs, 2, 1))
         p = args[1] if len(args) > 1 else kwargs.get("p", 2.0)
-        if isinstance(note, Note) and note.stage in ("exp", "weights") and isinstance(out, Tensor):
-            if p == 1 and _is_key(dims_of(args, kwargs, 2, 1), note, x):
-                return self._divided(note, note, out, out)
+        return self._divided(note, note, out, out) if note is not None and isinstance(out, Tensor) and p == 1 else None
+
+    def _summed_by(self, equation: str, x: Tensor, out: Any) -> Found:
+        """By einsum of one tensor."""
+        read = einsum.letters(equation, (x.ndim,))
+        gone = [axis for axis, name in enumerate(read[0][0]) if name not in read[1]] if read is not None else []
+        return self.sum((x, gone[0]), {}, out) if len(gone) == 1 else None
+
+    def _over_keys(self, x: Any, dims: Any) -> Optional[Note]:
+        """Exponentials or weights that are summed over that axis, if it is the keys'. Exponentials have not said which
+        of two axes that is before."""
+        note = self.memory.get(x)
+        if not isinstance(note, Note) or note.stage not in ("exp", "weights"):
+            return None
+        if _is_key(dims, note, x):
+            return note
+        over = turned(note) if note.stage == "exp" else None
+        return over if over is not None and _is_key(dims, over, x) else None
+
+    def logarithm(self, args: Any, kwargs: Any, out: Any) -> Found:
+        """Of a sum of exponentials."""
+        note = self.memory.get(args[0] if args else kwargs.get("input"))
+        if isinstance(note, Note) and note.stage == "total" and isinstance(out, Tensor):
+            self.memory.set(out, note.but(stage="lse"))
         return None
 
     def logsumexp(self, args: Any, kwargs: Any, out: Any) -> Found:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .heads import Hints
 from .learned import is_learned
-from .products import Lost, Note, Owed, plain_data, written
+from .products import EXPONENTIALS_LEFT, WEIGHTS_LEFT, Lost, Note, Owed, plain_data, written
 from .shapes import Found, Shapes
 
 
@@ -30,17 +30,24 @@ class Telling(Shapes):
             return f"softmax over {[*saw.shape]}", found
         return None if isinstance(found, str) else found
 
-    def _owe(self, note: Note, shape: Sequence[int]) -> None:
-        """From here on these scores must be told, or named."""
+    def _owe(self, note: Note, shape: Sequence[int], why: str = WEIGHTS_LEFT) -> None:
+        """From here on these scores must be told, or named. Of two axes only where queries and keys are both made by
+        layers: a table may be one side of a classifier's."""
+        held = note.held
+        if held.owed is not None:
+            held.owed.why = why
+            return
         rows = len(shape) > 3 or note.row is None or shape[note.row] > 1
-        if len(shape) > 2 and rows and shape[note.key] > 1 and note.held.owed is None:
-            note.held.owed = Owed(shape)
-            self.owes(note.held.owed)
+        if (len(shape) > 2 or held.of_layers) and rows and shape[note.key] > 1 and not is_learned(held.k):
+            held.owed = Owed(shape, why)
+            self.owes(held.owed)
 
     def _owe_division(self, note: Note) -> None:
-        """exp(scores) and their sum, by which something is to be divided."""
-        if note.held.scores is not None and not is_learned(note.held.k):
-            self._owe(note.but(row=note.held.row, key=note.held.key), note.held.scores.shape)
+        """exp(scores), which are to be divided by their sum. Of a product with what a layer has learned, nobody knows
+        yet whether they are its features."""
+        held = note.held
+        if held.scores is not None and not is_learned(held.q):
+            self._owe(note.but(row=held.row, key=held.key), held.scores.shape, EXPONENTIALS_LEFT)
 
     def _lose(self, out: Tensor, lost: Lost) -> None:
         """What softmax went over is not known; as weights it must be named."""

@@ -35,6 +35,7 @@ _BY_STEP: dict[Step, str] = {
     Trail.rpower: "__rpow__",
     Trail.sum: "sum",
     Trail.normalized: "normalize",
+    Trail.logarithm: "log log_",
     Trail.logsumexp: "logsumexp special.logsumexp",
     Trail.logaddexp: "logaddexp",
     Trail.times: "mul mul_ multiply multiply_ __mul__ __rmul__ __imul__",
@@ -46,8 +47,9 @@ _BY_STEP: dict[Step, str] = {
     Trail.inverse: "reciprocal reciprocal_ __rtruediv__ __rdiv__",
     Trail.masked: "masked_fill masked_fill_ where max min clamp clamp_ clip clamp_min clamp_max maximum minimum "
     "nan_to_num nan_to_num_ masked_scatter index_fill tril triu addcmul _unsafe_masked_index",
-    Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach dropout dropout_ "
-    "feature_dropout alpha_dropout requires_grad_ _to_copy cpu cuda native_dropout alias",
+    Trail.cast: "to float double half bfloat16 type type_as contiguous clone detach requires_grad_ _to_copy cpu cuda "
+    "alias",
+    Trail.dropped: "dropout dropout_ feature_dropout alpha_dropout native_dropout",
     Trail.overwritten: "copy_ zero_ fill_ normal_ uniform_ set_",
     Trail.reshape: "view reshape unflatten flatten unsqueeze squeeze view_as reshape_as _unsafe_view expand expand_as",
     Trail.transpose: "transpose swapaxes swapdims",
@@ -56,7 +58,8 @@ _BY_STEP: dict[Step, str] = {
     Trail.movedim: "movedim moveaxis",
     Trail.part: "__getitem__ narrow select slice",
     Trail.parts: "unbind chunk split tensor_split",
-    Trail.loose: "pad constant_pad_nd as_strided roll gather unfold repeat index_select take_along_dim",
+    Trail.loose: "pad constant_pad_nd as_strided roll gather unfold repeat repeat_interleave index_select "
+    "take_along_dim",
     Trail.cat: "cat concat concatenate",
 }
 

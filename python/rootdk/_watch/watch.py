@@ -38,6 +38,7 @@ from .say import (
     TensorBoard,
     hidden_words,
     low_loss_words,
+    may_hide_words,
     prometheus,
     scalars,
     table,
@@ -111,6 +112,7 @@ class Watch:
         self._unseen: dict[tuple[str, str], str] = {}  # (module, what_of it) → in words
         self._named: set[tuple[str, str]] = set()  # of these, what a warning has named
         self._hidden: dict[float, int] = {}
+        self._may_hide: Optional[float] = None  # the largest number
         self._watched_s = self._model_s = 0.0
         self._looked = 0
 
@@ -258,10 +260,13 @@ class Watch:
 
     def _wanted(self) -> bool:
         """Whether this thread is where it is to be looked at."""
-        if self._modules is not None:
-            self._modules.drop_interrupted()
+        self._drop_interrupted()
         place = self._place
         return place.step % self._every == 0 and (bool(place.stack) if self.model is not None else place.opened)
+
+    def _drop_interrupted(self) -> None:
+        if self._modules is not None:
+            self._modules.drop_interrupted()
 
     def here(self) -> Optional[Spot]:
         """What this thread computes now, if it is to be looked at. Not what a compiled graph computes: nothing says
@@ -285,14 +290,20 @@ class Watch:
 
     def inputs(self) -> Sequence[Tensor]:
         """What the innermost module was called with."""
+        self._drop_interrupted()
         return self._place.inputs[-1] if self._place.inputs else ()
 
     def module(self) -> Optional[torch.nn.Module]:
         """The innermost of those that are running."""
+        self._drop_interrupted()
         return self._place.modules[-1] if self._place.modules else None
 
     def outside(self, what: str) -> None:
-        if self.model is not None and self._place.opened and not self._place.stack:
+        if self._modules is not None and self._place.opened and not self._place.stack:
+            if self._modules.called_compiled():
+                self._look_for_closed()
+                if any(module != OUTSIDE for module, _ in self._unseen):
+                    return
             self._name(
                 OUTSIDE,
                 f"{what} was called outside of the model's modules, or by torch.compile; "
@@ -351,6 +362,10 @@ class Watch:
     def hides(self, below: float, count: int) -> None:
         with self._lock:
             self._hidden[below] = self._hidden.get(below, 0) + count
+
+    def may_hide(self, below: float) -> None:
+        with self._lock:
+            self._may_hide = below if self._may_hide is None else max(below, self._may_hide)
 
     def spent(self, seconds: float) -> None:
         self._watched_s += seconds
@@ -478,6 +493,7 @@ class Watch:
         notes = (
             self.cost(),
             hidden_words(self._hidden),
+            may_hide_words(self._may_hide) if self._may_hide is not None else "",
             NO_LOSS if blind else "",
             low_loss_words(losses.very_first, losses.classes) if mute and losses.classes else "",
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 from .products import Held, Note
 
 CHANGED = "its exponentials or weights were changed by more than a mask of zeros before they were divided by their sum"
-_GUARD = 1e-3  # of a weight: what a number that keeps a sum from 0 may take away
+GUARD = 1e-3  # of a weight: what a number that keeps a sum from 0 may take away
 _BY_NUMBER = 1e3  # below the largest score
 _NOTHING = 2.0**-24  # of a row's largest: less than f32 can show
 
@@ -34,7 +34,7 @@ def after_weights(note: Note, p: Tensor) -> Held:
     wide = torch.promote_types(held.scores.dtype, torch.float32)
     before, gone = held.scores.detach().to(wide).softmax(held.key), p_as_seen == 0
     kept = before.masked_fill(gone, 0)
-    return _masked(held, torch.where(gone, before, kept / kept.sum(held.key, keepdim=True)), p_as_seen, _GUARD)
+    return _masked(held, torch.where(gone, before, kept / kept.sum(held.key, keepdim=True)), p_as_seen, GUARD)
 
 
 @torch.no_grad()
@@ -42,11 +42,20 @@ def is_sum_of(held: Held, b: Tensor) -> bool:
     """Whether b is the sum of exp(scores), row by row, whatever it was made with."""
     if held.scores is None or held.unclear is not None or not b.is_floating_point():
         return False
-    if b.numel() * held.scores.shape[held.key] != held.scores.numel():
+    if held.added is not None or b.numel() * held.scores.shape[held.key] != held.scores.numel():
         return False
-    total = _exponentials(held).sum(held.key, keepdim=True)
-    near = max(8 * torch.finfo(b.dtype).eps, _GUARD)
+    total = sum_of(held)
+    assert total is not None
+    near = max(8 * torch.finfo(b.dtype).eps, GUARD)
     return torch.allclose(b.detach().reshape(total.shape).to(total.dtype), total, near, 0.0)
+
+
+@torch.no_grad()
+def sum_of(held: Held) -> Optional[Tensor]:
+    """The sum of exp(scores), if nothing was added to it."""
+    if held.scores is None or held.added is not None:
+        return None
+    return _exponentials(held).sum(held.key, keepdim=True)
 
 
 def _exponentials(held: Held) -> Tensor:
