@@ -5,7 +5,7 @@ add(document.getElementById("model"), ref(results, "model"));
 add(document.getElementById("finding"), results.headline ? ref(results, "headline") : "How near every head is to freezing");
 add(document.getElementById("conclusion"), ref(results, "conclusion"));
 add(document.getElementById("made"),
-    el("span", {}, "family ", ref(results, "family"), " · scale ", ref(results, "scale_rule"),
+    el("span", {}, "family ", ref(results, "family"), " · scale ", rule_name(results.scale_rule),
        ` · ${counted(results.layers.length, "attention layer")} · ${counted(view.heads.length, "head")} · verdicts at ${grouped(view.judged)} keys`));
 document.getElementById("audit").append(...[view.map, view.drift, view.head, view.table].filter(Boolean));
 document.getElementById("closing").append(

@@ -174,7 +174,7 @@ site_part({
       save_head();
       out.replaceChildren(...[
         el("header", {class: "finding"}, el("h2", {}, ref(found, "headline")), el("p", {class: "claim"}, ref(found, "conclusion")),
-           el("p", {class: "note"}, visible(name_of(checkpoint)), " · family ", ref(found, "family"), " · scale ", ref(found, "scale_rule"),
+           el("p", {class: "note"}, visible(name_of(checkpoint)), " · family ", ref(found, "family"), " · scale ", rule_name(found.scale_rule),
               ` · ${counted(found.layers.length, "attention layer")} · ${counted(view.heads.length, "head")}`)),
         view.map, view.drift, view.head, view.table,
         el("div", {class: "row-of-buttons"}, json),
