@@ -99,6 +99,16 @@ def test_the_chosen_tab_is_whole_on_a_phone(stay):
         assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] - 40, place
 
 
+def test_the_chosen_tab_is_in_sight_when_a_phone_is_turned(visit):
+    page = visit("#audit", width=390, calm=True)
+    page.set_viewport_size({"width": 844, "height": 390})  # where all tabs fit, the first is at the left again
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("""() => {
+      const tab = document.querySelector("[role=tab][aria-selected=true]").getBoundingClientRect();
+      return tab.left >= 0 && tab.right <= innerWidth - 40;
+    }""")
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_numbers_beneath_a_slider_stay_within_its_track(stay, width):
     page = stay("#train", width=width, calm=True)

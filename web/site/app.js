@@ -55,6 +55,10 @@
     if (!timer && current) timer = setTimeout(() => write(false), 250);
   };
 
+  /// The tab that is shown: where a phone is turned, too.
+  function keep_in_sight() {
+    if (current) tabs.get(current).tab.scrollIntoView({block: "nearest", inline: "nearest", behavior: "instant"});
+  }
   function show(id) {
     if (id === current) return;
     const before = tabs.get(current), now = tabs.get(id);
@@ -70,7 +74,7 @@
     now.panel.hidden = false;
     now.tab.setAttribute("aria-selected", "true");
     now.tab.tabIndex = 0;
-    now.tab.scrollIntoView({block: "nearest", inline: "nearest", behavior: "instant"});
+    keep_in_sight();
     if (!now.made) {
       now.made = now.part.make(now.panel, now.part.state) || {};
       fit_charts(now.panel);
@@ -97,6 +101,7 @@
     if (same && tabs.get(known).made.shown) tabs.get(known).made.shown();
   }
   addEventListener("hashchange", read);
+  addEventListener("resize", keep_in_sight);
   // A file that is dropped beside the place for it would be opened instead of this page, and what was trained here be
   // gone.
   for (const kind of ["dragover", "drop"])
