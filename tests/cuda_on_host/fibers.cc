@@ -52,11 +52,12 @@ void leave(State state) {
   if (_setjmp(r.now->place) == 0) _longjmp(r.scheduler, 1);
 }
 
-void begin() {
-  Runner& r = runner();
-  (*r.kernel)();
-  r.now->state = State::kDone;
-  _longjmp(r.scheduler, 1);
+/// A fiber stays for the next block: making one takes system calls.
+[[noreturn]] void begin() {
+  for (;;) {
+    (*runner().kernel)();
+    leave(State::kDone);
+  }
 }
 
 void resume(unsigned thread) {
@@ -93,9 +94,8 @@ void run_warp(unsigned first, unsigned last) {
 
 void run_block(unsigned threads) {
   Runner& r = runner();
-  std::memset(r.brought, 0, sizeof r.brought);
-  for (unsigned t = 0; t < threads; ++t)
-    r.fibers[t].state = State::kReady, r.fibers[t].started = false, r.fibers[t].meetings = 0;
+  for (auto& turn : r.brought) std::memset(turn, 0, threads * sizeof turn[0]);
+  for (unsigned t = 0; t < threads; ++t) r.fibers[t].state = State::kReady, r.fibers[t].meetings = 0;
   for (;;) {
     for (unsigned first = 0; first < threads; first += kLanes)
       run_warp(first, first + kLanes < threads ? first + kLanes : threads);
