@@ -9,6 +9,8 @@ import operator
 import sys
 from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict, Union
 
+import numpy as np
+
 from . import _core
 from ._statistics import BASIC_ROWS
 
@@ -102,9 +104,10 @@ def whole(name: str, value: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
+    """numpy's True and False, which a comparison gives, are no instances of bool."""
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: {type(value).__name__}, but True or False is wanted")
-    return value
+    return bool(value)
 
 
 def text(name: str, value: Any) -> str:

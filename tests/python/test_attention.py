@@ -159,6 +159,13 @@ def test_documents_see_only_themselves(rng):
         assert np.abs(packed[:, :, a:b] - alone).max() <= 2 * tolerance(q, k, v)
 
 
+def test_numpy_s_true_is_true(rng):
+    q, k, v = (draw(rng, 1, 1, 5, 4) for _ in range(3))
+    for said in (True, False):
+        told = np.int64(said) > 0  # as a comparison gives it
+        assert np.array_equal(rootdk.attention(q, k, v, causal=told), rootdk.attention(q, k, v, causal=said))
+
+
 def test_dropout_is_the_seed_s(rng):
     q, k, v = (draw(rng, 1, 2, 40, 8) for _ in range(3))
     a, b, c = (rootdk.attention(q, k, v, dropout=0.5, seed=seed) for seed in (3, 3, 4))
