@@ -362,6 +362,9 @@ TEST(Report, WhatifAndAttend) {
   EXPECT_EQ(whatif["rows"][0]["heads"].size(), 2u);
   options.v = {};
   EXPECT_TRUE(check(lab::try_rules(options))["rows"][0]["output_change"].is_null());
+  options.treatments = {lab::treatment("none"), lab::treatment("qk_norm")};
+  const std::string said = check(lab::try_rules(options))["conclusion"];
+  EXPECT_NE(said.find("QK-norm flattest"), said.npos) << said << ": rules are called as one speaks of them";
 
   x[3] = NAN;  // one query, and one key that all of its head see
   for (const StatsLevel level : {StatsLevel::kNone, StatsLevel::kBasic, StatsLevel::kFull}) {
