@@ -366,6 +366,28 @@ def in_the_dark(x):
     return torch.lerp(x, x, 0.5)
 
 
+def twice(x):
+    return usual(x).repeat(1, 2, 1, 1)
+
+
+def cached(x):
+    """In a buffer, as transformers' static caches have it, and then repeated."""
+    return torch.zeros(len(x), H, T, D).index_copy_(2, torch.arange(T), usual(x)).repeat(1, 2, 1, 1)
+
+
+def test_keys_keep_their_heads_in_a_buffer():
+    """Nothing is known of the queries, and what the module says of its heads are as many as there are items."""
+    torch.manual_seed(0)
+    model = Projected(lambda q, k, v: joined(softmaxed(twice(in_the_dark(q)), cached(k)) @ cached(v)))
+    reference = Projected(lambda q, k, v: joined(softmaxed(twice(q), twice(k)) @ twice(v)), heads=2 * H)
+    reference.q_proj, reference.k_proj, reference.v_proj = model.q_proj, model.k_proj, model.v_proj
+    x = torch.randn(H, T, H * D)
+    with rootdk.watch(model) as w, rootdk.watch(reference) as r:
+        model(x), reference(x)
+    assert not w.unseen and w.stats("(root)").heads == 2 * H
+    np.testing.assert_allclose(numbers(w, STATISTICS), numbers(r, STATISTICS), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "way", [lambda *x: joined(softmaxed(*map(usual, x[:2])) @ usual(x[2])), PLAIN], ids=["written", "fused"]
 )

@@ -26,7 +26,7 @@ ALLOWED = {
     "src/engine/c_structs.cc": {"alibi_slopes"},  # a field of the C ABI, of which a pointer may be null
     "python/rootdk/_cuda.py": {"alibi_slopes"},  # the same
     "python/rootdk/_problem.py": {"alibi_slopes"},  # FlashAttention's name, which is told from ours
-    "python/rootdk/_flash/arguments.py": {"alibi_slopes", "alibi_slopes: "},  # an argument of FlashAttention's functions
+    "python/rootdk/_flash/arguments.py": {"alibi_slopes", "alibi_slopes: "},  # of FlashAttention's functions
     "python/src/audit.cc": {"judge_at"},  # an attribute of the compiled module
 }
 

@@ -400,9 +400,9 @@ BY_RULE: dict[Rule, str] = {
     "softsign layer_norm rms_norm group_norm batch_norm instance_norm normalize",
     Learned.overwritten: "copy_ zero_ fill_ normal_ uniform_ set_",
     Learned.along: "topk sort msort gather take_along_dim index_select index_fill index_fill_ scatter scatter_ "
-    "scatter_add scatter_add_ index_add index_copy masked_scatter roll flip pad constant_pad_nd cumsum "
-    "repeat repeat_interleave tile slice interpolate upsample avg_pool1d avg_pool2d "
-    "avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "scatter_add scatter_add_ index_add index_add_ index_copy index_copy_ masked_scatter "
+    "roll flip pad constant_pad_nd cumsum repeat repeat_interleave tile slice interpolate upsample avg_pool1d "
+    "avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
     "grid_sample",
     Learned.divided: "chunk split tensor_split",
     Learned.narrowed: "narrow",
