@@ -38,13 +38,12 @@ inline std::string compared(double a, double b, std::string_view larger, std::st
 
 /// A rule in a sentence: "1/√d_k", and its own name where it has no other.
 inline std::string spoken(std::string_view rule) {
-  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"none", "no scaling"},
-      {"sqrt_dk", "1/√d_k"},
-      {"dk", "1/d_k"},
-      {"qk_norm", "QK-norm"},
-      {"measured", "measured unit variance"},
-      {"temperature", "adaptive temperature"}};
+  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"none", "no scaling"},
+                                                                             {"sqrt_dk", "1/√d_k"},
+                                                                             {"dk", "1/d_k"},
+                                                                             {"qk_norm", "QK-norm"},
+                                                                             {"measured", "measured unit variance"},
+                                                                             {"temperature", "adaptive temperature"}};
   for (const auto& [name, words] : kNames)
     if (rule == name) return std::string(words);
   return std::string(rule);

@@ -402,8 +402,8 @@ BY_RULE: dict[Rule, str] = {
     Learned.along: "topk sort msort gather take_along_dim index_select index_fill index_fill_ scatter scatter_ "
     "scatter_add scatter_add_ index_add index_add_ index_copy index_copy_ masked_scatter "
     "roll flip pad constant_pad_nd cumsum repeat repeat_interleave tile slice interpolate upsample avg_pool1d "
-    "avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
-    "grid_sample",
+    "avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_avg_pool3d grid_sample",
     Learned.divided: "chunk split tensor_split",
     Learned.narrowed: "narrow",
     Learned.paired: "view_as_complex view_as_real",
