@@ -61,12 +61,26 @@ const digits = (n) => (x) => number(x, n);
 
 // Elements ---------------------------------------------------------------------------------------------------------------
 
-/// Children are nodes, references (shown as numbers) or text; text from the JSON is never read as markup.
+/// Children are nodes, references (shown as numbers) or text; text from the JSON is never read as markup. "σ_c = " and a
+/// value after it stay on one line.
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {}))
     if (value !== undefined && value !== null) node.setAttribute(name, value);
-  for (const child of children.flat(Infinity)) add(node, child);
+  const all = children.flat(Infinity);
+  for (let i = 0; i < all.length; ++i) {
+    const next = all[i + 1], isValue = next instanceof Element ? next.className === "v" : isRef(next ?? null);
+    const equals = isValue && typeof all[i] === "string" && /\S+ [=<>≈] $/.exec(all[i]);
+    if (equals) {
+      add(node, all[i].slice(0, equals.index));
+      const together = el("span", {class: "whole"});
+      add(together, equals[0]);
+      add(together, all[++i]);
+      node.append(together);
+    } else {
+      add(node, all[i]);
+    }
+  }
   return node;
 }
 function add(node, child) {
