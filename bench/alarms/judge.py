@@ -18,7 +18,7 @@ def replay(found: dict[str, Any], every: int = 1, *, losses: bool = True) -> lis
     run, step_of = found["run"], found["every"]
     # A transformers model says among how many words it chooses; to the model written here `resumed` has to be told.
     classes = found["classes"] if run["architecture"] == "llama" else None
-    dog = Watchdog([Alarm(call=lambda event: None)], resumed=run["resumed"] and classes is None)
+    dog = Watchdog([Alarm(call=lambda event: None)], resumed=True if run["resumed"] and classes is None else None)
     facts, events = {"qk_norm": run["qk_norm"]}, []
     for step, loss in enumerate(found["losses"]):
         if step % step_of == 0 and step % every == 0:

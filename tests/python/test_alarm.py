@@ -418,6 +418,28 @@ def test_a_recording_gives_the_alarms_that_the_watch_gave(bench, monkeypatch, ch
         assert numbers(ours) == pytest.approx(numbers(theirs), rel=0.011)  # a last digit of three
 
 
+@pytest.mark.parametrize(
+    "architecture, resumed, first_loss, alarms",
+    [
+        ("llama", True, 0.05, 0),  # the model says among how many words it chooses, and the loss that it knows them
+        ("own", True, 0.05, 0),  # the watch is told
+        ("llama", False, 3.4, 1),
+        ("own", False, 3.4, 1),
+    ],
+)
+def test_a_recording_is_judged_as_resumed_where_a_watch_would_know(bench, architecture, resumed, first_loss, alarms):
+    """Of a layer that is closed from the first look on."""
+    from judge import replay
+
+    rows = {"trace_j": 0.1, "sigma_ratio": 8.0, "score_sigma": 18.0, "raw_sigma": 18.0, "sigma_q": 4.0, "sigma_k": 4.0}
+    rows |= {"scale": 0.125, "alignment": 1.0, "keys": 14.0, "key_mean_norm": 0.0, "raw_max": 40.0, "entropy": 0.2}
+    rows |= {"mean_p_max": 0.9, "rows_not_finite": 0.0}
+    run = {"architecture": architecture, "resumed": resumed, "qk_norm": False}
+    found = {"run": run, "every": 5, "classes": 32, "losses": [first_loss] * 60}
+    found["trace"] = {"layer": {name: [[value] * 2] * 12 for name, value in rows.items()}}
+    assert len([event for event in replay(found) if event.what == "trace_j"]) == alarms
+
+
 def test_the_documentation_has_the_trial_s_results(bench, kept):
     from judge import Outcome, floors, table
 
